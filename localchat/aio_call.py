@@ -115,7 +115,7 @@ class AsyncCall(CallState):
     async def _receive(self, connection: AnyConnection, at_most_s: float | None = None) -> bytes:
         limit, kind = self.deadlines.reading() if at_most_s is None else (at_most_s, "idle")
         data = await connection.read(limit, kind)
-        self.deadlines.rest()
+        self.deadlines.pause()
         self.check_cancelled()  # The end, and what comes with it, may be our own doing.
         return data
 

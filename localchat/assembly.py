@@ -27,8 +27,8 @@ from .events import (
     UsageEvent,
     changed,
 )
-from .payloads import Json, as_index, as_list, dump, filled, find_usage, normal_reason, parse_error, parse_usage
-from .surrogates import HalfJoiner
+from .payloads import Json, as_index, as_list, dump, find_usage, non_blank, normal_reason, parse_error, parse_usage
+from .surrogates import SurrogateJoiner
 from .think_tags import ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
 
@@ -53,7 +53,7 @@ class _Choice:
         # The content as sent, tags included: whole messages are compared with it.
         self.content: list[str] = []
         self.splitter = ThinkSplitter(think_tags)
-        self._joiners: dict[str, HalfJoiner] = {}  # By field.
+        self._joiners: dict[str, SurrogateJoiner] = {}  # By field.
         self.calls = ToolCalls(index, warnings)
         # The old form of a call. Some servers send it beside the new one, so it waits for the end.
         self.legacy = ToolCalls(index, warnings)
@@ -136,7 +136,7 @@ class _Choice:
         if field not in self._joiners:
             if text.isascii():
                 return text
-            self._joiners[field] = HalfJoiner(self._warn)
+            self._joiners[field] = SurrogateJoiner(self._warn)
         return self._joiners[field].feed(text)
 
     def _warn(self, text: str) -> None:
@@ -405,7 +405,7 @@ class Accumulator:
         if not chunk.get("choices") and (chunk.get("error") or _is_flat_error(chunk)):
             return []
         self._announced = True
-        self._id, self._model = filled(chunk.get("id")), filled(chunk.get("model"))
+        self._id, self._model = non_blank(chunk.get("id")), non_blank(chunk.get("model"))
         return [MessageStart(self._id, self._model, 0, chunk)]
 
     def _choice(self, choice: Json, place: int) -> _Choice:

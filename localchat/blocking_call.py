@@ -128,7 +128,7 @@ class Call(CallState):
             data = connection.receive(limit)
         except socket.timeout:
             raise timed_out(kind) from None
-        self.deadlines.rest()
+        self.deadlines.pause()
         self.check_cancelled()  # The end, and what comes with it, may be our own doing.
         return data
 

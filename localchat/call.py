@@ -145,8 +145,8 @@ class CallState:
         """
         if self._inflate.has_more:
             self.deadlines.reading()
-        elif not self._first and self._response.fault:
-            raise ProtocolError(self._response.fault)
+        elif not self._first and self._response.framing_error:
+            raise ProtocolError(self._response.framing_error)
         first, self._first = self._first, b""
         return self._inflate.feed(first)
 
@@ -158,7 +158,7 @@ class CallState:
     @property
     def reusable(self) -> bool:
         """Whether another request may be made over the same connection."""
-        return self.ended and self._response.keeps_alive and not self._response.rest
+        return self.ended and self._response.keeps_alive and not self._response.surplus
 
     def next_delay(self, error: LocalChatError) -> float:
         """Seconds to wait before the next try.

@@ -1,10 +1,10 @@
 """Every error that the client raises on purpose.
 
     LocalChatError
-    |- ConnectError          no connection, or it broke before any answer
-    |- TimedOut              a timeout ran out; `kind` is connect, first, idle, stall or total
-    |- Cancelled             closed by the caller
-    |- StatusError           the server answered no: `status`, `code`, `param`, `retry_after`, `body`
+    |- ConnectError          no connection, or it broke before any byte of the response
+    |- TimedOut              a timeout expired; `kind` is connect, first, idle, stall or total
+    |- Cancelled             the program closed the stream
+    |- StatusError           the server returned an error: `status`, `code`, `param`, `retry_after`, `body`
     |  |- BadRequestError        400
     |  |- AuthenticationError    401
     |  |- PermissionDeniedError  403
@@ -13,15 +13,15 @@
     |  |- UnprocessableError     422
     |  |- RateLimitError         429
     |  `- ServerError            500 and above
-    |- StreamError           the server reported a failure in an answer that had begun
-    |- IncompleteStream      the answer was cut
-    |- ProtocolError         not a chat answer at all; `head` shows how it begins
-    |- DoesNotFit            a whole answer, but not what its `response_format` asked for, at `path`
-    |- IncompleteReply       an answer that a limit of tokens or a filter cut; only from the function `chat`
+    |- StreamError           the server reported an error after the response had begun
+    |- IncompleteStream      the response was cut
+    |- ProtocolError         the response is not a chat completion; `head` shows how it begins
+    |- DoesNotFit            the completion does not match its `response_format`; `path` is the place
+    |- IncompleteReply       a token limit or a filter cut the completion; only from the function `chat`
     |- ModelNotNamed         the server has several models, and the call names none
-    `- TooManyRounds         the model kept calling tools
+    `- TooManyRounds         the model called tools in every round
 
-Errors that end an answer which had begun carry it in `partial`. Every error can be pickled, and none
+An error during a response has the part received so far as `partial`. Every error can be pickled, and none
 contains the key.
 """
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 _EMPTY: Mapping[str, Any] = {}
 
-# How much of an unexpected body goes into an error message.
+# How much of an unexpected body an error message shows.
 _HEAD_CHARS = 200
 
 
 def cut(text: str, limit: int = _HEAD_CHARS) -> str:
-    """`text` on one line and no longer than `limit`, for a message."""
+    """Return `text` on one line, cut to `limit` characters, for a message."""
     line = " ".join(text[: limit * 4].split())
     return line if len(line) <= limit else line[:limit] + "..."
 
@@ -48,19 +48,19 @@ def cut(text: str, limit: int = _HEAD_CHARS) -> str:
 class LocalChatError(Exception):
     """Base of every error that this package raises on purpose.
 
-    Everything besides the message is an attribute, given by name, with a default.
+    Everything besides the message is an attribute with a default, passed as a keyword argument.
     """
 
-    def __init__(self, message: str = "", **members: Any) -> None:
+    def __init__(self, message: str = "", **attributes: Any) -> None:
         super().__init__(message)
-        unknown = [name for name in members if not hasattr(type(self), name)]
+        unknown = [name for name in attributes if not hasattr(type(self), name)]
         if unknown:
             raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}")
-        vars(self).update(members)
+        vars(self).update(attributes)
 
 
 class ConnectError(LocalChatError):
-    """No connection could be made, or it broke before any answer."""
+    """No connection could be made, or it broke before any byte of the response."""
 
 
 class _PartialError(LocalChatError):
@@ -68,24 +68,24 @@ class _PartialError(LocalChatError):
 
 
 class TimedOut(_PartialError):
-    """A timeout ran out."""
+    """A timeout expired."""
 
-    # Which: connect, first, idle, stall or total.
+    # The field of Timeout: connect, first, idle, stall or total.
     kind: str = ""
 
 
 class Cancelled(_PartialError):
-    """The caller closed the stream while it was being read."""
+    """The program closed the stream while it was being read."""
 
 
 class StatusError(LocalChatError):
-    """The server answered with a status other than 2xx."""
+    """The server returned a status other than 2xx."""
 
     status: int = 0
     error_type: str | None = None
     code: str | None = None
     param: str | None = None
-    # In seconds.
+    # Seconds; None if the server does not send it.
     retry_after: float | None = None
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
@@ -94,7 +94,7 @@ class StatusError(LocalChatError):
 
     @staticmethod
     def class_for(status: int) -> type[StatusError]:
-        """The class of the tree that stands for this status."""
+        """Return the error class of this status."""
         return _BY_STATUS.get(status, ServerError if status >= 500 else StatusError)
 
 
@@ -107,7 +107,7 @@ class AuthenticationError(StatusError):
 
 
 class PermissionDeniedError(StatusError):
-    """403: the key may not do this."""
+    """403: the key has no permission for this request."""
 
 
 class NotFoundError(StatusError):
@@ -115,15 +115,15 @@ class NotFoundError(StatusError):
 
 
 class ConflictError(StatusError):
-    """409: try again."""
+    """409: a conflict with another request; a retry may succeed."""
 
 
 class UnprocessableError(StatusError):
-    """422: the request is wrong in the eyes of a server that checks types."""
+    """422: the server's validation refused the request."""
 
 
 class RateLimitError(StatusError):
-    """429: too many requests; `retry_after` may hold how long to wait."""
+    """429: too many requests; `retry_after` may be the seconds to wait."""
 
 
 class ServerError(StatusError):
@@ -142,34 +142,34 @@ _BY_STATUS: dict[int, type[StatusError]] = {
 
 
 class StreamError(_PartialError):
-    """The server reported a failure in an answer that had begun."""
+    """The server reported an error after the response had begun."""
 
     error_type: str | None = None
     code: str | None = None
 
 
 class IncompleteStream(_PartialError):
-    """The answer ended without a finish reason and without [DONE]: it was cut."""
+    """The response ended without a finish reason and without [DONE]: it was cut."""
 
 
 class ProtocolError(_PartialError):
-    """What came is not a chat answer."""
+    """The response is not a chat completion."""
 
-    # How it begins.
+    # The beginning of the response.
     head: str = ""
 
 
 class DoesNotFit(_PartialError):
-    """A value is not what its schema demands."""
+    """A value does not match its schema."""
 
-    # Where in the value.
+    # The place in the value, as a JSONPath.
     path: str = "$"
-    # The raw text of an answer.
+    # The text of the completion.
     text: str = ""
 
 
 class IncompleteReply(_PartialError):
-    """A limit of tokens that the caller had not set, or a content filter, cut the answer. `partial` holds it."""
+    """A token limit that the call did not set, or a content filter, cut the completion. `partial` holds it."""
 
 
 class ModelNotNamed(LocalChatError):
@@ -177,4 +177,4 @@ class ModelNotNamed(LocalChatError):
 
 
 class TooManyRounds(_PartialError):
-    """The model called tools in every round that it was given. The last calls, in `partial`, were not run."""
+    """The model called tools in every one of `max_rounds`. The last calls, in `partial`, were not run."""

@@ -1,7 +1,8 @@
-"""What a chat answer is made of: stream events and values. Data only, no behaviour.
+"""The events of a stream and the values of a reply. Data only.
 
-Every event has `type` (a fixed string), `choice_index` and `raw`: the payload it came with, None if it was
-made at the end, and left out of comparison and repr. Snapshots live on the stream, not on the events.
+Every event has `type` (a fixed string), `choice_index` and `raw`. `raw` is the payload that the event was parsed from,
+None if the end of the stream made the event; it is not compared and not in the repr. The reply received so far is an
+attribute of the stream, not of the events.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Unio
 _Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
 
 
-def changed(value: _Copied, **members: Any) -> _Copied:
-    """A copy with other values for some fields: dataclasses.replace without loading dataclasses."""
-    return type(value)(**{**vars(value), **members})
+def changed(value: _Copied, **fields: Any) -> _Copied:
+    """A copy with other values for some fields: dataclasses.replace without an import of dataclasses."""
+    return type(value)(**{**vars(value), **fields})
 
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    # The classes below are frozen dataclasses in all that can be seen of them. The module that makes such
-    # classes costs 6 ms to import and 0.3 ms for each class, more than all else in this package, so they are
-    # made here; dataclasses.replace, fields and asdict load it when they are called.
+    # The classes below behave like frozen dataclasses, also for dataclasses.replace, fields and asdict. The module
+    # dataclasses takes 6 ms to import and 0.3 ms for each class, more than the rest of this package, so the code here
+    # makes the classes. The module is imported only if a program uses it.
 
     _NOT_SHOWN = ("raw", "headers")
 
     def dataclass(*, frozen):
-        """What dataclasses.dataclass does, as far as it is needed: `raw` is not compared, nor shown."""
+        """The part of dataclasses.dataclass that is used here; `raw` is not compared and not shown."""
         return _finish_class
 
     def _finish_class(cls):
@@ -45,7 +46,7 @@ else:
         names, defaults = cls.__match_args__, _defaults(cls)
         required = names[: len(names) - len(defaults)]
         blank = {**dict.fromkeys(required), **defaults}
-        copied = [name for name, value in defaults.items() if value == {}]  # What can be changed is not shared.
+        copied = [name for name, value in defaults.items() if value == {}]  # Instances do not share a dict.
 
         def init(self, *values, **named):
             given = dict(zip(names, values), **named)
@@ -53,11 +54,11 @@ else:
             if wrong or len(given) < len(values) + len(named):
                 what = ", ".join(wrong) or "one value is too many"
                 raise TypeError(f"{cls.__name__} takes {', '.join(names)}; wrong or missing: {what}")
-            members = self.__dict__
-            members.update(blank)
-            members.update(given)
+            fields = self.__dict__
+            fields.update(blank)
+            fields.update(given)
             for name in copied:
-                members[name] = dict(members[name])
+                fields[name] = dict(fields[name])
 
         return init
 
@@ -80,7 +81,7 @@ else:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     class _LateFields:
-        """`__dataclass_fields__` of a class, taken from a real dataclass of the same fields when it is read."""
+        """`__dataclass_fields__` of a class; the first access makes a real dataclass with the same fields."""
 
         def __init__(self, cls):
             self._cls = cls
@@ -89,19 +90,19 @@ else:
             import dataclasses
 
             cls = self._cls
-            members = {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+            namespace = {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
             for name, default in _defaults(cls).items():
                 kind = {"default_factory": dict} if default == {} else {"default": default}
                 shown, compared = name not in _NOT_SHOWN, name != "raw"
-                members[name] = dataclasses.field(**kind, repr=shown, compare=compared)
-            twin = dataclasses.dataclass(frozen=True)(type(cls.__name__, (), members))
-            cls.__dataclass_params__, cls.__dataclass_fields__ = twin.__dataclass_params__, twin.__dataclass_fields__
+                namespace[name] = dataclasses.field(**kind, repr=shown, compare=compared)
+            real = dataclasses.dataclass(frozen=True)(type(cls.__name__, (), namespace))
+            cls.__dataclass_params__, cls.__dataclass_fields__ = real.__dataclass_params__, real.__dataclass_fields__
             return cls.__dataclass_fields__
 
 
 _EMPTY: Mapping[str, Any] = {}
 
-# The type of the value that a reply holds: None where none was asked for. `Reply` alone is Reply[Any].
+# The type of `Reply.parsed`: None without a `response_format`. `Reply` without a parameter is Reply[Any].
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
 
@@ -112,7 +113,7 @@ else:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts as the server gives them. None means that the server gives none."""
+    """Token counts as the server reports them. None means that the server does not report the count."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -124,7 +125,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class MessageStart:
-    """The first payload of the answer has come."""
+    """The first payload of the response has arrived."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
     id: str | None = None
@@ -135,7 +136,7 @@ class MessageStart:
 
 @dataclass(frozen=True)
 class ContentDelta:
-    """A piece of the answer's text, never empty."""
+    """A piece of the text of the completion, never empty."""
 
     type: ClassVar[Literal["content_delta"]] = "content_delta"
     delta: str
@@ -143,14 +144,14 @@ class ContentDelta:
     raw: Any = None
 
     def __init__(self, delta: str, choice_index: int = 0, raw: Any = None) -> None:
-        # By hand, as there is one for nearly every event: the general __init__ takes some times as long.
-        members = self.__dict__
-        members["delta"], members["choice_index"], members["raw"] = delta, choice_index, raw
+        # Written out, as most events are of this class: the general __init__ takes several times as long.
+        fields = self.__dict__
+        fields["delta"], fields["choice_index"], fields["raw"] = delta, choice_index, raw
 
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """A piece of the reasoning before the answer, never empty."""
+    """A piece of the reasoning, never empty."""
 
     type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
     delta: str
@@ -160,7 +161,7 @@ class ReasoningDelta:
 
 @dataclass(frozen=True)
 class RefusalDelta:
-    """A piece of the text with which the model declines, never empty."""
+    """A piece of the text in which the model refuses the request, never empty."""
 
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
     delta: str
@@ -170,10 +171,12 @@ class RefusalDelta:
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """A piece of a call's arguments. `index` counts the calls of this choice; `id` may come late."""
+    """A piece of the arguments of a tool call."""
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
+    # The number of the call in this choice.
     index: int
+    # None if the server has not sent it yet.
     id: str | None
     name: str
     delta: str
@@ -183,29 +186,29 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A complete call."""
+    """A complete tool call."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     id: str
     name: str
-    # None if they are not a JSON object, or not certain; then `error` is the reason.
+    # None if they are not a JSON object, or if the stream is ambiguous; then `error` is the reason.
     arguments: dict[str, Any] | None
     arguments_json: str
     error: str | None = None
     index: int = 0
-    # Fields that the server wants back with the next request, unchanged.
+    # Other fields of the call, which some servers require back unchanged in the next request.
     extra: Mapping[str, Any] = _EMPTY
     choice_index: int = 0
     raw: Any = None
 
     @property
     def status(self) -> Literal["succeeded", "failed"]:
-        """Whether the arguments could be read."""
+        """Whether the arguments could be parsed."""
         return "succeeded" if self.error is None else "failed"
 
     @property
     def member(self) -> dict[str, Any]:
-        """The call as it goes back to the server, in `tool_calls` of the assistant's message."""
+        """The call as an element of `tool_calls` in the assistant's message of the next request."""
         text = self.arguments_json if self.arguments and self.error is None else "{}"
         function = {"name": self.name or "unknown", "arguments": text}
         return {**self.extra, "id": self.id, "type": "function", "function": function}
@@ -213,7 +216,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Log probabilities of tokens: {token, logprob, bytes, top_logprobs} each."""
+    """Log probabilities of tokens: a dict {token, logprob, bytes, top_logprobs} for each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
     items: tuple[Any, ...]
@@ -223,7 +226,7 @@ class Logprobs:
 
 @dataclass(frozen=True)
 class UsageEvent:
-    """Token counts so far. They are cumulative: the last one holds, never add them up."""
+    """Token counts so far. They are cumulative: use the last event, do not add the counts of several."""
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
@@ -233,15 +236,16 @@ class UsageEvent:
 
 @dataclass(frozen=True)
 class MessageStop:
-    """The last event of a choice, one for each."""
+    """The last event of a choice."""
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"
     # stop, length, tool_calls, content_filter, error or unknown.
     reason: str
-    # The server's word; `inferred` is set if it gave none.
+    # The finish reason that the server sent.
     reason_raw: str | None = None
+    # Whether the server sent no finish reason.
     inferred: bool = False
-    # The stop string or token that was hit, from the servers that report it.
+    # The stop string or token that ended the text; None if the server does not report it.
     stop_reason: Any = None
     choice_index: int = 0
     raw: Any = None
@@ -249,7 +253,7 @@ class MessageStop:
 
 @dataclass(frozen=True)
 class WarningEvent:
-    """Something in the stream was wrong and has been repaired, as `text` describes."""
+    """A defect of the stream that the client repaired; `text` describes it."""
 
     type: ClassVar[Literal["warning"]] = "warning"
     text: str
@@ -259,7 +263,7 @@ class WarningEvent:
 
 @dataclass(frozen=True)
 class ErrorEvent:
-    """The server reports a failure. A stream raises StreamError after it."""
+    """The server reported an error. The stream raises StreamError after this event."""
 
     type: ClassVar[Literal["error"]] = "error"
     message: str
@@ -276,33 +280,33 @@ StreamEvent = Union[MessageStart, _Delta, ToolCall, Logprobs, UsageEvent, Messag
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the answers; there are several only when the request asks for `n` of them."""
+    """One completion; a reply has several only if the request sets `n`."""
 
     index: int = 0
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    # None while the answer is under way.
+    # None until the choice has ended.
     finish_reason: str | None = None
     finish_reason_raw: str | None = None
     stop_reason: Any = None
     logprobs: tuple[Any, ...] = ()
-    # The field in which the server sends reasoning, and reads it when it is sent back.
+    # The field in which the server sends reasoning and accepts it in the next request; None if there was none.
     reasoning_field: str | None = None
 
     @property
     def message(self) -> dict[str, Any]:
-        """The choice as a message, to be sent back with the next request.
+        """The choice as a message for the next request.
 
-        Reasoning goes back under the name it came with; what was between tags in the content has none, and
-        templates do not want it back. Arguments that are no JSON object would make servers refuse the whole
-        request, so they go back as none.
+        Reasoning is sent in the field in which it was received. Reasoning from tags in the content has no field and
+        is left out, as templates do. Arguments that are not a JSON object are sent as `{}`, since a server would
+        refuse the whole request.
         """
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.reasoning and self.reasoning_field:
-            details = self.reasoning_field == "reasoning_details"  # A list, of which we have the text.
-            message["reasoning" if details else self.reasoning_field] = self.reasoning
+            is_list = self.reasoning_field == "reasoning_details"  # Only the text of its items is known.
+            message["reasoning" if is_list else self.reasoning_field] = self.reasoning
         if self.refusal:
             message["refusal"] = self.refusal
         if self.tool_calls:
@@ -312,7 +316,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Reply(Generic[Value]):
-    """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice."""
+    """A complete response, or the part received so far. `str(reply)` is the text of the first choice."""
 
     choices: tuple[Choice, ...] = ()
     id: str | None = None
@@ -321,14 +325,14 @@ class Reply(Generic[Value]):
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
-    # The JSON body; of a stream, its fields outside `choices`, the last one of each name.
+    # The JSON body. For a stream: the fields outside `choices`, each with its last value.
     raw: Any = None
-    # The value that the text holds, where the `response_format` of the call names a type or a schema.
+    # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
 
     @property
     def choice(self) -> Choice:
-        """The first choice, empty if none has come."""
+        """The first choice; an empty one if none was received."""
         return self.choices[0] if self.choices else Choice()
 
     @property
@@ -361,7 +365,7 @@ class Reply(Generic[Value]):
 
     @property
     def truncated(self) -> bool:
-        """Whether the answer ended at a limit of tokens, and not where the model would have ended it."""
+        """Whether a token limit cut the completion."""
         return self.finish_reason == "length"
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The keyword arguments of clients and of calls: their names and types, and the error for a name that is unknown.
+"""The keyword arguments of clients and of calls: their names and types, and the error for an unknown name.
 
-A name that is not listed here is a TypeError, since a misspelt option would otherwise change nothing, unnoticed.
-`extra_body` takes any field that a server knows.
+An unknown name is a TypeError, since a misspelt option would otherwise be ignored without notice. `extra_body` takes
+any field that a server supports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     class TypedDict:
-        """Stands for the real one, which takes a millisecond for these classes: only the names count here."""
+        """A fast replacement of typing.TypedDict, which takes a millisecond for these classes. It keeps the names."""
 
         def __init_subclass__(cls, total):
             for base in cls.__bases__:
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 class PeerKeywords(TypedDict, total=False):
-    """How a client reaches its server, and what it reports."""
+    """Arguments of a client for its connections, and for what it reports."""
 
     on_retry: Callable[[int, float, LocalChatError], object] | None
     headers: Mapping[str, str] | None
@@ -43,7 +43,7 @@ class PeerKeywords(TypedDict, total=False):
 
 
 class ClientKeywords(PeerKeywords, total=False):
-    """Arguments of a client beside its server, key and model; see Client."""
+    """Arguments of a client besides its server, key and model; see Client."""
 
     timeout: Timeout | float | None
     max_retries: int
@@ -58,7 +58,7 @@ class AllClientKeywords(ClientKeywords, total=False):
 
 
 class RequestKeywords(TypedDict, total=False):
-    """Of every request: how it is made."""
+    """Arguments of every method that sends a request."""
 
     timeout: Timeout | float | None
     max_retries: int | None
@@ -66,17 +66,17 @@ class RequestKeywords(TypedDict, total=False):
 
 
 class CallKeywords(RequestKeywords, total=False):
-    """Of every call of a model."""
+    """Arguments of every method that uses a model."""
 
     model: str | None
     extra_body: Mapping[str, Any] | None
 
 
 class GenerationKeywords(CallKeywords, total=False):
-    """Of every call that generates text: fields of the request, all but `think_tags`."""
+    """Arguments of every method that generates text. All but `think_tags` are fields of the request."""
 
     think_tags: str
-    # Lengths and ends.
+    # Length and stop conditions.
     max_tokens: int | None
     max_completion_tokens: int | None
     min_tokens: int | None
@@ -102,15 +102,15 @@ class GenerationKeywords(CallKeywords, total=False):
     # What the response reports.
     logprobs: bool | int | None
     stream_options: Json | None
-    # Bookkeeping.
+    # Data about the user.
     user: str | None
     metadata: Json | None
 
 
 class MessageKeywords(GenerationKeywords, total=False):
-    """Of every call with messages."""
+    """Arguments of every method that takes messages."""
 
-    # Into the messages.
+    # Parts of the messages.
     system: str | None
     images: Iterable[Any] | None
     audio: Any
@@ -130,19 +130,19 @@ class MessageKeywords(GenerationKeywords, total=False):
 
 
 class StreamKeywords(MessageKeywords, total=False):
-    """Of `stream`, beside `response_format`. It takes tools as JSON."""
+    """Arguments of `stream` besides `response_format`. Tools are JSON."""
 
     tools: Sequence[Json] | None
 
 
 class ChatKeywords(StreamKeywords, total=False):
-    """Of `chat`, beside `response_format`."""
+    """Arguments of `chat` besides `response_format`."""
 
     retries_on_mismatch: int
 
 
 class QuickKeywords(ChatKeywords, PeerKeywords, total=False):
-    """Of the function `chat`, beside `response_format`: those of the method, and those of the client it makes."""
+    """Arguments of the function `chat` besides `response_format`: of the method `chat`, and of the client."""
 
     allow_truncated: bool
     base_url: str | None
@@ -150,7 +150,7 @@ class QuickKeywords(ChatKeywords, PeerKeywords, total=False):
 
 
 class MapKeywords(ChatKeywords, total=False):
-    """Of `map`."""
+    """Arguments of `map`."""
 
     response_format: Any
     concurrency: int
@@ -158,7 +158,7 @@ class MapKeywords(ChatKeywords, total=False):
 
 
 class CompletionKeywords(GenerationKeywords, total=False):
-    """Of `complete`, beside `response_format`."""
+    """Arguments of `complete` besides `response_format`."""
 
     suffix: str | None
     echo: bool | None
@@ -167,7 +167,7 @@ class CompletionKeywords(GenerationKeywords, total=False):
 
 
 class EmbeddingKeywords(CallKeywords, total=False):
-    """Of `embed`."""
+    """Arguments of `embed`."""
 
     batch_size: int | None
     dimensions: int | None
@@ -176,7 +176,7 @@ class EmbeddingKeywords(CallKeywords, total=False):
 
 
 class RunKeywords(MessageKeywords, total=False):
-    """Of `run` and `run_stream`, which take tools as functions."""
+    """Arguments of `run` and `run_stream`. Tools are functions."""
 
     response_format: Any
     max_rounds: int
@@ -186,7 +186,7 @@ class RunKeywords(MessageKeywords, total=False):
 
 
 def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
-    """Raise TypeError for a name that is none of the TypedDict `known`; `what` is called with it."""
+    """Raise TypeError for a name that is not in the TypedDict `known`; `what` is the method or class that got it."""
     names = known.__annotations__
     for name in given:
         if name not in names and not (name == "response_format" and "temperature" in names):
@@ -197,8 +197,8 @@ _HINTS = {
     "stream": "chat, complete and run return a Reply, stream and run_stream an iterator; a server that cannot stream "
     'is called with extra_body={"stream": False}',
     "system": "put it into the prompt",
-    "headers": "of one call these are extra_headers, of all calls Client(headers=...)",
-    "retries_on_mismatch": "only chat and map ask again",
+    "headers": "use extra_headers for one call, Client(headers=...) for all calls",
+    "retries_on_mismatch": "only chat and map have it",
 }
 
 
@@ -215,7 +215,7 @@ def _hint(name: str, known: Any) -> str:
 
 
 def _nearest(name: str, known: Any) -> str:
-    import difflib  # Late: only a mistake needs it.
+    import difflib  # Late: only an error message needs it.
 
     nearest = difflib.get_close_matches(name, known.__annotations__, 1, 0.6)
     return f": is {nearest[0]} meant?" if nearest else ""

@@ -7,8 +7,8 @@ from typing import Any
 
 from .errors import ModelNotNamed, ProtocolError
 
-# Where servers report the number of tokens that a request may use, the first that is there counts: at the top of an
-# entry (vLLM and OpenRouter, LM Studio, others), or in its `meta` (llama.cpp).
+# The fields in which servers report the context length, in the order of their precedence: of an entry of the list
+# (vLLM, OpenRouter, LM Studio and others), then of its `meta` (llama.cpp).
 _LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
 _META_LENGTH_FIELDS = ("n_ctx", "n_ctx_train")
 
@@ -16,11 +16,11 @@ _SHOWN_NAMES = 20
 
 
 class Model(str):
-    """A model as a server lists it: its name, and what the server reports of it."""
+    """The name of a model that a server lists, with the data that the server reports of it."""
 
-    # Tokens that a request may use, prompt and output together; None if the server does not report it.
+    # The limit of tokens of a request, prompt and output together; None if the server does not report it.
     context_length: int | None
-    # The entry of the list as it came; a name alone if that was all.
+    # The entry of the list: an object, or only a name.
     raw: Any
 
     def __new__(cls, name: str, raw: Any = None) -> Model:
@@ -34,7 +34,7 @@ class Model(str):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the entry holds in `meta`: number of parameters, size and the like, from servers that report it."""
+        """The field `meta` of the entry (number of parameters, size and others); empty if there is none."""
         meta = self.raw.get("meta") if isinstance(self.raw, dict) else None
         return meta if isinstance(meta, dict) else {}
 
@@ -47,10 +47,10 @@ def _context_length(entry: Mapping[str, Any]) -> int | None:
 
 
 def parse_models(body: Any) -> list[Model]:
-    """The models in a list: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a bare list.
+    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.
 
     Raises:
-        ProtocolError: It is no list of models.
+        ProtocolError: The body is not a list of models.
     """
     if isinstance(body, dict):
         body = body.get("data", body.get("models"))
@@ -66,10 +66,10 @@ def parse_models(body: Any) -> list[Model]:
 
 
 def choose_model(models: Sequence[str]) -> str | None:
-    """The model of a server that lists one; None if it lists none.
+    """The only model of a server; None if the list is empty.
 
     Raises:
-        ModelNotNamed: It lists several.
+        ModelNotNamed: The server has several models.
     """
     names = list(dict.fromkeys(models))
     if len(names) > 1:
@@ -78,6 +78,6 @@ def choose_model(models: Sequence[str]) -> str | None:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Names for a message."""
+    """The first names as text for a message, with the number of the others."""
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(names[:_SHOWN_NAMES]) + more

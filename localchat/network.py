@@ -1,6 +1,6 @@
-"""Where a base URL points and what lies on the way: addresses, proxies, TLS, names of hosts.
+"""Addresses of servers, proxies, TLS contexts and host names.
 
-Opens no connection; `sockets` and `aio_sockets` do.
+This module opens no connection; `sockets` and `aio_sockets` do.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from .errors import ProtocolError, cut
 from .http1 import ResponseReader, request_head
 
-if TYPE_CHECKING:  # It costs as much to import as the whole client, and is loaded by the first request that needs it.
+if TYPE_CHECKING:  # Its import takes as long as that of the whole client; the first https request imports it.
     import ssl
 
 # Addresses
 
 
 class Address(NamedTuple):
-    """Where a base URL points. `socket_path` is set for unix sockets, and then host is only a name."""
+    """The address of a server, parsed from a base URL."""
 
     scheme: str
+    # For a unix socket only the value of the Host header.
     host: str
     port: int
+    # The prefix of all paths, without a slash at the end.
     path: str
     query: str = ""
+    # None unless the server is at a unix socket.
     socket_path: str | None = None
 
     @property
     def authority(self) -> str:
-        """Host and port, as a tunnel is asked for."""
+        """Host and port, as in a CONNECT request."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -43,11 +46,11 @@ class Address(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For messages: where we connect to."""
+        """The address in messages."""
         return self.socket_path or f"{self.host}:{self.port}"
 
     def target(self, path: str) -> str:
-        """The target of a request: `path` after that of the base URL, or from the server's root if it begins with /."""
+        """The request target: `path` is relative to the base URL; a `path` that begins with / is absolute."""
         path, _, query = _quoted(path).partition("?")
         queries = "&".join(part for part in (query, self.query) if part)
         return (path if path.startswith("/") else f"{self.path}/{path}") + ("?" + queries if queries else "")
@@ -57,12 +60,12 @@ class Address(NamedTuple):
         return (self.host, self.port) if proxy is None else _read_proxy(proxy)[:2]
 
     def same_origin(self, target: str, location: str) -> str | None:
-        """Where `location` leads from `target`; None if that is another scheme, host or port."""
+        """The request target that a redirect from `target` names; None for another scheme, host or port."""
         origin = f"{self.scheme}://{self.host_header}"
         try:
             parts = urlsplit(urljoin(origin + target, location))
             named = parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)
-        except ValueError:  # This is no address at all.
+        except ValueError:  # Not a URL.
             return None
         if named != self[:3]:
             return None
@@ -74,7 +77,11 @@ PORTS = {"http": 80, "https": 443}
 
 
 def parse_base_url(text: str) -> Address:
-    """http, https, unix:/path/to/socket, or http+unix://%2Fpath%2Fto%2Fsocket/v1."""
+    """Parse a base URL: http, https, unix:/path/to/socket, or http+unix://%2Fpath%2Fto%2Fsocket/v1.
+
+    Raises:
+        ValueError: The URL cannot be used.
+    """
     if text.startswith(("unix:", "http+unix:")) and not hasattr(socket, "AF_UNIX"):
         raise ValueError("the base URL names a unix socket, which Python does not have on this system")
     if text.startswith("unix:"):
@@ -89,18 +96,18 @@ def parse_base_url(text: str) -> Address:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
     if not host.isprintable() or " " in host:
-        raise ValueError(f"the base URL has a host that cannot be: {cut(host, 60)!r}")
+        raise ValueError(f"the base URL has an invalid host: {cut(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
     return Address(parts.scheme, host, port, _clean(parts.path), _quoted(parts.query))
 
 
 def _clean(path: str) -> str:
-    """The prefix of all paths; the whole address of the chat endpoint is often pasted."""
+    """The prefix of all paths. Users often give the URL of the chat endpoint as the base URL."""
     return _quoted(path.rstrip("/")).removesuffix("/chat/completions")
 
 
 def _quoted(text: str) -> str:
-    """What is quoted already stays; blanks and the like, which would end the request line, are quoted."""
+    """Quote blanks and control characters, which would end the request line. Quoted characters stay quoted."""
     return quote(text, safe="/?%:@!$&'()*+,;=~")
 
 
@@ -108,7 +115,7 @@ _LOOPBACK = re.compile(r"(.*\.)?localhost|::1?|0\.0\.0\.0|127(\.\d{1,3}){1,3}")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is the same machine; the address of no interface, which servers print, leads there too."""
+    """Whether the host is this machine. 0.0.0.0 and ::, which servers print as their address, lead to it too."""
     return _LOOPBACK.fullmatch(host) is not None
 
 
@@ -116,10 +123,9 @@ def is_loopback(host: str) -> bool:
 
 
 def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
-    """The proxy to use. None looks into the environment, False means never.
+    """The URL of the proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
 
-    Loopback and unix sockets never go through a proxy, whatever the environment has: it could not
-    reach them.
+    Requests to this machine and to unix sockets never use a proxy, which could not reach them.
     """
     if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
@@ -136,7 +142,7 @@ def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
 
 
 def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Whether `no_proxy` names this host: by name, by suffix, with a port, or as a network (CIDR)."""
+    """Whether `no_proxy` lists this host: by name, by suffix, with a port, or by network (CIDR)."""
     for entry in (item.strip().lower() for item in no_proxy.split(",")):
         name, _, named_port = entry.rpartition(":") if entry.count(":") == 1 else (entry, "", "")
         if named_port and named_port != str(port):
@@ -154,16 +160,20 @@ def _in_network(host: str, network: str) -> bool:
 
     try:
         return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
-    except ValueError:  # A host name, or an entry that is no network.
+    except ValueError:  # A host name, or an entry that is not a network.
         return False
 
 
 def _read_proxy(proxy: str) -> tuple[str, int, str]:
-    """Host, port, and the value of Proxy-Authorization, if there is one."""
+    """The host, the port and the value of Proxy-Authorization, empty if the URL has no user.
+
+    Raises:
+        OSError: The URL cannot be used.
+    """
     try:
         parts = urlsplit(proxy if "://" in proxy else "http://" + proxy)
         host, port = parts.hostname, parts.port or 80
-    except ValueError:  # It quotes what may be a part of the password.
+    except ValueError:  # Its message may quote a part of the password, so it is not the cause of the new error.
         raise OSError("the proxy's URL cannot be read: a / in a password is written %2F") from None
     if parts.scheme != "http" or not host:
         raise OSError(f"only http:// proxies are supported, not {parts.scheme}://; set no_proxy to avoid it")
@@ -181,16 +191,16 @@ def proxy_headers(proxy: str) -> dict[str, str]:
 
 
 def tunnel_request(address: Address, proxy: str) -> bytes:
-    """The CONNECT request for a tunnel to the server."""
+    """The CONNECT request that opens a tunnel to the server."""
     headers = {"Host": address.authority, **proxy_headers(proxy)}
     return request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
 
 
 def take_tunnel(response: ResponseReader, data: bytes) -> bool:
-    """Whether the tunnel is open, by the response of the proxy so far, these bytes included.
+    """Feed bytes to the response of the proxy, and return whether the tunnel is open.
 
     Raises:
-        OSError: It refuses.
+        OSError: The proxy refused the tunnel.
     """
     try:
         response.feed(data)
@@ -208,7 +218,11 @@ _contexts: dict[Any, Any] = {}
 
 
 def tls_context(verify: Any) -> ssl.SSLContext:
-    """A context costs 20 ms to build, so each is built once. `verify` may be a bool, a path or a context."""
+    """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
+
+    Raises:
+        ValueError: `verify` is not the path of a file of certificates.
+    """
     import ssl
 
     if isinstance(verify, ssl.SSLContext):
@@ -222,18 +236,18 @@ def tls_context(verify: Any) -> ssl.SSLContext:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         elif verify is True and not context.get_ca_certs() and os.name != "nt":
-            # The system has none, as some builds for macOS: take those of certifi, if it is installed.
+            # Python found no certificates of the system (some builds for macOS): use those of certifi, if installed.
             with contextlib.suppress(ImportError):
                 context.load_verify_locations(importlib.import_module("certifi").where())
         _contexts[verify] = context
-    return _contexts[verify]  # type: ignore[no-any-return]  # The cache is untyped: ssl is not loaded yet.
+    return _contexts[verify]  # type: ignore[no-any-return]  # The cache is untyped, as ssl is imported late.
 
 
 # Names of hosts
 
 
 def addresses(host: str, port: int) -> list[Any]:
-    """IPv4 first for localhost: where nothing listens on ::1, trying it first costs Windows 2 s."""
+    """Look up a host. IPv4 comes first for localhost: on Windows a refused connection to ::1 takes 2 s."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if is_loopback(host):
         found.sort(key=lambda info: info[0] != socket.AF_INET)
@@ -241,7 +255,7 @@ def addresses(host: str, port: int) -> list[Any]:
 
 
 def numeric_addresses(host: str, port: int) -> list[Any]:
-    """Those of a host that is an address already, which needs no lookup; none for a name. It never waits."""
+    """The address of a host that is an IP address; empty for a name. This needs no lookup and never waits."""
     with contextlib.suppress(socket.gaierror, UnicodeError):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     return []

@@ -1,7 +1,7 @@
-"""The JSON of OpenAI's API, and the variants that other servers send, to values and back. No I/O.
+"""The JSON of OpenAI's API, with the variants that other servers send. No I/O.
 
-`build_request` makes the body of a request; `parse_error` and `parse_usage` read what comes back. The writer is
-strict, the reader liberal.
+`build_request` makes the body of a request, strictly by the API; `parse_error` and `parse_usage` read parts of a
+response and accept every variant.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .errors import cut
 from .events import ErrorEvent, Usage
 
 Json = dict[str, Any]
-# More than any index has; int() refuses more than 4300.
+# Longer text is not an index. int() refuses more than 4300 digits.
 _MAX_INDEX_DIGITS = 18
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise TypeError for what is neither text nor a list of messages, with what to write instead."""
+    """Raise TypeError if the prompt is neither text nor a list of messages; the message says what to pass instead."""
     wanted = "a prompt is text or a list of messages"
     if isinstance(prompt, str):
         return
@@ -32,13 +32,13 @@ def check_prompt(prompt: object) -> None:
         raise TypeError(f"{wanted}, not {type(prompt).__name__}")
     for place, message in enumerate(prompt):
         if isinstance(message, str):
-            raise TypeError(f"{wanted}, not a list of texts: client.map(texts) asks for one reply to each")
+            raise TypeError(f"{wanted}, not a list of texts: client.map(texts) gives a reply to each")
         if not isinstance(message, Mapping):
             kind = type(message).__name__
             raise TypeError(f"message {place} of the prompt must be a dict with role and content, not {kind}")
 
 
-# Finish reasons, in lower case, to the five of ours. Unlike in other such tables an error stays an error.
+# Finish reasons of servers, in lower case, by the five finish reasons of the client.
 _REASONS = {
     raw: reason
     for reason, words in {
@@ -52,7 +52,7 @@ _REASONS = {
     for raw in words.split()
 }
 
-# The names of token counts. A zero under one name must not hide a count under a later one.
+# The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
 _INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
 _OUTPUT_NAMES = "completion_tokens output_tokens eval_count"
 _CACHED_NAMES = (
@@ -65,21 +65,21 @@ _REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_det
 def build_request(
     prompt: Prompt, *, model: str | None = None, system: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Json:
-    """The body of a chat request. Text becomes one user message; every option becomes a field.
+    """The body of a chat request. A text prompt becomes a user message; every option becomes a field.
 
-    Only what the caller set is sent: None means "not set". An empty list of tools is left out,
-    since servers refuse it, and a stream asks for its usage unless `stream_options` is given.
-    `extra_body` may hold any field and comes last; {"stream": False} is for servers that cannot stream.
+    An option that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream
+    requests its usage unless `stream_options` is given. `extra_body` may hold any field and overrides the options;
+    {"stream": False} is for servers that cannot stream.
 
     Raises:
-        ValueError: `options` has messages too.
+        ValueError: `options` has messages.
         TypeError: A tool is a function.
     """
-    given = dict(options or {})
-    given.update(given.pop("extra_body", None) or {})
-    if "messages" in given:
-        raise ValueError("messages are the first argument: as an option they would take the place of the prompt")
-    fields = {name: value for name, value in given.items() if value is not None}
+    options = dict(options or {})
+    options.update(options.pop("extra_body", None) or {})
+    if "messages" in options:
+        raise ValueError("messages are the first argument: as an option they would replace the prompt")
+    fields = {name: value for name, value in options.items() if value is not None}
     if any(map(callable, fields.get("tools") or ())):
         raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
     if not fields.get("tools"):
@@ -104,9 +104,9 @@ def _messages(prompt: Prompt, system: str | None) -> list[Json]:
 
 
 def parse_error(body: Any) -> ErrorEvent:
-    """The error of a body, in any of the forms that servers send: text, JSON text or JSON.
+    """Parse the error in a body, in any format that servers use. `body` is text, JSON as text, or parsed JSON.
 
-    Never raises; what is not understood becomes the message, cut.
+    This never raises. A body of an unknown format becomes the message, cut.
     """
     if isinstance(body, str):
         try:
@@ -125,17 +125,17 @@ def parse_error(body: Any) -> ErrorEvent:
 
 
 def _error_message(error: Json) -> str:
-    """The message of an error object; FastAPI keeps it in `detail`, as text or as a list of errors."""
+    """The message of an error object. FastAPI has it in `detail`, as text or as a list of validation errors."""
     for name in ("message", "detail", "msg"):
         value = error.get(name)
         if isinstance(value, str) and value.strip():
             return value.strip()
         if isinstance(value, list):
-            return "; ".join(_one_error(item) for item in value)
+            return "; ".join(_validation_error(item) for item in value)
     return ""
 
 
-def _one_error(item: Any) -> str:
+def _validation_error(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     steps = item.get("loc") or ()
@@ -146,7 +146,7 @@ def _one_error(item: Any) -> str:
 def dump(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
-    except RecursionError:  # It was just within the limit when it was read.
+    except RecursionError:  # JSON can be parsed at a depth at which it cannot be written.
         return "JSON that is nested too deeply"
 
 
@@ -155,18 +155,18 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def normal_reason(raw: str) -> str | None:
-    """Ours for the server's finish reason, None if the word is unknown."""
+    """The client's name for a finish reason of a server; None if it is unknown."""
     return _REASONS.get(raw.strip().lower())
 
 
 def parse_usage(raw: Json) -> Usage:
-    read, written = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
-    cached, reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
-    return Usage(read, written, _count(raw, "total_tokens") or read + written, cached, reasoning, raw)
+    n_input, n_output = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
+    n_cached, n_reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
+    return Usage(n_input, n_output, _count(raw, "total_tokens") or n_input + n_output, n_cached, n_reasoning, raw)
 
 
 def _count(raw: Json, names: str) -> int | None:
-    """The first non-zero count, 0 if there are only zeros, None if there is nothing."""
+    """The first non-zero count in these fields; 0 if all counts are zero, None if there is none."""
     found = None
     for name in names.split():
         value: Any = raw
@@ -180,7 +180,7 @@ def _count(raw: Json, names: str) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
-    """Lenient: text and floats count, NaN and infinity, which JSON readers accept, do not."""
+    """An integer, also from text or a float; None for NaN, infinity and anything else."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -190,7 +190,7 @@ def _integer(value: Any) -> int | None:
 
 
 def find_usage(chunk: Json) -> Json | None:
-    """Wherever it hides: at the top, in `x_groq` (Groq), in a choice (Moonshot), or bare (Ollama)."""
+    """The usage of a payload: at the top, in `x_groq` (Groq), in a choice (Moonshot), or the whole payload (Ollama)."""
     found: Json | None = None
     places = as_list(chunk.get("choices"))
     if "usage" in chunk or "x_groq" in chunk:
@@ -203,14 +203,14 @@ def find_usage(chunk: Json) -> Json | None:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list as it is, an object as its only element (some servers leave the list out), else nothing."""
+    """The list; an object (which some servers send in place of a list of one) as a list of one; else an empty list."""
     if isinstance(value, list):
         return value
     return [value] if isinstance(value, dict) else []
 
 
 def as_index(value: Any) -> int | None:
-    """A whole number, however a server writes it: 1, 1.0 or "1"."""
+    """An index that a server may write as 1, 1.0 or "1"; None for anything else."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_INDEX_DIGITS:
         return int(value)
     if isinstance(value, float) and value.is_integer():
@@ -218,6 +218,6 @@ def as_index(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def filled(value: Any) -> str | None:
-    """Text that is not blank; servers write "" where they mean nothing."""
+def non_blank(value: Any) -> str | None:
+    """The text if it is not blank, else None: some servers send "" in place of null."""
     return value if isinstance(value, str) and value.strip() else None

@@ -1,8 +1,8 @@
 """Server-sent events without I/O: bytes in, events out.
 
-`SSEDecoder.feed` takes chunks as they come, cut anywhere; a chunk completes zero or more events. The decoder follows
-the WHATWG rules (HTML standard, 9.2.5 and 9.2.6) to the letter and knows nothing of HTTP, JSON or chat; what chat
-servers need beyond the standard is offered as options that are off by default. Raises only SSEError.
+`SSEDecoder.feed` takes chunks that may be cut anywhere; a chunk completes zero or more events. The decoder follows
+the WHATWG rules (HTML standard, 9.2.5 and 9.2.6) exactly. It does not depend on HTTP, JSON or chat. Extensions that
+chat servers need are options, off by default. The only exception raised is SSEError.
 """
 
 from __future__ import annotations
@@ -10,29 +10,32 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-# Far above any chat event (a 1 MB tool argument is rare), far below what would hurt a small machine.
+# Larger than any chat event (a tool argument of 1 MB is rare), and small enough for the memory of a small machine.
 DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 # int() refuses more than 4300 digits on newer Pythons; 18 digits of milliseconds are 31 million years.
 _MAX_RETRY_DIGITS = 18
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 
 class ServerSentEvent(NamedTuple):
-    """One dispatched event. `id` is the last id of the stream so far, `retry` (ms) that of this block."""
+    """One dispatched event."""
 
     event: str = "message"
     data: str = ""
+    # The last id of the stream so far.
     id: str = ""
+    # Milliseconds; None if this event has no field `retry`.
     retry: int | None = None
 
 
 class SSEError(Exception):
-    """A line or an event is longer than allowed; the decoder is of no further use.
+    """A line or an event is too long; every later call of the decoder raises the same error.
 
-    `events` holds what the same `feed` had completed before, so that nothing depends on chunking.
+    `events` holds the events that the same `feed` completed before the error, so that the result does not depend on
+    how the stream is cut into chunks.
     """
 
     def __init__(self, message: str, events: Collection[ServerSentEvent] = ()) -> None:
@@ -44,12 +47,12 @@ class SSEDecoder:
     """A strict, incremental decoder in linear time.
 
     Args:
-        max_line_bytes: Longest line, without its end.
-        max_event_bytes: Most bytes of data in one event.
-        sentinel: Leniency: a data line with this text (blanks around it aside) is an event of its own.
-            It closes the block before it and does not wait for an empty line. Chat uses "[DONE]".
-        fields_as_events: Leniency: these unknown fields, which the standard ignores, yield at once an
-            event named after the field. Old llama.cpp servers report an error as a line `error: {...}`.
+        max_line_bytes: The limit of a line, without its line end.
+        max_event_bytes: The limit of the data of one event.
+        sentinel: Extension: a data line with this text (ignoring blanks around it) is an event of its own. It ends
+            the event before it and needs no empty line after it. Chat servers send "[DONE]".
+        fields_as_events: Extension: a line with one of these fields, which the standard ignores, is an event named
+            after the field. Old llama.cpp servers report an error as a line `error: {...}`.
     """
 
     def __init__(
@@ -60,35 +63,35 @@ class SSEDecoder:
         sentinel: str | None = None,
         fields_as_events: Collection[str] = (),
     ) -> None:
-        # What was asked for.
+        # Options.
         self._max_line_bytes = max_line_bytes
         self._max_event_bytes = max_event_bytes
         self._sentinel = None if sentinel is None else sentinel.encode()
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
-        # The stream: what outlives an event.
+        # State of the stream.
         self.last_event_id = ""
-        # Whether data before the sentinel was no UTF-8; each wrong byte became U+FFFD. A reader stops at the sentinel,
-        # and what is behind it may or may not have been fed by then.
+        # Whether data before the sentinel was not UTF-8; each invalid byte became U+FFFD. Data after the sentinel does
+        # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
         self.was_damaged = self._is_over = False
         self.retry_ms: int | None = None
         self._id = ""
-        # The line in progress.
+        # State of the current line.
         self._held = bytearray()
         self._after_cr = False
         self._at_start = True
-        # The block in progress. Every data line leaves at least its LF, so empty means "no data line".
+        # State of the current event. Each data line adds at least its LF, so an empty `_data` means "no data line".
         self._data = bytearray()
         self._event = ""
         self._retry: int | None = None
-        # Events completed by the present call; the error that ended all.
+        # Events completed by the current call.
         self._ready: list[ServerSentEvent] = []
         self._error: SSEError | None = None
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes and return the events they complete.
+        """Take the next bytes and return the events that they complete.
 
         Raises:
-            SSEError: A line or event is too long. Every later call raises the same.
+            SSEError: A line or an event is too long. Every later call raises the same error.
         """
         if self._error is not None:
             raise self._error
@@ -99,10 +102,10 @@ class SSEDecoder:
         return self._take_ready()
 
     def flush(self) -> list[ServerSentEvent]:
-        """At the end of the stream: the unfinished block, which the standard throws away.
+        """Return the unfinished event at the end of the stream, which the standard discards.
 
-        Some servers close right after the last line. The caller has to judge whether the data is whole
-        (valid JSON, for example) or cut.
+        Some servers close the connection right after the last line. The caller has to check whether the data is
+        complete (valid JSON, for example) or cut.
         """
         if self._error is not None:
             raise self._error
@@ -114,11 +117,11 @@ class SSEDecoder:
         return self._take_ready()
 
     def _split(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes. bytes.splitlines knows LF, CR and CRLF, and only those."""
+        """Return the lines that `chunk` completes. bytes.splitlines splits at LF, CR and CRLF only."""
         if not chunk:
             return []
         if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]  # The CR has already ended its line: waiting for this LF would cost latency.
+            chunk = chunk[1:]  # The CR before this LF ended the line at once, so that no event waits for the LF.
         self._after_cr = chunk.endswith(b"\r")
         lines = chunk.splitlines()
         tail = lines.pop() if lines and not chunk.endswith((b"\n", b"\r")) else b""
@@ -133,8 +136,8 @@ class SSEDecoder:
             self._fail("line", len(line), self._max_line_bytes)
         if self._at_start:
             self._at_start = False
-            if line.startswith(_BOM):
-                line = line[len(_BOM) :]
+            if line.startswith(BOM):
+                line = line[len(BOM) :]
         if not line:
             self._dispatch()
             return
@@ -148,13 +151,13 @@ class SSEDecoder:
             self._ready.append(ServerSentEvent(_text(name), _text(value), self.last_event_id))
 
     def _take_data(self, value: bytes) -> None:
-        alone = self._sentinel is not None and value.strip() == self._sentinel
-        if alone:
+        is_sentinel = self._sentinel is not None and value.strip() == self._sentinel
+        if is_sentinel:
             self._dispatch()
         if len(self._data) + len(value) > self._max_event_bytes:
             self._fail("event", len(self._data) + len(value), self._max_event_bytes)
         self._data += value + b"\n"
-        if alone:
+        if is_sentinel:
             self._dispatch()
             self._is_over = True
 
@@ -166,12 +169,12 @@ class SSEDecoder:
             self._id = _text(value)
 
     def _take_retry(self, value: bytes) -> None:
-        # bytes.isdigit is true for ASCII digits alone, where int() takes signs, blanks and underscores.
+        # bytes.isdigit accepts ASCII digits only; int() also accepts signs, blanks and underscores.
         if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
             self._retry = self.retry_ms = int(value)
 
     def _dispatch(self) -> None:
-        """End the block. Without any data line nothing fires: a keep-alive is not an event."""
+        """End the current event. Without a data line there is no event: it was a keep-alive."""
         self.last_event_id = self._id
         if self._data:
             data = _text(self._data[:-1])
@@ -195,7 +198,7 @@ class SSEDecoder:
         raise self._error
 
 
-# The fields of the standard. Names compare literally; every other field is ignored.
+# The fields of the standard; all others are ignored. Names are case-sensitive.
 _TAKE_FIELD = {
     b"data": SSEDecoder._take_data,
     b"event": SSEDecoder._take_event,
@@ -205,10 +208,10 @@ _TAKE_FIELD = {
 
 
 def _text(raw: bytes | bytearray) -> str:
-    """UTF-8 whatever charset the server names; a wrong byte becomes U+FFFD and never an exception."""
+    """Decode UTF-8, as the standard requires whatever charset the server names; an invalid byte becomes U+FFFD."""
     return raw.decode("utf-8", "replace")
 
 
 def is_damaged(raw: bytes | bytearray, text: str) -> bool:
-    """Whether U+FFFD in `text`, made of `raw`, stands for wrong bytes. It may also have been sent."""
+    """Whether `text`, decoded from `raw`, has a U+FFFD in place of invalid bytes, besides those that were sent."""
     return text.count("\ufffd") > raw.count(b"\xef\xbf\xbd")

@@ -1,7 +1,7 @@
-"""Characters that a server has cut in two: halves of surrogate pairs in JSON are joined or replaced. No I/O.
+"""Surrogate pairs that a server splits between two deltas: the halves are joined, or replaced by U+FFFD. No I/O.
 
-JSON writes a character beyond the first 65,536 as two escapes. A server that cuts text between them sends each
-half in a delta of its own, and Python reads each as a lone surrogate, which no UTF-8 can carry.
+JSON escapes a character above U+FFFF as a pair of surrogates. If a server cuts the text between the two, each delta
+has a lone surrogate, which cannot be encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LONE_HALF = "a half of a character came without the other; it is replaced by U+FFFD"
+_LONE_SURROGATE = "a half of a character came without the other; it is replaced by U+FFFD"
 
 
-class HalfJoiner:
-    """Joins the halves in the pieces of one text; `warn` is called with what is wrong when a lone one is replaced."""
+class SurrogateJoiner:
+    """Joins surrogate pairs that are split between two pieces of a text. `warn` is called if one is replaced."""
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self._warn = warn
-        # The first half of a character, whose second half the next piece has to bring.
-        self._half = ""
+        # The first surrogate of a pair at the end of the last piece.
+        self._held = ""
 
     def feed(self, text: str) -> str:
-        """The text that is certain by now."""
-        if text.isascii() and not self._half:
+        """Take a piece and return the text without a split pair."""
+        if text.isascii() and not self._held:
             return text
-        text = (self._half + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        return self._replaced(text[: len(text) - len(self._half)])
+        text = (self._held + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return self._replace_lone(text[: len(text) - len(self._held)])
 
     def flush(self) -> str:
-        """What is left when no piece follows."""
-        half, self._half = self._half, ""
-        return self._replaced(half)
+        """Return the held surrogate, replaced, at the end of the text."""
+        held, self._held = self._held, ""
+        return self._replace_lone(held)
 
-    def _replaced(self, text: str) -> str:
-        whole = re.sub("[\ud800-\udfff]", "\ufffd", text)
-        if whole != text:
-            self._warn(_LONE_HALF)
-        return whole
+    def _replace_lone(self, text: str) -> str:
+        replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
+        if replaced != text:
+            self._warn(_LONE_SURROGATE)
+        return replaced

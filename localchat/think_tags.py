@@ -1,21 +1,22 @@
-"""Reasoning inside the content: `ThinkSplitter` takes `<think>...</think>` at its start apart. No I/O."""
+"""Reasoning in the content: `ThinkSplitter` separates `<think>...</think>` from the text after it. No I/O."""
 
 from __future__ import annotations
 
 _TAGS = {"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>"}
 _OPEN, _CLOSE = "<think>", "</think>"
 
-# After more blanks than this no tag is looked for.
+# A tag after more blanks than this is text.
 _MAX_LEADING_BLANKS = 256
 
 
 class ThinkSplitter:
-    """Takes `<think>...</think>` at the start of the content apart, however the text is cut.
+    """Separates `<think>...</think>` at the start of the content from the rest, however the text is cut into pieces.
 
-    Modes: "auto" looks for a tag as the first thing that is not blank; "prefilled" knows that the
-    template has opened the tag already, so that only the closing one comes; "off" passes all through.
-    In "auto" a closing tag that ends a line or begins one, without an opening one, means that the
-    template had opened it after all: "reclassify" means that the content before was reasoning.
+    Modes: "auto" accepts an opening tag that only blanks precede. "prefilled" means that the chat template wrote the
+    opening tag, so that the content begins with reasoning. "off" leaves the content unchanged.
+
+    If the mode is "auto", a closing tag at the start or the end of a line without an opening tag means that the
+    template wrote the opening tag: the text so far was reasoning. The pair ("reclassify", "") reports this.
     """
 
     def __init__(self, mode: str = "auto") -> None:
@@ -24,26 +25,28 @@ class ThinkSplitter:
         self._step = _FIRST_STEPS[mode]
         self._prefilled = mode == "prefilled"
         self._close = _CLOSE
+        # Text that may be a part of a tag, or blanks around one.
         self._held = ""
-        self._last = "\n"  # The character before what is held: the first line counts as a line start.
+        # The character before `_held`. A line begins at the start of the text.
+        self._last = "\n"
         self._ended = False
         self._out: list[tuple[str, str]] = []
 
     @property
     def unclosed(self) -> bool:
         """Whether the text so far ends inside the tags."""
-        return self._step in (ThinkSplitter._thought, ThinkSplitter._thought_start)
+        return self._step in (ThinkSplitter._reasoning, ThinkSplitter._reasoning_start)
 
     def feed(self, text: str) -> list[tuple[str, str]]:
-        """Pairs of "content", "reasoning" or "reclassify" and the text that is certain by now."""
-        if not self._held and "<" not in text and self._step in _PASSING_STEPS:
+        """Take a piece and return pairs of "content", "reasoning" or "reclassify" and a text."""
+        if not self._held and "<" not in text and self._step in _CONTENT_STEPS:
             self._last = text[-1:] or self._last
             return [("content", text)] if text else []
         self._held += text
         return self._run()
 
     def flush(self) -> list[tuple[str, str]]:
-        """At the end: what was held back."""
+        """Return the held text at the end of the content."""
         self._ended = True
         return self._run()
 
@@ -59,21 +62,21 @@ class ThinkSplitter:
             self._last = text[-1]
             self._out.append((kind, text))
 
-    # Each step consumes what it can of what is held and returns whether another step has to go on.
+    # A step consumes a part of the held text and returns whether to run the next step.
 
     def _start(self) -> bool:
         text = self._held.lstrip()
         for tag, close in _TAGS.items():
             if text.startswith(tag):
                 self._held, self._close = text[len(tag) :], close
-                self._step = ThinkSplitter._thought_start
+                self._step = ThinkSplitter._reasoning_start
                 return True
             if tag.startswith(text) and not self._ended and len(self._held) <= _MAX_LEADING_BLANKS:
                 return False
         self._step = ThinkSplitter._content
         return True
 
-    def _thought_start(self) -> bool:
+    def _reasoning_start(self) -> bool:
         self._held = self._held.lstrip()
         if self._prefilled and not self._ended and _OPEN.startswith(self._held[: len(_OPEN)]):
             if len(self._held) < len(_OPEN):
@@ -81,20 +84,20 @@ class ThinkSplitter:
             self._held = self._held[len(_OPEN) :].lstrip()
         if not self._held:
             return False
-        self._step = ThinkSplitter._thought
+        self._step = ThinkSplitter._reasoning
         return True
 
-    def _thought(self) -> bool:
+    def _reasoning(self) -> bool:
         end = self._held.find(self._close)
         if end < 0:
-            self._emit("reasoning", len(self._held) - self._tail_that_may_be(self._close))
+            self._emit("reasoning", len(self._held) - self._partial_tag_length(self._close))
             return False
         self._emit("reasoning", end)
         self._held = self._held[len(self._close) :]
-        self._step = ThinkSplitter._after
+        self._step = ThinkSplitter._blanks_after_close
         return True
 
-    def _after(self) -> bool:
+    def _blanks_after_close(self) -> bool:
         self._held = self._held.lstrip()
         if not self._held:
             return False
@@ -106,35 +109,36 @@ class ThinkSplitter:
         return False
 
     def _content(self) -> bool:
-        """No tag at the start. Watch for a lone closing tag; text that merely mentions tags is text."""
+        """Content without a tag at its start: look for a closing tag. After an opening tag all is plain text."""
         opening, closing = self._held.find(_OPEN), self._held.find(_CLOSE)
         if closing < 0 or 0 <= opening < closing:
             if opening >= 0:
                 self._step = ThinkSplitter._plain
                 return True
-            tail = max(self._tail_that_may_be(_OPEN), self._tail_that_may_be(_CLOSE))
-            self._emit("content", len(self._held) - tail)
+            partial = max(self._partial_tag_length(_OPEN), self._partial_tag_length(_CLOSE))
+            self._emit("content", len(self._held) - partial)
             return False
         self._emit("content", closing)
         rest = self._held[len(_CLOSE) :]
         if not rest and not self._ended and self._last != "\n":
-            return False  # The next character decides whether the tag ends its line.
+            return False  # The next character shows whether the tag is at the end of its line.
         if self._last == "\n" or rest.startswith("\n"):
             self._out.append(("reclassify", ""))
             self._held = rest
-            self._step = ThinkSplitter._after
+            self._step = ThinkSplitter._blanks_after_close
         else:
             self._step = ThinkSplitter._plain
         return True
 
-    def _tail_that_may_be(self, tag: str) -> int:
-        """How many characters at the end of what is held may be the beginning of `tag`."""
+    def _partial_tag_length(self, tag: str) -> int:
+        """The number of characters at the end of the held text that may be the beginning of `tag`."""
         if self._ended:
             return 0
         sizes = range(min(len(tag) - 1, len(self._held)), 0, -1)
         return next((size for size in sizes if tag.startswith(self._held[-size:])), 0)
 
 
-# Steps are plain functions: bound methods would make the splitter refer to itself.
-_FIRST_STEPS = {"auto": ThinkSplitter._start, "prefilled": ThinkSplitter._thought_start, "off": ThinkSplitter._plain}
-_PASSING_STEPS = (ThinkSplitter._plain, ThinkSplitter._content)
+# Steps are plain functions, since a bound method in `_step` would be a reference cycle.
+_FIRST_STEPS = {"auto": ThinkSplitter._start, "prefilled": ThinkSplitter._reasoning_start, "off": ThinkSplitter._plain}
+# The steps that emit text without a "<" unchanged.
+_CONTENT_STEPS = (ThinkSplitter._plain, ThinkSplitter._content)

@@ -1,4 +1,4 @@
-"""Time limits of a call: `Timeout` as the caller sets them, `Deadlines` as they run out."""
+"""Timeouts of a call: `Timeout` has their values, `Deadlines` measures the time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import NamedTuple
 
 from .errors import TimedOut
 
-# After the finish reason only usage and [DONE] can follow; some servers send neither and do not close.
+# The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
 _AFTER_FINISH_S = 5.0
 
 
 class Timeout(NamedTuple):
-    """Limits in seconds; None means no limit."""
+    """Timeouts in seconds; None means no limit."""
 
-    # Until the connection is made.
+    # For making the connection.
     connect: float | None = 5.0
-    # From the request to the first event. A local server may load a model and compute a long prompt.
+    # From the request to the first event. A local server may load a model and prefill a long prompt.
     first: float | None = 600.0
-    # Between two reads of bytes, after the first event.
+    # Without any bytes, after the first event.
     idle: float | None = 120.0
-    # Between two events that carry something. Keep-alive comments satisfy `idle`, not this.
+    # Between two events. Keep-alive comments and empty deltas are bytes, but not events.
     stall: float | None = 600.0
-    # The whole call, with its retries.
+    # For the whole call, with its retries.
     total: float | None = None
 
     @classmethod
     def of(cls, value: Timeout | float | None) -> Timeout:
-        """One number limits the first event, the silence between bytes and the connection; None keeps the defaults.
+        """The timeouts for an option `timeout`. A number sets `first`, `idle` and `connect` (5 s at most).
 
         Raises:
-            ValueError: A limit is not above zero, or infinite.
+            ValueError: A timeout is not above zero, or is infinite.
         """
         if value is None:
             return cls()
@@ -41,77 +41,82 @@ class Timeout(NamedTuple):
 
 
 class Deadlines:
-    """What is left of each limit. All times are of time.monotonic."""
+    """The deadlines of one call, as times of time.monotonic; None means no limit."""
 
     def __init__(self, timeout: Timeout) -> None:
         self._timeout = timeout
         self._total_end: float | None = None
         self._finish_end: float | None = None
+        # The deadline of the next event, and the timeout that it comes from: "first" or "stall".
         self._event_end: float | None = None
         self._event_kind = "first"
-        self._rests_from = 0.0
+        # When the last read ended; 0 during a read.
+        self._paused_at = 0.0
 
     def start(self) -> None:
-        """The call begins, unless it has: it may take several requests."""
+        """Start the total timeout. A call of several requests starts it once."""
         self._total_end = self._total_end or _after(self._timeout.total)
 
     def finish(self, complete: bool) -> None:
-        """Once all that matters has come, what is left gets little time, whatever keeps the connection busy."""
+        """Start a short timeout for the end of a response whose choices are complete, or cancel it."""
         self._finish_end = (self._finish_end or _after(_AFTER_FINISH_S)) if complete else None
 
     def sent(self) -> None:
-        """The request is on its way."""
-        self._event_end, self._event_kind, self._rests_from = _after(self._timeout.first), "first", 0.0
+        """Start the timeout of the first event."""
+        self._event_end, self._event_kind, self._paused_at = _after(self._timeout.first), "first", 0.0
 
     def event(self) -> None:
-        """Something that carries meaning has come."""
+        """Start the timeout of the next event."""
         self._event_end, self._event_kind = _after(self._timeout.stall), "stall"
 
     def connecting(self) -> tuple[float | None, str]:
-        """Seconds left to connect, and the kind of the limit that ends first."""
-        return self._least(self._timeout.connect, "connect", None, "")
+        """Seconds left to connect, and the name of the timeout that ends first."""
+        return self._earliest(self._timeout.connect, "connect", None, "")
 
-    def rest(self) -> None:
-        """A read is over. The time until the next one counts against no limit but the total."""
-        self._rests_from = time.monotonic()
+    def pause(self) -> None:
+        """Report the end of a read. The time until the next read counts against the total only."""
+        self._paused_at = time.monotonic()
 
     def reading(self) -> tuple[float | None, str]:
-        """Seconds left for one read, and the kind of the limit that ends first."""
-        if self._event_end is not None and self._rests_from:
-            self._event_end += time.monotonic() - self._rests_from
-        self._rests_from = 0.0
-        silence = self._timeout.idle if self._event_kind == "stall" else None
-        return self._least(silence, "idle", self._event_end, self._event_kind)
+        """Seconds left for one read, and the name of the timeout that ends first."""
+        if self._event_end is not None and self._paused_at:
+            self._event_end += time.monotonic() - self._paused_at
+        self._paused_at = 0.0
+        idle = self._timeout.idle if self._event_kind == "stall" else None
+        return self._earliest(idle, "idle", self._event_end, self._event_kind)
 
     def at_most(self, seconds: float) -> float:
-        """These seconds, or what is left of the whole call if that is less."""
+        """These seconds, or the seconds left of the total if they are fewer."""
         return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
-    def _least(self, seconds: float | None, kind: str, end: float | None, end_kind: str) -> tuple[float | None, str]:
-        """The shortest of a limit from now on, one that ends at a time, and the total."""
+    def _earliest(self, seconds: float | None, kind: str, end: float | None, end_kind: str) -> tuple[float | None, str]:
+        """The first to end of: a timeout that starts now, the deadline `end`, and those of the whole call.
+
+        Raises:
+            TimedOut: It has ended.
+        """
         now = time.monotonic()
-        for until, its_kind in ((end, end_kind), (self._total_end, "total"), (self._finish_end, "total")):
-            if until is not None and (seconds is None or until - now < seconds):
-                seconds, kind = until - now, its_kind
+        for deadline, name in ((end, end_kind), (self._total_end, "total"), (self._finish_end, "total")):
+            if deadline is not None and (seconds is None or deadline - now < seconds):
+                seconds, kind = deadline - now, name
         if seconds is not None and seconds <= 0:
             raise timed_out(kind)
         return seconds, kind
 
 
 def _after(seconds: float | None) -> float | None:
-    """When a limit that begins now ends."""
+    """The deadline of a timeout that starts now."""
     return None if seconds is None else time.monotonic() + seconds
 
 
-_LIMIT_MEANING = {
+_TIMEOUT_REASONS = {
     "connect": "no connection",
     "first": "no first event",
     "idle": "no further bytes",
-    "stall": "bytes, but no event that carries anything",
-    "total": "no complete answer",
+    "stall": "only keep-alives or empty events",
+    "total": "no complete response",
 }
 
 
 def timed_out(kind: str) -> TimedOut:
-    meaning = _LIMIT_MEANING[kind]
-    return TimedOut(f"{meaning} within the limit Timeout.{kind}; raise it if this is expected", kind=kind)
+    return TimedOut(f"{_TIMEOUT_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)

@@ -11,8 +11,8 @@ from typing import Any
 
 from .errors import ProtocolError, cut
 from .events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
-from .payloads import Json, as_index, dump, filled
-from .surrogates import HalfJoiner
+from .payloads import Json, as_index, dump, non_blank
+from .surrogates import SurrogateJoiner
 
 # Each piece is compared with all calls of its choice, so their number is bounded.
 _MAX_CALLS = 1000
@@ -21,7 +21,7 @@ _MAX_CALLS = 1000
 class _OpenCall:
     """One call while its pieces come in."""
 
-    def __init__(self, position: int, index: int | None, payload: Any, joiner: HalfJoiner) -> None:
+    def __init__(self, position: int, index: int | None, payload: Any, joiner: SurrogateJoiner) -> None:
         # Its place among the calls of the choice; the server's index, a label that several calls may share.
         self.position = position
         self.index = index
@@ -124,7 +124,7 @@ class ToolCalls:
         if not isinstance(function, dict):
             function = delta if "name" in delta else {}
         index = as_index(delta.get("index", function.get("index")))
-        id, name = filled(delta.get("id")), filled(function.get("name"))
+        id, name = non_blank(delta.get("id")), non_blank(function.get("name"))
         piece = _arguments_text(function.get("arguments"))
         extra = {key: value for key, value in delta.items() if key not in _CALL_FIELDS}
         if not (self._calls or id or name or piece):
@@ -223,7 +223,7 @@ class ToolCalls:
     def _open(self, index: int | None, raw: Any) -> _OpenCall:
         if len(self._calls) >= _MAX_CALLS:
             raise ProtocolError(f"the answer has more than {_MAX_CALLS} tool calls")
-        call = _OpenCall(len(self._calls), index, raw, HalfJoiner(self._warn))
+        call = _OpenCall(len(self._calls), index, raw, SurrogateJoiner(self._warn))
         self._calls.append(call)
         self._by_index.setdefault(index, []).append(call)
         return call

@@ -23,6 +23,5 @@ def call_message(arguments, call_id="call_1"):
     function = {"name": "f", "arguments": arguments}
     return {
         "role": "assistant",
-        "content": None,
         "tool_calls": [{"id": call_id, "type": "function", "function": function}],
     }

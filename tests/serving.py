@@ -125,7 +125,7 @@ def serving(
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     engine = Engine(backend, max_queue=max_queue).start()
-    service = Service(Catalog([ModelFile(path=None, name="Fake")]))
+    service = Service(Catalog(ModelFile(path=None, name="Fake")))
     server = ChatServer(service, settings, listener, record)
     if is_ready:
         service.ready(Model("Fake", engine))

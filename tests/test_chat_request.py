@@ -232,6 +232,7 @@ def test_null_is_absent(name):
             {"role": "user", "content": "ab"},
             id="k25-parts joined with nothing between",
         ),
+        pytest.param({"role": "user", "content": []}, {"role": "user", "content": ""}, id="no parts"),
         pytest.param(
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
             {"role": "assistant", "content": "no"},

@@ -266,9 +266,9 @@ def test_answer_in_every_form(raw, client_class):
 
 NO_ANSWER = {
     "html": (b"<!doctype html><title>Sign in</title>", "is /v1 missing"),
-    "text": (b"hello there", "no chat answer but text/html"),
+    "text": (b"hello there", "not a chat completion but text/html"),
     "other-json": (b'{"hello": 1}', "this JSON is no chat answer"),
-    "list": (b"[1]", "no object"),
+    "list": (b"[1]", "not an object"),
     "not-json": (b"{hello}", "is not JSON"),
     "bad-event": (b"data: {oops\n\n", "not JSON"),
 }
@@ -395,7 +395,7 @@ def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_onc
             assert client.chat("hi").text == "Hello"
         assert server.connections == 2
         pieces.pop()
-        with pytest.raises(ProtocolError, match="no size of a chunk") as caught:
+        with pytest.raises(ProtocolError, match="not the size of a chunk") as caught:
             client.chat("hi")
         assert caught.value.partial is not None
         assert caught.value.partial.text == "Hello"

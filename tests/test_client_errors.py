@@ -223,7 +223,7 @@ def test_key_is_in_no_error(no_delay, client_class):
         (r"\*\*\*", chunked(sse({"object": "error", "message": KEY}))),
         (r"\*\*\*", with_length(f'{{"detail": "{KEY}"}}'.encode())),
         ("hello", with_length(f"hello {KEY}".encode())),
-        ("this is no HTTP", f"SSH {KEY}\r\n\r\n".encode()),
+        ("this is not HTTP", f"SSH {KEY}\r\n\r\n".encode()),
     ]
     for words, raw in answers:
         with always(raw + b"\r\n") as server, make_client(server, client_class, api_key=KEY) as client:
@@ -338,8 +338,8 @@ def test_key_that_cannot_be_sent_is_refused_without_showing_it(key):
     ("name", "value", "words"),
     [
         ("X-Api-Key", "secret\n", "X-Api-Key"),
-        ("X-Count", 3, "X-Count is no text"),
-        *((name, "1", "no name of a header") for name in ("X\r\nY", "X Y", "X:", "", "\u00e9")),
+        ("X-Count", 3, "X-Count is not text"),
+        *((name, "1", "not a valid header name") for name in ("X\r\nY", "X Y", "X:", "", "\u00e9")),
     ],
 )
 def test_header_that_cannot_be_sent_is_refused_without_showing_its_value(name, value, words):

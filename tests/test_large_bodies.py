@@ -222,7 +222,7 @@ def test_objects_of_the_server_are_not_collected_again():
 
     options: argparse.Namespace = read_options(["--ctx", "512"])
     file: ModelFile = model_file(None, alias=None)
-    service, ready = Service(Catalog([file])), threading.Event()
+    service, ready = Service(Catalog(file)), threading.Event()
     try:
         loader = Loader(service, file, options, "http://x/v1", on_ready=ready.set, on_failure=ready.set)
         loader.start()

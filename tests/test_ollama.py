@@ -131,14 +131,21 @@ def test_results_belong_to_the_calls_in_their_order():
     assert first["tool_call_id"] != second["tool_call_id"]
 
 
-def test_errors_are_one_text():
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        ("/api/chat", {"messages": [USER]}),
+        ("/api/generate", {"prompt": "a"}),
+        ("/api/embed", {"input": "a"}),
+        ("/api/embeddings", {"prompt": "a"}),
+        ("/api/show", {}),
+        ("/api/pull", {}),
+    ],
+)
+def test_error_is_one_text(path: str, members: dict[str, Any]):
     with serving() as running:
-        status, answer = ask(running.port, "/api/chat", {"messages": [USER], "model": "nobody"})
-        assert (status, type(answer["error"])) == (404, str)
-        status, answer = ask(running.port, "/api/pull", {"model": "nobody"})
-        assert (status, type(answer["error"])) == (404, str)
-        status, answer = ask(running.port, "/api/show", {"model": "nobody"})
-        assert (status, type(answer["error"])) == (404, str)
+        status, answer = ask(running.port, path, {**members, "model": "nobody"})
+    assert (status, type(answer["error"])) == (404, str)
 
 
 # --- The built-in model ---

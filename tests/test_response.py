@@ -50,7 +50,7 @@ def test_response_at_every_cut(raw, body, keeps_alive):
     for cuts in [[raw], [raw[i : i + 1] for i in range(len(raw))], *([raw[:i], raw[i:]] for i in range(len(raw)))]:
         response = ResponseReader()
         assert b"".join(response.feed(part) for part in cuts) == body
-        assert (response.ended, response.keeps_alive, response.rest) == (True, keeps_alive, b"")
+        assert (response.ended, response.keeps_alive, response.surplus) == (True, keeps_alive, b"")
 
 
 @pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
@@ -73,7 +73,7 @@ def test_response_until_the_end_of_the_connection():
 def test_response_leaves_the_bytes_after_it():
     response = ResponseReader()
     response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
-    assert response.rest == b"bc"
+    assert response.surplus == b"bc"
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -114,7 +114,7 @@ def test_wrong_framing_is_reported_after_the_data_before_it(raw):
         response = ResponseReader()
         body = b"".join(response.feed(part) for part in parts)
         assert body in (b"abc", b"abche")
-        assert "no size of a chunk" in response.fault
+        assert "not the size of a chunk" in response.framing_error
         assert response.feed(b"\r\n1\r\nx\r\n0\r\n\r\n") == b""
         assert not response.ended
 

@@ -205,7 +205,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """K32: by how long it took so far; it is the error that rounds and bounds it."""
     now = iter((100.0, 106.0))
-    service = Service(Catalog([ModelFile(DEMO_PATH, "Fake")]), clock=lambda: next(now))
+    service = Service(Catalog(ModelFile(DEMO_PATH, "Fake")), clock=lambda: next(now))
     service.progress = progress
     with pytest.raises(ModelLoading) as loading:
         service.model()

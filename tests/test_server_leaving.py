@@ -110,7 +110,7 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
         with contextlib.closing(running.client()) as client:
             client.request("POST", "/v1/chat/completions", GOOD)
             wait_for(lambda: running.engine.stats().n_running == 1)
-            running.server.service.stop()
+            running.server.service.in_flight.stop()
             early = read_answer(client)
         late = running.chat()
         running.wait_until_idle()

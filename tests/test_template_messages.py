@@ -1,11 +1,11 @@
-"""Messages and tools as a chat template gets them, in the form that it supports."""
+"""Messages and tools as a chat template gets them, in the format that it supports."""
 
 import re
 
 import pytest
 
 from localchat.prompt.segments import text_of
-from localchat.prompt.template import CHATML, ChatTemplate, TemplateError
+from localchat.prompt.template import CHATML, ChatTemplate
 
 from .chat_templates import CALLS, USER, call_message, render
 
@@ -14,48 +14,17 @@ from .chat_templates import CALLS, USER, call_message, render
     ("message", "expected"),
     [
         pytest.param({"role": "user", "content": "a"}, "[user]a", id="text"),
-        pytest.param(
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            "[user]ab",
-            id="parts are joined without separator (K25)",
-        ),
-        pytest.param({"role": "user", "content": []}, "[user]", id="no parts"),
-        pytest.param({"role": "assistant", "content": None}, "[assistant]", id="null is removed (T28)"),
+        pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
         pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
         pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
         pytest.param(call_message({"a": 1}), '[assistant]<f:{"a": 1}:call_1>', id="arguments as object"),
         pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
-        pytest.param(call_message(None), "[assistant]<f:{}:call_1>", id="null arguments"),
         pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="undecodable arguments stay text"),
         pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="decoded to no object stays text"),
-        pytest.param({"role": "assistant", "content": "a", "tool_calls": []}, "[assistant]a", id="no calls"),
     ],
 )
 def test_message_as_the_template_sees_it(message, expected):
     assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
-
-
-@pytest.mark.parametrize(
-    ("message", "param"),
-    [
-        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]", id="image"),
-        pytest.param({"role": "user", "content": ["a"]}, "messages[1].content[0]", id="bare text as a part"),
-        pytest.param(
-            {"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text", id="part without text"
-        ),
-        pytest.param({"role": "user", "content": 5}, "messages[1].content", id="number"),
-        pytest.param(
-            {"role": "assistant", "tool_calls": [{}]}, "messages[1].tool_calls[0].function.name", id="nameless call"
-        ),
-        pytest.param({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls", id="calls no list"),
-        pytest.param("hi", "messages[1]", id="text for a message"),
-        pytest.param({"content": "hi"}, "messages[1].role", id="no role"),
-    ],
-)
-def test_error_of_a_message_that_cannot_be_rendered_names_its_field(message, param):
-    with pytest.raises(TemplateError, match=re.escape(param)) as caught:
-        render(CHATML, [USER, message])
-    assert caught.value.param == param
 
 
 def test_template_that_prints_arguments_gets_text():
@@ -130,11 +99,6 @@ def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     for other in ("abc", "a" * 12, "call-1_xy"):
         shown = text_of(template.render([call_message({}, other)])).replace("\n", "")
         assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
-
-
-def test_field_of_calls_is_absent_where_there_are_none():
-    source = "{% for m in messages %}{{ 'calls' if m.tool_calls is defined else 'none' }}{% endfor %}"
-    assert render(source, [{"role": "assistant", "content": "a", "tool_calls": []}]) == "none"
 
 
 def test_template_that_reads_parts_gets_parts():

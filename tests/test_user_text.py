@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localchat.prompt import segments as module
-from localchat.prompt.marked import Marked, copied, holds_mark, join, user_ranges
+from localchat.prompt.marked import Marked, copied, has_user_text, join, user_ranges
 from localchat.prompt.segments import Segment, SpecialTexts, merged, parts_of, segments_of, text_of
 from localchat.prompt.template import ChatTemplate
 
@@ -230,7 +230,7 @@ def test_copied_marks_every_string():
     assert marked == {"a": ["b", 1, None, {"c": "d"}]}
     assert user_ranges(marked["a"][0])
     assert user_ranges(next(iter(marked)))
-    assert not holds_mark({"a": ["b", (1, None)]})
+    assert not has_user_text({"a": ["b", (1, None)]})
 
 
 def test_merged_segments_have_no_empty_ones():

@@ -64,6 +64,8 @@ def find_capabilities(source: str, render: Render) -> Capabilities:
 
 
 class _Probe:
+    """Renders the test conversations with one template."""
+
     def __init__(self, source: str, render: Render) -> None:
         self._source = source
         self._render = render

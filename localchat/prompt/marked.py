@@ -51,13 +51,13 @@ class Marked(str):
         return _marked(text, [(a, b) for a, b in pairs if a < b])
 
     def strip(self, chars: str | None = None, /) -> str:
-        return _trimmed(_trimmed(self, str.lstrip(self, chars), left=True), str.strip(self, chars))
+        return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> str:
-        return _trimmed(self, str.lstrip(self, chars), left=True)
+        return self[len(self) - len(str.lstrip(self, chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> str:
-        return _trimmed(self, str.rstrip(self, chars))
+        return self[: len(str.rstrip(self, chars))]
 
     def removeprefix(self, prefix: str, /) -> str:
         return self[len(prefix) :] if prefix and self.startswith(prefix) else self
@@ -90,7 +90,7 @@ class Marked(str):
         return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
 
     def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
-        # Without `sep` the white space between two pieces has any length, so each piece is searched for.
+        # The white space between two pieces may have any length if `sep` is None. Then search for each piece.
         found, at = [], 0
         for piece in pieces:
             at = self.find(piece, at) if sep is None else at
@@ -149,14 +149,14 @@ def copied(value: Any, string: Callable[[str], str] = str) -> Any:
     return value
 
 
-def holds_mark(value: object) -> bool:
+def has_user_text(value: object) -> bool:
     """Whether any string in this JSON value has user text."""
     if isinstance(value, str):
         return bool(user_ranges(value))
     if isinstance(value, (list, tuple)):
-        return any(map(holds_mark, value))
+        return any(map(has_user_text, value))
     if isinstance(value, dict):
-        return any(map(holds_mark, value)) or any(map(holds_mark, value.values()))
+        return any(map(has_user_text, value)) or any(map(has_user_text, value.values()))
     return False
 
 
@@ -165,7 +165,7 @@ def marking(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def marked(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return Marked(result) if isinstance(result, str) and holds_mark(args) else result
+        return Marked(result) if isinstance(result, str) and has_user_text(args) else result
 
     # An attribute of a filter tells Jinja whether to pass the context as first argument.
     marked.__dict__.update(function.__dict__)
@@ -178,9 +178,3 @@ def _marked(text: str, ranges: list[Range]) -> str:
 
 def _whole(text: str, source: Marked) -> str:
     return Marked(text) if source._ranges and text else text
-
-
-def _trimmed(text: str, trimmed: str, *, left: bool = False) -> str:
-    if left:
-        return text[len(text) - len(trimmed) :]
-    return text[: len(trimmed)]

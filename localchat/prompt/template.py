@@ -94,7 +94,7 @@ class ChatTemplate:
                 variables that this class sets take precedence.
 
         Raises:
-            TemplateError: A message is invalid, or the template refuses the conversation.
+            TemplateError: The template refuses the conversation, or there is no assistant message to continue.
         """
         final: Mapping[str, Any] = {}
         if continue_final_message:
@@ -148,12 +148,12 @@ class ChatTemplate:
 
 def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:
     last = messages[-1] if messages else {}
-    if not isinstance(last, Mapping) or last.get("role") != "assistant" or last.get("tool_calls"):
+    if last.get("role") != "assistant" or last.get("tool_calls"):
         raise TemplateError(
             "continue_final_message needs an assistant message without tool_calls at the end",
             param="continue_final_message",
         )
-    return messages[:-1], prepared([last], Capabilities(), at=len(messages) - 1)[0]
+    return messages[:-1], last
 
 
 def _marked(given: Mapping[str, Any]) -> dict[str, Any]:

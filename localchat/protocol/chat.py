@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import BadRequest
-from .fields import Fields, parse_body, refuse_unsupported, show, unknown_fields
+from .fields import Fields, first_given, parse_body, refuse_unsupported, show, unknown_fields
 from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
@@ -53,13 +53,13 @@ _REASONING_BUDGETS = (
     "thinking_token_budget",
     "thinking_budget",
 )
-# More than any context holds.
+# The limit of the reasoning budget, which is larger than any context.
 MAX_REASONING_BUDGET = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class ChatRequest(TextRequest):
-    """A validated chat request. None: the request leaves the field out."""
+    """A validated chat request. A field is None if the request leaves it out."""
 
     messages: tuple[dict[str, Any], ...] = ()
     """Messages as chat templates expect them: `content` is text or absent, and no field is null."""
@@ -129,7 +129,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body)),
         **read_text_request(body),
         thought_field=options.thought_field,
-        # This must come last: a field that no parser has read by now is unknown.
+        # This must be the last argument: a field that has not been read yet counts as unknown.
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
@@ -197,8 +197,8 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
     """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
-        given = body.object(name) or Fields({})
-        given.boolean("enable_thinking")  # Refuse other types: a template takes the text "false" for true.
+        given = body.object_or_empty(name)
+        given.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
         variables.update(given.raw)
     own = {
         "enable_thinking": False if effort == "none" else None,
@@ -212,9 +212,8 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
 def reasoning_budget(body: Fields) -> int | None:
     """The limit of reasoning tokens, under the name of llama.cpp, vLLM or Qwen, or as a template variable."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
-    variables = body.object("chat_template_kwargs") or Fields({})
-    values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
-    return next((value for value in values if value is not None), None)
+    variables = body.object_or_empty("chat_template_kwargs")
+    return first_given([*values, variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET)])
 
 
 def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
@@ -227,15 +226,11 @@ def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
 
 def parse_tool(tool: Fields) -> dict[str, Any]:
     tool.choice("type", ("function",))
-    function = tool.object("function")
-    if function is None:
-        tool.refuse("function", "an object")
-    return function_tool(function)
+    return function_tool(tool.required_object("function"))
 
 
 def function_tool(function: Fields) -> dict[str, Any]:
-    if not function.text("name"):
-        function.refuse("name", "a string that is not empty")
+    function.required_text("name")
     function.text("description")
     function.object("parameters")
     return {"type": "function", "function": without_nulls(function.raw)}
@@ -261,7 +256,7 @@ def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, A
 
 def _chosen(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
     """The mode and the allowed names of a `tool_choice` that is an object."""
-    choice = body.object(field_name) or Fields({})
+    choice = body.required_object(field_name)
     if field_name == "tool_choice" and choice.get("type") == "allowed_tools":
         # Chat completions nest the fields in an object `allowed_tools`; the Responses API does not.
         listed = choice.object("allowed_tools") or choice
@@ -293,12 +288,12 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def _message(message: Fields) -> dict[str, Any]:
-    role = message.choice("role", _ROLES)
-    if role is None:
-        message.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
+    role = message.required_choice("role", _ROLES)
     content = _content(message)
     if role == "assistant":
-        content = content or message.text("refusal") or content  # A refusal is the text of a message without content.
+        refusal = message.text("refusal")
+        if refusal and not content:
+            content = refusal
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:
@@ -307,7 +302,7 @@ def _message(message: Fields) -> dict[str, Any]:
     calls = [_tool_call(call) for call in message.objects("tool_calls")]
     older = message.object("function_call")
     if older is not None and not calls:
-        calls = [{"type": "function", "function": called_function(older)}]
+        calls = [{"type": "function", "function": _called_function(older)}]
     role = "tool" if role == _OLD_TOOL_ROLE else role
     return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
@@ -342,16 +337,12 @@ def _part_text(part: Fields, *, is_result: bool) -> str:
 def _tool_call(call: Fields) -> dict[str, Any]:
     """A tool call of an earlier message. Arguments stay text or object as given; the prompt package decodes them."""
     call.choice("type", ("function",))
-    function = call.object("function")
-    if function is None:
-        call.refuse("function", "an object")
-    return without_nulls({"id": call.text("id"), "type": "function", "function": called_function(function)})
+    function = _called_function(call.required_object("function"))
+    return without_nulls({"id": call.text("id"), "type": "function", "function": function})
 
 
-def called_function(function: Fields) -> dict[str, Any]:
-    name = function.text("name")
-    if not name:
-        function.refuse("name", "a string that is not empty")
+def _called_function(function: Fields) -> dict[str, Any]:
+    name = function.required_text("name")
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")

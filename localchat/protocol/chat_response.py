@@ -36,7 +36,7 @@ class ChatStream:
         self._usage = usage
         self._start = to_json(shared)[:-1]
         self._delta_starts = [f'{self._start},"choices":[{{"index":{i},"delta":' for i in range(request.params.n)]
-        # Log probabilities and token ids for the next chunk of each choice.
+        # The log probabilities and token ids for the next chunk of each choice.
         self._tokens = [_Tokens(request) for _ in self._delta_starts]
         self._chunks: list[str] = []
         prompt = f',"prompt_token_ids":{to_json(head.prompts[0])}' if request.return_token_ids else ""

@@ -38,7 +38,7 @@ def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 def _file(entry: Fields) -> SourceFile:
     text = entry.text("text")
-    if text is None:
+    if text is None:  # An empty text is valid.
         entry.refuse("text", "a string")
     return SourceFile(entry.text("filename") or "file", text)
 

@@ -40,7 +40,7 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 
 class _Output:
-    """Collects one output: its text since the last chunk, and the totals for the last one."""
+    """Collects one output: its text since the last chunk, and the totals for the last chunk."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.end: OutputEnd | None = None

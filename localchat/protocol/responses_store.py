@@ -14,8 +14,7 @@ from typing import Any
 from .errors import NotFound
 from .json_text import to_json
 
-# The limits of the store, enough for an afternoon with one agent. Beyond either, the least recently used entry is
-# dropped.
+# The limits of the store, enough for several hours of work with one agent.
 MAX_ENTRIES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 

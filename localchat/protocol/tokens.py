@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .fields import Fields, parse_body, unknown_fields
+from .fields import Fields, first_given, parse_body, unknown_fields
 from .inputs import is_token
 from .request import DEFAULT_OPTIONS, ParseOptions
 
@@ -46,8 +46,7 @@ def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Token
         BadRequest: A field is invalid.
     """
     body = parse_body(raw)
-    texts = [body.text(name) for name in ("content", "prompt", "text")]
-    text = next((text for text in texts if text is not None), None)
+    text = first_given([body.text(name) for name in ("content", "prompt", "text")])
     if text is None:
         body.refuse("content", "a string")
     return TokenizeRequest(
@@ -92,5 +91,5 @@ def _text_or_bytes(piece: bytes) -> str | list[int]:
 
 
 def _flag(body: Fields, names: Sequence[str], *, default: bool) -> bool:
-    given = [body.boolean(name) for name in names]
-    return next((value for value in given if value is not None), default)
+    given = first_given([body.boolean(name) for name in names])
+    return default if given is None else given

@@ -59,7 +59,7 @@ class Usage:
         return _rate(self.n_completion - 1, self.completion_s)
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's fields, and tabbyAPI's times and rates. A rate is null if there is no time to divide by."""
+        """OpenAI's fields, and tabbyAPI's times and rates. An unknown rate is null."""
         return {
             "prompt_tokens": self.n_prompt,
             "prompt_time": round(self.prompt_s, 4),

@@ -25,6 +25,6 @@ def messages_table(endpoints: Endpoints) -> Table:
         exchange.send_json(200, {"input_tokens": len(prompt)})
 
     return {
-        "/messages": {"POST": endpoints.generates(INTERFACE, prepare_chat, STREAM)},
+        "/messages": {"POST": endpoints.text_handler(INTERFACE, prepare_chat, STREAM)},
         "/messages/count_tokens": {"POST": count_tokens},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.ollama import CHAT, GENERATE, OllamaText, Request, error_body
+from ..protocol.ollama import CHAT, GENERATE, OllamaText, Request
 from ..protocol.ollama_models import (
     VERSION,
     ModelCard,
@@ -44,7 +44,7 @@ def _prepare(model: Model, request: Request) -> Prepared:
 
 
 class Ollama:
-    """The handlers. All responses have Ollama's format, errors too."""
+    """The handlers. The router gives errors on these paths Ollama's format too."""
 
     def __init__(self, service: Service, endpoints: Endpoints) -> None:
         self._service = service
@@ -58,11 +58,11 @@ class Ollama:
             "/api/tags": {"GET": self._of_model(tags_body)},
             "/api/ps": {"GET": self._of_model(ps_body)},
             "/api/show": {"POST": self._show},
-            "/api/chat": {"POST": self._endpoints.generates(CHAT, _prepare, LINES)},
-            "/api/generate": {"POST": self._endpoints.generates(GENERATE, _prepare, LINES)},
-            "/api/embed": {"POST": self._endpoints.computes(parse_embed, VectorRun.embed, embed_body, error_body)},
+            "/api/chat": {"POST": self._endpoints.text_handler(CHAT, _prepare, LINES)},
+            "/api/generate": {"POST": self._endpoints.text_handler(GENERATE, _prepare, LINES)},
+            "/api/embed": {"POST": self._endpoints.vector_handler(parse_embed, VectorRun.embed, embed_body)},
             "/api/embeddings": {
-                "POST": self._endpoints.computes(parse_old_embed, VectorRun.embed, old_embed_body, error_body)
+                "POST": self._endpoints.vector_handler(parse_old_embed, VectorRun.embed, old_embed_body)
             },
         }
 
@@ -73,7 +73,8 @@ class Ollama:
         return handle
 
     def _show(self, exchange: Exchange) -> None:
-        exchange.send_json(200, show_body(model_card(self._service.resolve(parse_show(exchange.body())))))
+        model = self._service.resolve(parse_show(exchange.body()))
+        exchange.send_json(200, show_body(model_card(model)))
 
 
 def model_card(model: Model) -> ModelCard:
@@ -81,7 +82,8 @@ def model_card(model: Model) -> ModelCard:
     facts = model.engine.facts
     capabilities = {
         "completion": True,
-        # If its template does not render tools, the model was not trained on tools: a system message describes them.
+        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
+        # system message describes the tools.
         "tools": model.template.capabilities.shows_tools,
         "thinking": "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source,
         "insert": facts.fim_tokens is not None,
