@@ -37,15 +37,16 @@ from .serving import wait_for
 SYSTEM = "a system prompt of some length, which all of them begin with; "
 
 
-def files_in(folder: Path) -> StateFiles:
-    return StateFiles(folder, "fake", 1 << 20)
+def files_in(folder: Path, *, can_truncate: bool = True) -> StateFiles:
+    return StateFiles(folder, "fake", 1 << 20, can_truncate=can_truncate)
 
 
 @contextmanager
 def keeping_engine(folder: Path, backend: FakeBackend | None = None) -> Iterator[Engine]:
     """A running engine; at its end all is saved."""
     backend = backend or FakeBackend()
-    with Engine(backend, state_files=files_in(folder)).start() as engine:
+    files = files_in(folder, can_truncate=backend.limits.can_truncate)
+    with Engine(backend, state_files=files).start() as engine:
         yield engine
     assert backend.n_samplers == 0
 
@@ -148,7 +149,7 @@ class SlowFiles(StateFiles):
     """Reads when the test says so."""
 
     def __init__(self, folder: Path):
-        super().__init__(folder, "fake", 1 << 20)
+        super().__init__(folder, "fake", 1 << 20, can_truncate=True)
         self.gate = threading.Semaphore(0)
 
     def read(self, prefix: Any) -> Any:

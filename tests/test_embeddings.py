@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
-from localchat.engine.embedding import Embedder, EmbeddingLimits, Piece, reads_whole_texts, steps
+from localchat.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
 from localchat.protocol.embeddings import embeddings_body, parse_embeddings
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.request import ParseOptions
@@ -164,7 +164,7 @@ def test_pooling_is_the_models(value: Any, pooling: str):
     ],
 )
 def test_encoder_models_are_known(metadata: dict[str, str], expected: bool):
-    assert reads_whole_texts(metadata) is expected
+    assert is_non_causal(metadata) is expected
 
 
 # --- the wire ---

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from localchat.engine.batch import Sequence
-from localchat.engine.drafting import MOST, DraftLength, best_length
+from localchat.engine.drafting import MAX_LENGTH, DraftLength, best_length
 from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
 
 
@@ -90,7 +90,15 @@ def test_drafter_pauses_where_drafts_are_rejected_and_tries_again_later():
 
 @pytest.mark.parametrize(
     ("chance", "cost", "length"),
-    [(1.0, 0.0, MOST), (1.0, 0.5, MOST), (0.0, 0.01, 0), (0.7, 0.25, 2), (0.3, 0.3, 0), (0.3, 0.05, 2), (0.9, 1.0, 0)],
+    [
+        (1.0, 0.0, MAX_LENGTH),
+        (1.0, 0.5, MAX_LENGTH),
+        (0.0, 0.01, 0),
+        (0.7, 0.25, 2),
+        (0.3, 0.3, 0),
+        (0.3, 0.05, 2),
+        (0.9, 1.0, 0),
+    ],
 )
 def test_best_length_weighs_the_chance_against_the_cost(chance: float, cost: float, length: int):
     assert best_length(chance, cost) == length
@@ -112,7 +120,7 @@ def test_length_grows_while_all_is_right_up_to_a_limit():
         lengths.append(length.at(n_known, 0.1))
         length.note(n_known, lengths[-1], lengths[-1], 0.1)
     assert lengths == sorted(lengths)
-    assert (lengths[0], lengths[-1]) == (best_length(0.7, 0.1), MOST)
+    assert (lengths[0], lengths[-1]) == (best_length(0.7, 0.1), MAX_LENGTH)
 
 
 def test_length_shrinks_with_what_was_wrong_and_does_not_count_what_is_behind_it():
@@ -139,7 +147,7 @@ def test_pause_doubles_while_nothing_pays_and_ends_when_it_does():
         n_known += 1 << 10
         n_drafted = length.at(n_known, 0.5)
         length.note(n_known, n_drafted, n_drafted, 0.5)
-    assert length.at(n_known, 0.5) == MOST
+    assert length.at(n_known, 0.5) == MAX_LENGTH
     for _ in range(30):
         n_drafted = length.at(n_known, 0.5)
         if n_drafted == 0:

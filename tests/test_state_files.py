@@ -1,4 +1,4 @@
-"""Prefixes in files: what was written comes back or nothing does, within the room that there is."""
+"""Prefixes in files: a file gives the whole state that was written or nothing, and the size of all is limited."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TOKENS = list(range(1000, 1040))
 DATA = bytes(range(256)) * 4
 
 
-def files_in(folder: Path, key: str = "a model", max_bytes: int = 1 << 20) -> StateFiles:
-    return StateFiles(folder, key, max_bytes)
+def files_in(folder: Path, key: str = "a model", max_bytes: int = 1 << 20, *, can_truncate: bool = True) -> StateFiles:
+    return StateFiles(folder, key, max_bytes, can_truncate=can_truncate)
 
 
-def found(files: StateFiles, tokens: list[int], *, whole: bool = False) -> SavedPrefix:
-    prefix = files.find(tokens, whole=whole)
+def found(files: StateFiles, tokens: list[int]) -> SavedPrefix:
+    prefix = files.find(tokens)
     assert prefix is not None
     return prefix
 
@@ -33,13 +33,14 @@ def test_what_was_written_comes_back_also_later(tmp_path: Path):
         assert reader.read(prefix) == DATA
 
 
-def test_longest_common_prefix_is_found_and_a_whole_one_on_request(tmp_path: Path):
-    files = files_in(tmp_path)
+@pytest.mark.parametrize("can_truncate", [True, False])
+def test_longest_common_prefix_is_found_and_only_a_whole_one_without_truncation(tmp_path: Path, can_truncate: bool):
+    files = files_in(tmp_path, can_truncate=can_truncate)
     files.write([1, 2, 3, 4, 5, 6], b"long")
     files.write([1, 2, 9], b"other")
-    assert found(files, [1, 2, 3, 4, 7]).tokens == [1, 2, 3, 4, 5, 6]
-    assert files.find([1, 2, 3, 4, 7], whole=True) is None
-    assert found(files, [1, 2, 9, 7], whole=True).tokens == [1, 2, 9]
+    common = files.find([1, 2, 3, 4, 7])
+    assert (common and common.tokens) == ([1, 2, 3, 4, 5, 6] if can_truncate else None)
+    assert found(files, [1, 2, 9, 7]).tokens == [1, 2, 9]
     assert files.find([7]) is None
 
 
@@ -49,9 +50,15 @@ def test_longer_prefix_replaces_what_it_begins_with(tmp_path: Path):
     files.write([3], b"other")
     files.write([1, 2, 3], b"long")
     assert len(list(tmp_path.iterdir())) == 2
-    files.write([1, 2, 3, 4], b"longer", replaces_shorter=False)
-    assert len(list(tmp_path.iterdir())) == 3
     assert files.read(found(files, [1, 2])) == b"long"
+
+
+def test_longer_prefix_replaces_nothing_without_truncation(tmp_path: Path):
+    files = files_in(tmp_path, can_truncate=False)
+    files.write([1, 2, 3], b"short")
+    files.write([1, 2, 3, 4], b"long")
+    assert len(list(tmp_path.iterdir())) == 2
+    assert files.read(found(files, [1, 2, 3])) == b"short"
 
 
 def test_same_prefix_again_is_one_file(tmp_path: Path):

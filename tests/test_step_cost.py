@@ -55,7 +55,7 @@ def test_prompt_beside_running_sequences_is_computed_at_nine_tenths_of_the_speed
     cost = fitted(seconds, mixed_steps(1))
     running = StepSize(n_outputs, 0, n_outputs * 200)
     n_prompt = cost.prompt_tokens(running)
-    whole_s = seconds(running + StepSize(0, n_prompt, attended(0, n_prompt)))
+    whole_s = seconds(StepSize(n_outputs, n_prompt, running.n_attended + attended(0, n_prompt)))
     assert whole_s < 1.15 * MAX_GAP_S
     assert 0.08 < seconds(running) / whole_s < 0.12 or whole_s > 0.85 * MAX_GAP_S
 

@@ -1,4 +1,4 @@
-"""Measures decode steps, and derives from them: prompt tokens per step, the cost of drafts, the number of threads."""
+"""Measures steps, to choose the number of prompt tokens in a step, the length of drafts, and the number of threads."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from .thread_count import ThreadCount
 
 
 class StepTimer:
-    """The measured times of one backend. `clock` gives seconds. Runs on the engine thread."""
+    """The measured times of one backend. `clock` returns seconds. All methods run on the engine thread."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float]):
         self.clock = clock
         self._backend = backend
         self._cost = StepCost()
         self._threads = ThreadCount(*backend.threads)
-        # What the newest step computes.
+        # The size of the newest step.
         self._size = StepSize()
 
     def decode(self, batch: Batch) -> None:
         """Decodes a batch, and sets the number of threads for the next one."""
-        # Before the sequences of the batch change.
-        self._size = batch.size
+        self._size = batch.size  # Before the sequences of the batch change.
         n_threads, started_at, processor_s = self._threads.n, self.clock(), time.process_time()
         self._backend.decode(batch)
         predicted_s = self._cost.seconds(self._size)
@@ -47,12 +46,12 @@ class StepTimer:
     def draft_token_cost(self, running: Iterable[Sequence], draft_token_s: float) -> float:
         """The cost of one draft token for each running sequence, as a share of a step without drafts.
 
-        It is the cost of its row, and that of making it, which takes `draft_token_s` for each sequence.
+        It is the cost of its row and that of drafting it, which takes `draft_token_s` for each sequence.
         """
         size = _size_of_outputs(running)
         step_s = self._cost.seconds(size)
-        making = draft_token_s * size.n_outputs / step_s if step_s else 0.0
-        return self._cost.row_share(size) + making
+        drafting = draft_token_s * size.n_outputs / step_s if step_s else 0.0
+        return self._cost.row_share(size) + drafting
 
 
 def _size_of_outputs(running: Iterable[Sequence]) -> StepSize:

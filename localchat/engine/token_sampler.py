@@ -16,15 +16,15 @@ from .values import EngineError, GenerationRequest, InvalidGrammar
 log = logging.getLogger("localchat.engine")
 
 TokenRun = list[Union[Sampled, EngineError]]
-"""What was sampled for one sequence in a step: tokens, the last of which may be an error in their place."""
+"""The tokens sampled for one sequence in a step, and an error after them if sampling failed."""
 Work = list["tuple[Any, GenerationRequest, BatchChunk]"]
-"""For each sequence the state of its sampler, its request, and its part of the batch."""
+"""For each sequence: its sampler, its request, and its chunk of the batch."""
 
-# Threads that sample, the engine's own among them: the work is bound by memory, not by cores.
+# The limit of threads that sample, with the engine thread. The speed is limited by memory, not by cores.
 _MAX_THREADS = 4
-# With a smaller vocabulary a token is sampled before another thread has started.
+# With a smaller vocabulary one thread is faster: a token is sampled before another thread has started.
 _MIN_PARALLEL_VOCAB = 16_384
-# With fewer rows for each thread one thread finds the likeliest tokens sooner.
+# With fewer rows for each thread, one thread selects the candidates faster.
 _MIN_ROWS = 3
 
 
@@ -42,10 +42,10 @@ class TokenSampler:
             self._helpers.shutdown()
 
     def sample(self, work: Work) -> list[TokenRun]:
-        """The tokens of each sequence: one, one more for each token of its draft that was right, and forced ones."""
+        """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
         if self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB:
             return self._sample_share(work)
-        if self._find_likeliest(work) or len(work) < 2 or self._helpers is None:
+        if self._select_candidates(work) or len(work) < 2 or self._helpers is None:
             return self._sample_share(work)
         shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
         futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
@@ -55,8 +55,8 @@ class TokenSampler:
             runs[i :: self._n_shares] = future.result()
         return runs
 
-    def _find_likeliest(self, work: Work) -> bool:
-        """Prepares the rows; whether sampling from them is so quick now that other threads would be of no help."""
+    def _select_candidates(self, work: Work) -> bool:
+        """`Backend.select_candidates` for all rows, on several threads if there are many rows."""
         rows = [(sampler, row, i) for sampler, _, chunk in work for i, row in enumerate(chunk.output_rows)]
         n_first = -(-len(rows) // self._n_shares)
         if n_first < _MIN_ROWS or self._helpers is None:
@@ -72,7 +72,7 @@ class TokenSampler:
     def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
         run: TokenRun = []
         try:
-            # One by one, since the tokens before an error are kept.
+            # In a loop, since the tokens before an error are kept.
             for item in self._tokens(sampler, request, chunk):
                 run.append(item)
         except InvalidGrammar as error:
@@ -83,11 +83,10 @@ class TokenSampler:
         return run
 
     def _tokens(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> Iterator[Sampled]:
-        """The token after the newest one, while the draft is right the one after that, and then those that are forced.
+        """Samples the next token, further ones while they are equal to the draft, and then forced tokens.
 
-        Each is sampled from the logits behind exactly the tokens before it, and the sampler accepts no other token,
-        so these are the tokens that would be sampled without a draft. Forced tokens need no logits, unless log
-        probabilities are wanted.
+        Each token is sampled from the logits after exactly the tokens before it, so the tokens are those that would be
+        sampled without a draft. Forced tokens need no logits, unless log probabilities are wanted.
         """
         params, sequence = request.params, chunk.sequence
         n_sampled, n_top = sequence.n_sampled, params.top_logprobs
@@ -117,7 +116,7 @@ class TokenSampler:
                 return
 
     def _ends(self, token: int, request: GenerationRequest) -> bool:
-        """Whether no token may follow."""
+        """Whether this token ends the sequence."""
         return self._backend.is_end(token) or token in request.params.stop_token_ids
 
     def _with_logprobs(self, sampler: Any, row: int, token: int, n_top: int, is_post_sampling: bool) -> Sampled:
@@ -127,7 +126,7 @@ class TokenSampler:
 
 
 def token_of(item: Sampled | EngineError) -> int:
-    """The token of an item; of an error any: its sequence ends before the token is computed."""
+    """The token of an item; 0 for an error, whose sequence ends before the token is computed."""
     if isinstance(item, int):
         return item
     return 0 if isinstance(item, EngineError) else item[0]
