@@ -24,7 +24,7 @@ from .serving.cors import is_loopback
 from .serving.crashes import CrashRecord
 from .serving.listener import listening, why_not_listening
 from .serving.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.options import comments_on, read_options, settings_of
+from .serving.options import option_warnings, read_options, settings_of
 from .serving.settings import Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 
@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parent = inherited()
         if parent is not None:
             return _serve(options, settings, file, parent.listener, parent.record)
-        for comment in comments_on(options):
-            log.warning("%s", comment)
+        for warning in option_warnings(options):
+            log.warning("%s", warning)
         if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
             log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", settings.host)
         with listening(settings.host, settings.port, settings.uds) as listener:

@@ -54,8 +54,8 @@ class Loader(threading.Thread):
     def run(self) -> None:
         try:
             model = self._load()
-            # The objects made so far live as long as the process. Without this, the garbage collector would scan all of
-            # them again and again while it holds the interpreter lock.
+            # The existing objects live as long as the process. Exclude them from garbage collection, which would scan
+            # all of them again and again while it holds the GIL.
             gc.freeze()
             self._service.ready(model)
         except Exception as error:
@@ -121,22 +121,18 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
 
 def reason_of(path: Path, error: BaseException) -> str:
     """Why a model file cannot be loaded, in one line."""
-    return _problem_of(path) or f"{path}: {_last_line(error)}"
-
-
-def _problem_of(path: Path) -> str:
-    """The error in the header of a model file, in clearer words than those of llama.cpp; "" if it is valid."""
+    # If the header has an error, this message is clearer than that of llama.cpp.
     try:
         read_header(path)
-    except GGUFError as error:
-        return str(error)
-    except (OSError, MemoryError) as error:
-        return f"{path}: {_last_line(error)}"
-    return ""
+    except GGUFError as header_error:
+        return str(header_error)
+    except (OSError, MemoryError) as header_error:
+        error = header_error
+    return f"{path}: {_last_line(error)}"
 
 
 def _last_line(error: BaseException) -> str:
-    """The last line of an error: the import error of numpy has many lines and ends with the cause."""
+    """The last line of an error, such as the import error of numpy, which has many lines and ends with the cause."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,6 +1,6 @@
 """Metrics of the server for GET /metrics: requests by path and status, durations, and the engine's counters.
 
-The engine counts tokens on its own thread without a lock. Requests are counted here, under a lock, once each.
+Requests are counted here under a lock. The engine counts tokens on its own thread without a lock.
 """
 
 from __future__ import annotations
