@@ -80,7 +80,7 @@ def streamed_logprobs(text: str, logprobs: Any) -> list[dict[str, float]] | None
 
 
 def chat_logprobs(items: Iterable[Any] | None) -> list[dict[str, float]] | None:
-    """A map of token to log probability for each position of a chat response, for the sampled token and alternatives."""
+    """A map of token to log probability for each position of a chat response: the sampled token and alternatives."""
     positions = [
         {option["token"]: option["logprob"] for option in (*(item.get("top_logprobs") or ()), item)}
         for item in items or ()
