@@ -15,7 +15,7 @@ def render(source, messages=(USER,), **options):
     return text_of(ChatTemplate(source).render(messages, **options))
 
 
-def users_text(segments):
+def user_text(segments):
     return [segment.text for segment in segments if not segment.is_markup]
 
 

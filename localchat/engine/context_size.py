@@ -6,6 +6,7 @@ The size is that of the options, or a default for likely requests within the fre
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ def context_size(
     n_default = min(n_small, *(memory.n_tokens(DEFAULT_SHARE) for memory in memories))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
     n_streams = options.n_parallel + 1
-    n_all = n_streams * -(-n_ctx // STEP) * STEP
+    n_all = n_streams * math.ceil(n_ctx / STEP) * STEP
     if has_streams and not options.n_cells and n_all <= n_default:
         return ContextSize(n_ctx, n_all, n_streams)
     n_cells = options.n_cells or max(

@@ -134,10 +134,10 @@ class DraftModel:
         while wanted:
             batch = _batch([text.copy for text, _ in wanted], n_most)
             self._decode(batch)
-            by_copy = {id(text.copy): (text, n) for text, n in wanted}
+            by_copy = {text.copy: (text, n) for text, n in wanted}
             wanted = []
             for chunk in batch.outputs():
-                text, n = by_copy[id(chunk.sequence)]
+                text, n = by_copy[chunk.sequence]
                 token = self._backend.sample(self._greedy, chunk.output_rows[0])
                 if token >= self._n_vocab:
                     continue

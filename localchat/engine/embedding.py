@@ -13,10 +13,11 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from .step_cost import StepCost, StepSize, attended
-from .thread_count import ThreadCount
+from .step_cost import StepSize, attended
+from .step_timer import StepTimer
 from .values import Cancelled, EngineError, EngineStopped, InvalidToken
 
 log = logging.getLogger("localchat.engine")
@@ -87,10 +88,8 @@ class Embedder:
         self._open_backend = open_backend
         # Held from the first to the last step of an input, and while the context is created or closed.
         self._lock = threading.Lock()
-        self._backend: EmbeddingBackend | None = None
+        self._context: tuple[EmbeddingBackend, StepTimer] | None = None
         self._is_closed = False
-        self._cost = StepCost()
-        self._threads = ThreadCount(1, 1)
 
     def embed(
         self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
@@ -105,7 +104,8 @@ class Embedder:
             EngineError: There is no memory for a context, or the model failed.
         """
         with self._lock:
-            limits = self._opened().limits
+            backend, _ = self._opened()
+        limits = backend.limits
         _check(inputs, limits)
         vectors: dict[int, array[float]] = {}
         remaining = steps([len(tokens) for tokens in inputs], limits)
@@ -120,47 +120,33 @@ class Embedder:
         """Frees the context. Waits for the step in progress."""
         with self._lock:
             self._is_closed = True
-            backend, self._backend = self._backend, None
-        if backend is not None:
-            backend.close()
+            context, self._context = self._context, None
+        if context is not None:
+            context[0].close()
 
-    def _opened(self) -> EmbeddingBackend:
+    def _opened(self) -> tuple[EmbeddingBackend, StepTimer]:
         if self._is_closed:
             raise EngineStopped("the engine has been closed")
-        if self._backend is None:
-            self._backend = self._open_backend()
-            self._threads = ThreadCount(*self._backend.threads)
-            log.info("created a context for embeddings: at most %d tokens per input", self._backend.limits.n_ctx)
-        return self._backend
+        if self._context is None:
+            backend = self._open_backend()
+            self._context = backend, StepTimer(backend, time.perf_counter)
+            log.info("created a context for embeddings: at most %d tokens per input", backend.limits.n_ctx)
+        return self._context
 
     def _compute(self, inputs: Sequence[Sequence[int]], remaining: Iterator[list[Piece]]) -> dict[int, array[float]]:
         """Computes the next steps, up to the first one that ends with the last token of an input."""
-        backend = self._opened()
+        backend, timer = self._opened()
         vectors: dict[int, array[float]] = {}
         try:
             for step in remaining:
-                vectors.update(self._compute_step(backend, inputs, step))
+                started_at = timer.clock()
+                vectors.update(timer.compute(_size_of(step), partial(backend.compute, inputs, step)))
+                timer.note(timer.clock() - started_at)
                 if step[-1].stop == len(inputs[step[-1].index]):
                     break
         except BaseException:
             backend.forget()
             raise
-        return vectors
-
-    def _compute_step(
-        self, backend: EmbeddingBackend, inputs: Sequence[Sequence[int]], step: Sequence[Piece]
-    ) -> dict[int, array[float]]:
-        n_threads, started_at, used_s = self._threads.n, time.perf_counter(), time.process_time()
-        vectors = backend.compute(inputs, step)
-        seconds, processor_s = time.perf_counter() - started_at, time.process_time() - used_s
-        lengths = [piece.stop - piece.start for piece in step]
-        size = StepSize(0, sum(lengths), sum(attended(piece.start, n) for piece, n in zip(step, lengths)))
-        is_trying = self._threads.is_trying
-        self._threads.note(self._cost.seconds(size), seconds, processor_s)
-        if not is_trying:
-            self._cost.note(size, seconds)
-        if self._threads.n != n_threads:
-            backend.set_threads(self._threads.n)
         return vectors
 
 
@@ -180,6 +166,11 @@ def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piec
             start = stop
     if step:
         yield step
+
+
+def _size_of(step: Sequence[Piece]) -> StepSize:
+    lengths = [piece.stop - piece.start for piece in step]
+    return StepSize(0, sum(lengths), sum(attended(piece.start, n) for piece, n in zip(step, lengths)))
 
 
 def normalised(vector: Sequence[float]) -> array[float]:

@@ -333,7 +333,7 @@ class Engine:
     def _compute(self, batch: Batch) -> bool:
         """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
         try:
-            self._timer.decode(batch)
+            self._timer.compute(batch.size, lambda: self.backend.decode(batch))
         except NoFreeCells:
             if not self._scheduler.refuse(batch):
                 sequence = batch.chunks[0].sequence

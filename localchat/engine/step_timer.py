@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
-from .backend import Backend
-from .batch import Batch, Sequence
+from .batch import Sequence
 from .step_cost import StepCost, StepSize
 from .thread_count import ThreadCount
 
+Result = TypeVar("Result")
+
+
+class ThreadedContext(Protocol):
+    """A context of llama.cpp with a number of CPU threads."""
+
+    threads: tuple[int, int]
+
+    def set_threads(self, n: int) -> None:
+        """Sets the number of threads, from the next step on."""
+
 
 class StepTimer:
-    """The measured times of one backend. `clock` returns seconds. All methods run on the engine thread."""
+    """The measured times of the steps of one context. `clock` returns seconds."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float]):
+    def __init__(self, context: ThreadedContext, clock: Callable[[], float]):
         self.clock = clock
-        self._backend = backend
+        self._context = context
         self._cost = StepCost()
-        self._threads = ThreadCount(*backend.threads)
-        # The size of the newest step.
+        self._threads = ThreadCount(*context.threads)
+        # The size of the newest step, and whether it was part of a trial of another number of threads.
         self._size = StepSize()
+        self._is_trial = False
 
-    def decode(self, batch: Batch) -> None:
-        """Decodes a batch, and sets the number of threads for the next one."""
-        self._size = batch.size  # Before the sequences of the batch change.
+    def compute(self, size: StepSize, compute: Callable[[], Result]) -> Result:
+        """Calls `compute`, which computes a step of this size, and sets the number of threads for the next step."""
+        self._size, self._is_trial = size, self._threads.is_trying
         n_threads, started_at, processor_s = self._threads.n, self.clock(), time.process_time()
-        self._backend.decode(batch)
-        predicted_s = self._cost.seconds(self._size)
-        self._threads.note(predicted_s, self.clock() - started_at, time.process_time() - processor_s)
+        result = compute()
+        seconds, processor_s = self.clock() - started_at, time.process_time() - processor_s
+        self._threads.note(self._cost.seconds(size), seconds, processor_s)
         if self._threads.n != n_threads:
-            self._backend.set_threads(self._threads.n)
+            self._context.set_threads(self._threads.n)
+        return result
 
     def note(self, seconds: float) -> None:
-        """Notes the time of the whole step of the last `decode`: decoding, sampling and delivery."""
-        if not self._threads.is_trying:
+        """Notes the time of the whole step of the last `compute`, with sampling and delivery."""
+        if not self._is_trial:
             self._cost.note(self._size, seconds)
 
     def n_prompt_tokens(self, running: Iterable[Sequence]) -> int:

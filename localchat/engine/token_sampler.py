@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Union
 
+from ..protocol.params import GenerationParams
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
 from .run import Sampled
@@ -73,7 +74,7 @@ class TokenSampler:
         run: TokenRun = []
         try:
             # In a loop, since the tokens before an error are kept.
-            for item in self._tokens(sampler, request, chunk):
+            for item in self._tokens(sampler, request.params, chunk):
                 run.append(item)
         except InvalidGrammar as error:
             run.append(error)
@@ -82,45 +83,38 @@ class TokenSampler:
             run.append(EngineError(f"sampling a token failed: {error}"))
         return run
 
-    def _tokens(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> Iterator[Sampled]:
+    def _tokens(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> Iterator[Sampled]:
+        """The next tokens, up to the end of the sequence."""
+        sequence = chunk.sequence
+        for n_new, item in enumerate(self._sampled_and_forced(sampler, params, chunk), 1):
+            if sequence.n_sampled + n_new == params.min_tokens:
+                self._backend.allow_ends(sampler)
+            yield item
+            token = token_of(item)
+            is_full = len(sequence.tokens) + n_new == sequence.max_length
+            if is_full or self._backend.is_end(token) or token in params.stop_token_ids:
+                return
+
+    def _sampled_and_forced(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> Iterator[Sampled]:
         """Samples the next token, further ones while they are equal to the draft, and then forced tokens.
 
         Each token is sampled from the logits after exactly the tokens before it, so the tokens are those that would be
         sampled without a draft. Forced tokens need no logits, unless log probabilities are wanted.
         """
-        params, sequence = request.params, chunk.sequence
-        n_sampled, n_top = sequence.n_sampled, params.top_logprobs
         for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
             token = self._backend.sample(sampler, row)
-            n_sampled += 1
-            if n_sampled == params.min_tokens:
-                self._backend.allow_ends(sampler)
-            yield (
-                token if n_top is None else self._with_logprobs(sampler, row, token, n_top, params.post_sampling_probs)
-            )
-            if self._ends(token, request):
-                return
+            yield token if params.top_logprobs is None else self._with_logprobs(sampler, row, token, params)
             if token != drafted:
                 break
-        n_new = n_sampled - sequence.n_sampled
-        n_forced = 0 if n_top is not None else sequence.max_length - len(sequence.tokens) - n_new
-        for _ in range(min(n_forced, MAX_FORCED)):
+        for _ in range(MAX_FORCED if params.top_logprobs is None else 0):
             forced = self._backend.sample_forced(sampler)
             if forced is None:
                 return
-            n_sampled += 1
-            if n_sampled == params.min_tokens:
-                self._backend.allow_ends(sampler)
             yield forced
-            if self._ends(forced, request):
-                return
 
-    def _ends(self, token: int, request: GenerationRequest) -> bool:
-        """Whether this token ends the sequence."""
-        return self._backend.is_end(token) or token in request.params.stop_token_ids
-
-    def _with_logprobs(self, sampler: Any, row: int, token: int, n_top: int, is_post_sampling: bool) -> Sampled:
-        if is_post_sampling:
+    def _with_logprobs(self, sampler: Any, row: int, token: int, params: GenerationParams) -> Sampled:
+        n_top = params.top_logprobs or 0
+        if params.post_sampling_probs:
             return (token, *self._backend.sampled_logprobs(sampler, token, n_top))
         return (token, *self._backend.logprobs(row, token, n_top))
 

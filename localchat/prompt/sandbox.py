@@ -56,7 +56,7 @@ def compile_template(source: str) -> jinja2.Template:
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is not valid Jinja at line {error.lineno}: {error.message}") from error
     except (RecursionError, SyntaxError, ValueError) as error:
-        # Python's own compiler limits nesting too.
+        # Python's compiler also limits nesting.
         raise TemplateError(f"the chat template cannot be compiled: {error}") from error
     return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
 

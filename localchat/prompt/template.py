@@ -6,11 +6,11 @@ Raises only TemplateError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dialects import detect, for_template
-from .capabilities import Capabilities, find_capabilities
+from .capabilities import Capabilities, Messages, find_capabilities
 from .errors import TemplateError
 from .fallbacks import adapted
 from .marked import Marked, copied
@@ -28,9 +28,6 @@ CHATML = (
 
 # Roles that templates print as part of a marker. Any other role is treated as user text.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
-
-
-Messages = Sequence[Mapping[str, Any]]
 
 
 class ChatTemplate:

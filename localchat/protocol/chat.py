@@ -12,7 +12,7 @@ from typing import Any
 from .errors import BadRequest
 from .fields import Fields, first_given, parse_body, refuse_unsupported, show, unknown_fields
 from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
@@ -85,6 +85,8 @@ class ChatRequest(TextRequest):
     """The limit of reasoning tokens; -1: no limit, None: the server's default."""
     reasoning_budget_message: str | None = None
     """The text that is appended to reasoning at the limit; None: the server's default."""
+    thought_field: bool = False
+    """See ParseOptions."""
 
     @property
     def role(self) -> str:
@@ -145,7 +147,7 @@ def _top_logprobs(body: Fields) -> int | None:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top and not is_on:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
-    return (top or 0) if is_on else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+    return (top or 0) if is_on else read_n_probs(body)
 
 
 def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:

@@ -287,7 +287,7 @@ class GenerationParams:
     n: int = 1
     """The number of sequences for each prompt."""
     max_tokens: int | None = None
-    """The length limit of the output in tokens. None: what is left of the context; 0: only prefill the prompt."""
+    """The length limit of the output in tokens. None: the rest of the context; 0: only prefill the prompt."""
     min_tokens: int = _int(0, 0, None)
     """End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off."""
     stop: tuple[str, ...] = _read_by(_stop, ())
@@ -297,7 +297,7 @@ class GenerationParams:
     ignore_eos: bool = _read_by(Fields.boolean, False)
     """Whether the output continues after end-of-generation tokens."""
     top_logprobs: int | None = None
-    """Return the log probability of each token and of this many of the likeliest at its position; None is off."""
+    """Return log probabilities of each token and of this many likeliest tokens at its position; None is off."""
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
     """Compute log probabilities after all samplers of the chain. False: from the logits of the model."""
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
@@ -346,6 +346,11 @@ def read_params(
         message = f"'min_tokens' is {params.min_tokens} and must not exceed the length limit, {max_tokens}"
         raise BadRequest(message, "min_tokens")
     return params
+
+
+def read_n_probs(body: Fields) -> int | None:
+    """llama.cpp's `n_probs`: the number of likeliest tokens with log probabilities; 0 is off."""
+    return body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
 
 
 def read_sampling(body: Fields) -> dict[str, Any]:

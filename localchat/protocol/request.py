@@ -55,14 +55,12 @@ class TextRequest:
     """Show tokens in log probabilities as "token_id:N" instead of as text."""
     request_id: str | None = None
     """The client's id of the request, for the log."""
-    thought_field: bool = False
-    """See ParseOptions."""
     unknown: tuple[str, ...] = ()
     """The names of unknown fields, which were ignored."""
 
 
 def read_text_request(body: Fields) -> dict[str, Any]:
-    """The fields of a TextRequest in a body of OpenAI's APIs, except `params`, `thought_field` and `unknown`.
+    """The fields of a TextRequest in a body of OpenAI's APIs, except `params` and `unknown`.
 
     Raises:
         BadRequest: A field is invalid.

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .errors import ApiError, BadRequest
@@ -19,6 +19,7 @@ from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import read_streaming
 from .response_format import read_format_object
 from .responses_items import IGNORED_ITEMS, input_items, read_messages
+from .responses_store import ResponseStore
 from .responses_tools import Tool, read_tool_choice, read_tools
 
 # The name of the length limit. OpenAI's API requires at least 16 tokens; this server, at least 1.
@@ -35,16 +36,6 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 _SUMMARIES = ("auto", "concise", "detailed")
 _WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options")
-
-
-class History(Protocol):
-    """The stored responses and conversations (responses_store.py)."""
-
-    def context(self, response_id: str) -> tuple[dict[str, Any], ...]: ...
-
-    def conversation(self, id: str) -> tuple[dict[str, Any], ...]: ...
-
-    def item(self, id: str, param: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class ResponsesRequest(ChatRequest):
         return dataclasses.replace(self, messages=head + self.messages[starts[1] :])
 
 
-def parse_response(raw: bytes, history: History, *, strict: bool = False) -> ResponsesRequest:
+def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) -> ResponsesRequest:
     """The request in a body. With `strict`, unknown fields are refused.
 
     Raises:
@@ -89,8 +80,8 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
     tools, ignored_tools = read_tools(body)
-    items = tuple(_resolved(item, f"input[{i}].id", history) for i, item in enumerate(input_items(body)))
-    earlier, conversation_id = _earlier(body, history)
+    items = tuple(_resolved(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
+    earlier, conversation_id = _earlier(body, store)
     messages, ignored_items = _messages(body, earlier, items)
     reasoning, include = body.object_or_empty("reasoning"), _include(body)
     request = ResponsesRequest(
@@ -120,15 +111,15 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     return dataclasses.replace(request, unknown=tuple(unknown))
 
 
-def _earlier(body: Fields, history: History) -> tuple[tuple[dict[str, Any], ...], str | None]:
+def _earlier(body: Fields, store: ResponseStore) -> tuple[tuple[dict[str, Any], ...], str | None]:
     """The items before `input`, and the id of the conversation to which the response is added."""
     previous, conversation = body.text("previous_response_id"), _conversation_id(body)
     if previous and conversation:
         message = "'previous_response_id' and 'conversation' cannot both be set: leave out one"
         raise BadRequest(message, "previous_response_id")
     if previous:
-        return history.context(previous), None
-    return (history.conversation(conversation), conversation) if conversation else ((), None)
+        return store.context(previous), None
+    return (store.conversation(conversation), conversation) if conversation else ((), None)
 
 
 def _conversation_id(body: Fields) -> str | None:
@@ -137,9 +128,9 @@ def _conversation_id(body: Fields) -> str | None:
     return body.text("conversation")
 
 
-def _resolved(item: dict[str, Any], path: str, history: History) -> dict[str, Any]:
+def _resolved(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
     """The item that an `item_reference` refers to. Any other item is returned unchanged."""
-    return history.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
+    return store.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
 
 
 def _messages(

@@ -66,7 +66,12 @@ class ResponseEncoder:
         names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         self._settings = {**request.settings, **{name: sampling[name] for name in names}}
         self._status = "in_progress"
-        self._ends: dict[str, Any] = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
+        self._end_fields: dict[str, Any] = {
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+        }
         self._items: list[_Item] = []
         # The item to which deltas are added; None: all items are complete.
         self._open: _Item | None = None
@@ -118,20 +123,20 @@ class ResponseEncoder:
         self._status = "incomplete" if is_cut else "completed"
         details = {"reason": "max_output_tokens"} if is_cut else None
         completed_at = None if is_cut else int(self._clock())
-        self._ends.update(incomplete_details=details, usage=usage_body(usage), completed_at=completed_at)
+        self._end_fields.update(incomplete_details=details, usage=_usage_body(usage), completed_at=completed_at)
         self._emit(f"response.{self._status}", response=self._response())
         self._keep(self._response())
 
     def failed(self, error: ApiError) -> list[str]:
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         self._status = "failed"
-        self._ends["error"] = {"code": code, "message": error.message}
+        self._end_fields["error"] = {"code": code, "message": error.message}
         self._emit("response.failed", response=self._response())
         return self.take()
 
     def _response(self) -> dict[str, Any]:
         output = [item.body() for item in self._items]
-        return {**self._head, "status": self._status, **self._ends, **self._settings, "output": output}
+        return {**self._head, "status": self._status, **self._end_fields, **self._settings, "output": output}
 
     def _item(self, kind: type[_Item]) -> _Item:
         """The open item if it has this type, else a new item."""
@@ -163,7 +168,7 @@ class ResponseEncoder:
             self._n_events += 1
 
 
-def usage_body(usage: Usage) -> dict[str, Any]:
+def _usage_body(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.n_prompt,
         "input_tokens_details": {
