@@ -1,7 +1,7 @@
-"""A backend without llama.cpp: bytes are tokens, a function is the model, and broken rules are errors.
+"""A backend without llama.cpp: bytes are tokens, and a function is the model.
 
-It checks what the real library does not forgive: contiguous positions, cells within the total, slots in
-range, logits only where they were asked for; and that shared cells hold the tokens that they should.
+It asserts the rules of llama.cpp: contiguous positions, no more cells than there are, slots in range, and logits only
+of rows that request them. It also asserts that shared cells hold the right tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ N_VOCAB = 257
 
 
 def echo(tokens: list[int], n_prompt: int) -> int:
-    """The model that says its prompt again, then ends."""
-    said = len(tokens) - n_prompt
-    return tokens[said] if said < n_prompt else END
+    """A model that repeats its prompt, then ends."""
+    n_sampled = len(tokens) - n_prompt
+    return tokens[n_sampled] if n_sampled < n_prompt else END
 
 
 def endless(tokens: list[int], n_prompt: int) -> int:
-    """The model that never ends: it counts through the letters."""
+    """A model that generates the letters in order, again and again."""
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
 def check_passes(batch: Batch) -> None:
-    """Where sequences have cells of their own, a pass has whole tiles of one prompt, or few rows of each, in order."""
+    """If slots have their own cells, a batch has whole tiles of one prompt, or few rows of each slot, in order."""
     slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
     n_rows = [chunk.n_tokens for chunk in batch.chunks]
@@ -46,11 +46,11 @@ class FakeCells:
     """The cells of a context by slots, without a model. Operations that break a rule of llama.cpp are errors."""
 
     def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
-        """A slot has at most `n_each` cells; `n_real_cells` below those of `limits` is a context that holds less."""
+        """A slot has at most `n_each` cells. With fewer `n_real_cells` than in `limits`, a batch may find no free cells."""
         self.limits = limits
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
-        # For each slot its cells, each with a number of its own and a token.
+        # For each slot its cells: each has a unique number and a token.
         self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(limits.n_slots)}
         # The operations since the test emptied this list: a name and its numbers.
         self.operations: list[tuple[Any, ...]] = []
@@ -110,11 +110,10 @@ class FakeCells:
 
 
 class FakeBackend(FakeCells):
-    """A byte-level model that answers with `model(tokens so far, length of the prompt)`.
+    """A byte-level model whose next token is `model(tokens, n_prompt)`. A sampler is the length of its prompt.
 
-    The length of the prompt is told by the sampler, which the engine makes with it. `gate`, when given,
-    is waited for before every decode, so that a test decides when a turn happens. `n_real_cells` below
-    `n_cells` makes a backend that holds less than it says; a batch with the token `poison` fails.
+    Every decode waits for `gate`, if given, so that a test decides when a step happens. A batch with the token `poison`
+    fails. A backend with fewer `n_real_cells` than `n_cells` has fewer cells than it states.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class FakeBackend(FakeCells):
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,
     ):
-        """`fim` has the tokens to fill gaps, by their names in ModelFacts."""
+        """`fim` has the FIM tokens, by their names in ModelFacts."""
         self.facts = ModelFacts(
             description="a fake",
             n_params=0,
@@ -164,7 +163,8 @@ class FakeBackend(FakeCells):
         self.poison = poison
         self.gate = gate
         self._n_decodes = 0
-        self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
+        # For each batch its chunks: slot, first position, number of tokens, and whether a token is sampled.
+        self.batches: list[list[tuple[int, int, int, bool]]] = []
         self.n_samplers = 0
         self.n_allowed_ends = 0
         self.is_closed = False
@@ -204,7 +204,7 @@ class FakeBackend(FakeCells):
         return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
 
     def clock(self) -> float:
-        """A clock by which every step takes the same time, whatever it computes, and nothing else takes any."""
+        """A clock that counts decodes: every step takes a second."""
         return float(self._n_decodes)
 
     def state_key(self) -> str:
