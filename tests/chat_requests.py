@@ -14,6 +14,7 @@ NAMED = {"type": "function", "function": {"name": "look"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 
 
+# The fields for which null means absent.
 NULLABLE = (
     "model",
     "stream",

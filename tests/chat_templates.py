@@ -1,4 +1,4 @@
-"""Rendering of chat templates for tests, with the user text of the prompt."""
+"""Renders chat templates for tests, and separates the user text from the markup."""
 
 from localchat.prompt.segments import text_of
 from localchat.prompt.template import ChatTemplate
