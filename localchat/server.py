@@ -31,7 +31,8 @@ from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 if TYPE_CHECKING:
     from .serving.http_server import ChatServer
 
-# The functions below import the engine and the HTTP server, since a supervisor needs neither.
+# The functions below import the engine and the HTTP server, for two reasons: a supervisor needs neither, and they
+# import libraries that `main` first checks for.
 
 log = logging.getLogger("localchat.server")
 

@@ -1,4 +1,4 @@
-"""Engines on fake backends, stepped by hand or with their thread. At the end they must have freed everything."""
+"""Engines on fake backends, stepped by hand or with their thread. At the end they must have released everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def request(text: str = "hello", **options: Any) -> GenerationRequest:
 
 
 def read(generation: Generation) -> tuple[str, Finish]:
-    """All text and the Finish; fails unless there is exactly one Finish, at the end."""
+    """The text and the finish of a generation. Fails unless the last item is the only Finish."""
     items = list(generation)
     assert all(isinstance(item, Delta) for item in items[:-1])
     assert isinstance(items[-1], Finish)
@@ -35,7 +35,7 @@ def step_until_idle(engine: Engine) -> int:
 
 
 def complete(engine: Engine, request: GenerationRequest) -> tuple[str, Finish]:
-    """Steps the engine until one request has ended: its text and its end."""
+    """Step the engine until a request has ended; returns its text and its finish."""
     generation = submit(engine, request)
     step_until_idle(engine)
     return read(generation)

@@ -1,7 +1,7 @@
-"""A backend without llama.cpp: bytes are tokens, and a function is the model.
+"""A backend without llama.cpp: tokens are bytes, and the model is a function.
 
-It asserts the rules of llama.cpp: contiguous positions, no more cells than there are, slots in range, and logits only
-of rows that request them. It also asserts that shared cells hold the right tokens.
+The backend checks the rules of llama.cpp: contiguous positions, no more cells than there are, slots in range, and
+logits only of rows that request them. It also checks that shared cells have the right tokens.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ N_VOCAB = 257
 
 def echo(tokens: list[int], n_prompt: int) -> int:
     """A model that repeats its prompt, then ends."""
-    n_sampled = len(tokens) - n_prompt
-    return tokens[n_sampled] if n_sampled < n_prompt else END
+    n_generated = len(tokens) - n_prompt
+    return tokens[n_generated] if n_generated < n_prompt else END
 
 
 def endless(tokens: list[int], n_prompt: int) -> int:
-    """A model that generates the letters in order, again and again."""
+    """A model that generates the letters of the alphabet in order and never ends."""
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
 def check_passes(batch: Batch) -> None:
-    """If slots have their own cells, a batch has whole tiles of one prompt, or few rows of each slot, in order."""
+    """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
     slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
     n_rows = [chunk.n_tokens for chunk in batch.chunks]
@@ -43,16 +43,21 @@ def check_passes(batch: Batch) -> None:
 
 
 class FakeCells:
-    """The cells of a context by slots, without a model. Operations that break a rule of llama.cpp are errors."""
+    """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
 
     def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
-        """A slot has at most `n_each` cells. With fewer `n_real_cells` than in `limits`, a batch may find no free cells."""
+        """
+        Args:
+            limits: The limits that the backend reports.
+            n_each: The limit of cells of a slot (default: all).
+            n_real_cells: The number of cells, if it differs from that in `limits`.
+        """
         self.limits = limits
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
-        # For each slot its cells: each has a unique number and a token.
+        # The cells of each slot. A cell is a unique number and a token.
         self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(limits.n_slots)}
-        # The operations since the test emptied this list: a name and its numbers.
+        # The operations since the test cleared this list, each a name and its arguments.
         self.operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
 
@@ -88,10 +93,10 @@ class FakeCells:
         return True
 
     def compute(self, batch: Batch) -> None:
-        """Fills the cells of a batch.
+        """Fill the cells of a batch.
 
         Raises:
-            NoFreeCells: There are fewer free cells; nothing has been changed.
+            NoFreeCells: There are not enough free cells. Nothing is changed.
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
@@ -110,10 +115,9 @@ class FakeCells:
 
 
 class FakeBackend(FakeCells):
-    """A byte-level model whose next token is `model(tokens, n_prompt)`. A sampler is the length of its prompt.
+    """A backend with a byte-level model: `model(tokens so far, length of the prompt)` returns the next token.
 
-    Every decode waits for `gate`, if given, so that a test decides when a step happens. A batch with the token `poison`
-    fails. A backend with fewer `n_real_cells` than `n_cells` has fewer cells than it states.
+    A sampler is the length of the prompt of its request.
     """
 
     def __init__(
@@ -135,7 +139,13 @@ class FakeBackend(FakeCells):
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,
     ):
-        """`fim` has the FIM tokens, by their names in ModelFacts."""
+        """
+        Args:
+            n_real_cells: The number of cells, if the backend has less than it reports in `n_cells`.
+            poison: A token; a batch that contains it fails.
+            gate: Acquired before every decode, so that the test determines when a step runs.
+            fim: The FIM tokens, by their names in ModelFacts.
+        """
         self.facts = ModelFacts(
             description="a fake",
             n_params=0,
@@ -163,7 +173,7 @@ class FakeBackend(FakeCells):
         self.poison = poison
         self.gate = gate
         self._n_decodes = 0
-        # For each batch its chunks: slot, first position, number of tokens, and whether a token is sampled.
+        # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
         self.n_samplers = 0
         self.n_allowed_ends = 0
@@ -204,7 +214,7 @@ class FakeBackend(FakeCells):
         return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
 
     def clock(self) -> float:
-        """A clock that counts decodes: every step takes a second."""
+        """A clock by which every decode takes one second and nothing else takes time."""
         return float(self._n_decodes)
 
     def state_key(self) -> str:

@@ -58,7 +58,7 @@ def test_built_in_model(argument):
         pytest.param("none", "folder without a model", id="empty folder"),
     ],
 )
-def test_model_argument_that_names_none(folder, argument, message):
+def test_model_argument_without_a_model_file(folder, argument, message):
     with pytest.raises(ModelFileError, match=message):
         model_file(str(folder / argument))
 
@@ -86,7 +86,7 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
         ("some/model:Q4_K_M", "if it is the name of a model on a hub, download"),
     ],
 )
-def test_name_that_is_no_file_has_an_error_that_names_the_mistake(argument, message):
+def test_url_or_hub_name_has_an_error_with_advice(argument, message):
     with pytest.raises(ModelFileError, match=message):
         model_file(argument)
 

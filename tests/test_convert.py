@@ -1,4 +1,4 @@
-"""llama-stack's conversions of values: one test for each row of the contract."""
+"""Conversion of values to and from llama-stack's types: a test for each row of docs/contract.md."""
 
 from __future__ import annotations
 

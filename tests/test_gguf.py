@@ -1,4 +1,4 @@
-"""The header of a model file, from files written here value by value."""
+"""The parser of the header of a model file."""
 
 import struct
 
@@ -112,7 +112,7 @@ def test_header_of_a_file_without_metadata(write):
     assert read_header(write(Writer().file())).metadata == {}
 
 
-# Two values of 4 bytes, then one block of 32 values in 34 bytes, 8 bytes behind the start.
+# Two values of 4 bytes at offset 0, and one block of 32 values in 34 bytes at offset 32.
 TENSORS = [("a", (2,), 0, 0), ("b", (32, 1), 8, 32)]
 
 
@@ -124,7 +124,7 @@ TENSORS = [("a", (2,), 0, 0), ("b", (32, 1), 8, 32)]
         pytest.param(b"x" * 65, "the file has 225 bytes, its tensors need 226: it was cut", id="one byte short"),
     ],
 )
-def test_file_must_hold_its_tensors(write, data, error):
+def test_file_must_contain_its_tensor_data(write, data, error):
     path = write(Writer().file([("general.alignment", 4, 32)], TENSORS, data))
     if error is None:
         assert read_header(path).n_tensors == 2

@@ -1,4 +1,4 @@
-"""Ollama's interface: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
+"""Ollama's API: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
-def test_request_is_refused_by_name(path, fields, param):
+def test_refused_field_is_named(path, fields, param):
     with pytest.raises(BadRequest) as caught:
         parse(path, **fields)
     assert caught.value.param == param
@@ -121,7 +121,7 @@ def test_options_are_mapped():
     assert isinstance(parse("generate", prompt="a", suffix="b"), OllamaText)
 
 
-def test_results_belong_to_the_calls_in_their_order():
+def test_results_are_assigned_to_the_calls_in_order():
     call = {"function": {"name": "look", "arguments": {"a": 1}}}
     history = [USER, {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [call, call]}]
     history += [{"role": "tool", "content": text, "tool_name": "look"} for text in ("one", "two")]
@@ -132,7 +132,7 @@ def test_results_belong_to_the_calls_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("path", "members"),
+    ("path", "fields"),
     [
         ("/api/chat", {"messages": [USER]}),
         ("/api/generate", {"prompt": "a"}),
@@ -142,9 +142,9 @@ def test_results_belong_to_the_calls_in_their_order():
         ("/api/pull", {}),
     ],
 )
-def test_error_is_one_text(path: str, members: dict[str, Any]):
+def test_error_is_one_text(path: str, fields: dict[str, Any]):
     with serving() as running:
-        status, answer = ask(running.port, path, {**members, "model": "nobody"})
+        status, answer = ask(running.port, path, {**fields, "model": "nobody"})
     assert (status, type(answer["error"])) == (404, str)
 
 
@@ -192,7 +192,7 @@ def test_capabilities_are_those_of_the_template(template, capabilities):
         assert ask(running.port, "/api/show", {"model": "Fake"})[1]["capabilities"] == capabilities
 
 
-def test_older_form_of_embeddings(url):
+def test_older_endpoint_for_embeddings(url):
     port = int(url.rpartition(":")[2])
     _, old = ask(port, "/api/embeddings", {"model": "demo", "prompt": "hello"})
     _, new = ask(port, "/api/embed", {"model": "demo", "input": "hello"})

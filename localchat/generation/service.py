@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..models.catalog import Catalog, ModelNotFound
 from ..protocol import errors
 from .in_flight import InFlight
-
-if TYPE_CHECKING:
-    from .model import Model
+from .model import Model
 
 
 class Service:

@@ -6,11 +6,18 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .. import __version__
 from ..engine import Cancelled
 from ..engine.compiling import compiling_cancelled_by
+from ..generation.chat_prompt import prepare_chat, prompt_text
+from ..generation.embeddings import VectorRun
+from ..generation.errors import wire_errors
+from ..generation.model import Model
+from ..generation.run import GenerationRun, PromptBuilder, start
+from ..generation.service import Service
+from ..generation.text_prompt import prepare_text
 from ..protocol import chat_response, completion_response, errors, infill, native_completion, tokens
 from ..protocol.chat import parse_chat
 from ..protocol.embeddings import embeddings_body, parse_embeddings
@@ -24,12 +31,6 @@ from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
 from .stream import CHAT, WITHOUT_END, StreamFormat, send_stream, send_whole
-
-if TYPE_CHECKING:  # These import jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.embeddings import VectorRun
-    from ..generation.model import Model
-    from ..generation.run import GenerationRun, PromptBuilder
-    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -67,10 +68,6 @@ class Endpoints:
 
     def table(self) -> Table:
         """The handlers by path and method."""
-        from ..generation.chat_prompt import prepare_chat
-        from ..generation.embeddings import VectorRun
-        from ..generation.text_prompt import prepare_text
-
         rerank = self.vector_handler(parse_rerank, VectorRun.scores, rerank_body)
         return {
             "/chat/completions": {"POST": self.text_handler(chat_response.INTERFACE, prepare_chat)},
@@ -92,7 +89,6 @@ class Endpoints:
         self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
     ) -> Handler:
         """The handler of an interface for generated text: parse, prepare the prompts, run, encode."""
-        from ..generation.run import start
 
         def handle(exchange: Exchange) -> None:
             exchange.error_body = interface.error_body
@@ -116,7 +112,6 @@ class Endpoints:
         body: Callable[[str, Request, Any, int], Any],
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
-        from ..generation.embeddings import VectorRun
 
         def handle(exchange: Exchange) -> None:
             request, model = self.parsed(exchange, parse)
@@ -135,8 +130,6 @@ class Endpoints:
         return request, self._service.resolve(request.model)
 
     def _tokenize(self, exchange: Exchange) -> None:
-        from ..generation.errors import wire_errors
-
         request, model = self.parsed(exchange, tokens.parse_tokenize)
         engine = model.engine
         with wire_errors(engine, "content"):
@@ -150,8 +143,6 @@ class Endpoints:
         exchange.send_json(200, tokens.text_body([engine.backend.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        from ..generation.chat_prompt import prompt_text
-
         request, model = self.parsed(exchange, parse_chat)
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
@@ -190,9 +181,7 @@ class Endpoints:
         try:
             with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
                 yield
-        except (Cancelled, errors.ApiError) as error:
-            if not isinstance(error, Cancelled) and not isinstance(error.__cause__, Cancelled):
-                raise
+        except Cancelled as error:
             if in_flight.is_stopped:
                 raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
             raise PeerGone from error

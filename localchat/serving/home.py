@@ -9,14 +9,11 @@ import html
 import re
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
+from ..generation.service import Service
 from ..protocol import errors
 from .endpoints import Table
 from .exchange import Exchange
-
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.service import Service
 
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]+")
 _DAY = {"Cache-Control": "max-age=86400"}

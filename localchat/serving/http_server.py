@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.json_text import to_json
 from .connections import Connections
@@ -29,9 +30,6 @@ from .listener import listen_on
 from .logs import NO_MEMORY
 from .routes import Routes
 from .settings import Settings
-
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 

@@ -9,18 +9,16 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..engine import Engine, LoadOptions, load
+from ..generation.model import Model
+from ..generation.reasoning import ReasoningDefaults
+from ..generation.service import Service
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
 from .options import DEFAULT_CACHE_MB
 from .start_block import LoadProgress, report_ready
-
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.model import Model
-    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -70,9 +68,6 @@ class Loader(threading.Thread):
         report_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
 
     def _load(self) -> Model:
-        from ..generation.model import Model
-        from ..generation.reasoning import ReasoningDefaults
-
         options = self._options
         engine = load_engine(options, self._file, self._show)
         try:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..generation.chat_prompt import prepare_chat
+from ..generation.embeddings import VectorRun
+from ..generation.model import Model
+from ..generation.run import Prepared
+from ..generation.service import Service
+from ..generation.text_prompt import prepare_text
 from ..protocol.ollama import CHAT, GENERATE, OllamaText, Request
 from ..protocol.ollama_models import (
     VERSION,
@@ -18,14 +24,9 @@ from ..protocol.ollama_models import (
     show_body,
     tags_body,
 )
+from .endpoints import Endpoints, Handler, Table
 from .exchange import Exchange
 from .stream import StreamFormat
-
-if TYPE_CHECKING:
-    from ..generation.model import Model
-    from ..generation.run import Prepared
-    from ..generation.service import Service
-    from .endpoints import Endpoints, Handler, Table
 
 
 def _line(chunk: str) -> bytes:
@@ -37,9 +38,6 @@ LINES = StreamFormat("application/x-ndjson", _line, None, b"")
 
 
 def _prepare(model: Model, request: Request) -> Prepared:
-    from ..generation.chat_prompt import prepare_chat
-    from ..generation.text_prompt import prepare_text
-
     return prepare_text(model, request) if isinstance(request, OllamaText) else prepare_chat(model, request)
 
 
@@ -51,8 +49,6 @@ class Ollama:
         self._endpoints = endpoints
 
     def table(self) -> Table:
-        from ..generation.embeddings import VectorRun
-
         return {
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": VERSION})},
             "/api/tags": {"GET": self._of_model(tags_body)},

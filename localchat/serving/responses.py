@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..generation.chat_prompt import prepare_chat
+from ..generation.model import Model
+from ..generation.run import GenerationRun, start
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.fields import parse_body
 from ..protocol.responses import ResponsesRequest, parse_response, with_own_field_names
@@ -14,14 +18,9 @@ from ..protocol.responses_events import ResponseEncoder
 from ..protocol.responses_items import input_items
 from ..protocol.responses_store import ResponseStore, items_body
 from . import sse
+from .endpoints import Endpoints, Table
 from .exchange import Exchange
 from .stream import StreamFormat, encode_named, send_stream, send_whole
-
-if TYPE_CHECKING:
-    from ..generation.model import Model
-    from ..generation.run import GenerationRun
-    from ..generation.service import Service
-    from .endpoints import Endpoints, Table
 
 STREAM = StreamFormat("text/event-stream", encode_named, None, sse.COMMENT)
 
@@ -100,9 +99,6 @@ def _submitted(model: Model, request: ResponsesRequest) -> GenerationRun:
     Raises:
         ApiError: The request cannot run. The error has the field names of this interface.
     """
-    from ..generation.chat_prompt import prepare_chat
-    from ..generation.run import start
-
     try:
         while True:
             try:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.messages_events import error_body as messages_error
 from ..protocol.models import models_body
@@ -25,9 +25,6 @@ from .messages import messages_table
 from .ollama import Ollama, model_card
 from .responses import Responses
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from ..generation.service import Service
 
 # Endpoints that monitoring polls. Their successes are not logged.
 _PROBES = ("/health", "/metrics", "/slots")

@@ -10,16 +10,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..engine import Cancelled
+from ..generation.run import GenerationRun
 from ..protocol import errors
 from ..protocol.interface import BodyEncoder, StreamEncoder
 from . import sse
 from .exchange import Exchange, printable
-
-if TYPE_CHECKING:
-    from ..generation.run import GenerationRun
 
 log = logging.getLogger("localchat.server")
 
