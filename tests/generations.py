@@ -1,4 +1,4 @@
-"""A run with one sequence, read item by item, for the tests of the engine."""
+"""Runs with one sequence, read item by item."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
 def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
-    """A request. Options are fields of GenerationParams or of GenerationRequest, by name."""
+    """A request with fields of GenerationRequest and of GenerationParams, by their names."""
     params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
     return GenerationRequest(prompt, GenerationParams(**params), **options)
 
 
 class Generation:
-    """An iterator over the items of a run with one sequence. The end of a `with` block cancels the run."""
+    """An iterator of the items of a run with one sequence. Leaving the `with` cancels it."""
 
     def __init__(self, run: RequestRun) -> None:
         self.run = run
@@ -46,7 +46,7 @@ class Generation:
         return self._items.pop(0)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether there is an item or an error within `timeout_s` seconds."""
+        """Whether there is an item or an error within the timeout."""
         if not self._items and not self._has_failed:
             try:
                 self._items = [item for _, item in self.run.take(timeout_s)]

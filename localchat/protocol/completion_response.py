@@ -23,7 +23,7 @@ from .events import (
 from .interface import Interface, ResponseHead
 from .json_text import json_text, to_json
 from .logprobs import floored, id_text, prompt_logprobs
-from .usage import Usage, progress_body
+from .usage import Usage, chunk_counts, progress_body
 
 
 class LogprobWriter:
@@ -201,15 +201,9 @@ class CompletionStream:
         return [to_json(error.body())]
 
     def _chunk(self, choice: dict[str, Any], **extra: Any) -> str:
-        request = self._request
-        usage = self._usage() if request.continuous_usage or request.timings_per_token else None
-        counts: dict[str, Any] = {}
-        if request.include_usage:
-            counts["usage"] = usage.body() if usage and request.continuous_usage else None
-        if usage and request.timings_per_token:
-            counts["timings"] = usage.timings()
-        # A prompt that is echoed may have log probabilities of a hundred thousand tokens.
+        # An echoed prompt may have log probabilities of a hundred thousand tokens.
         encode = json_text if choice["logprobs"] else to_json
+        counts = chunk_counts(self._request, self._usage)
         return encode({**self._shared, "choices": [choice], **extra, **counts})
 
 

@@ -136,9 +136,7 @@ def _listed_bias(pair: Any, path: str) -> Bias:
     if not isinstance(pair, list) or len(pair) != 2:
         raise BadRequest(f"'{path}' must be a pair of a token and its bias, got {show(pair)}", path)
     token, bias = pair
-    if isinstance(token, str) and token:
-        return token, _bias(bias, path)
-    if is_token(token):
+    if is_token(token) or (isinstance(token, str) and token):
         return token, _bias(bias, path)
     raise BadRequest(f"'{path}' must begin with a token id or a text, got {show(token)}", path)
 

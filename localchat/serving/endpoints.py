@@ -181,9 +181,7 @@ class Endpoints:
         try:
             with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
                 yield
-        except (Cancelled, errors.ApiError) as error:
-            if not isinstance(error, Cancelled) and not isinstance(error.__cause__, Cancelled):
-                raise
+        except Cancelled as error:
             if in_flight.is_stopped:
                 raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
             raise PeerGone from error

@@ -190,7 +190,6 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and memory")
     add = group.add_argument
-    whole, positive = _between(0), _between(1)
     add(
         "-c",
         "--ctx",
@@ -204,14 +203,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add(
         "-np",
         "--parallel",
-        type=positive,
+        type=_between(1),
         default=8,
         metavar="N",
         help="requests that run at the same time (default: %(default)s)",
     )
     add(
         "--queue",
-        type=whole,
+        type=_between(0),
         default=256,
         metavar="N",
         help="requests that may wait in the queue (default: %(default)s)",
