@@ -22,7 +22,7 @@ LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
 
 
 class FakeEmbedding:
-    """The vector of an input is its sum and its length; checks what a real one would die of."""
+    """The vector of an input is its sum and its length. Asserts the limits of a step."""
 
     limits = LIMITS
     threads = (1, 1)
@@ -113,7 +113,7 @@ def test_cancelled_request_ends_between_two_steps():
     assert len(backend.steps) == 3
 
 
-def test_failed_step_leaves_the_embedder_of_use():
+def test_embedder_works_after_a_failed_step():
     backend = FakeEmbedding()
     embedder = Embedder(lambda: backend)
     backend.fails = True

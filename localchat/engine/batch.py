@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
+from .prefix import n_common_of
 from .step_cost import StepSize, attended
 
 # No snapshot is taken of shorter prompts: to compute them is as fast as to restore them.
@@ -106,11 +106,12 @@ class BatchChunk:
     def rows_with_logits(self) -> tuple[int, ...]:
         return (*self.scored_rows, *self.output_rows)
 
-    def n_accepted(self, run: Many[int]) -> int:
-        """How many draft tokens were sampled as well, and so stay in the KV cache. The last token of `run` is not
-        among them: it is not computed yet."""
-        n_compared = min(len(self.draft), len(run) - 1)
-        return next((i for i in range(n_compared) if self.draft[i] != run[i]), max(n_compared, 0))
+    def n_accepted(self, run: list[int]) -> int:
+        """The number of accepted draft tokens: the first ones that are equal to the sampled tokens `run`.
+
+        The last token of `run` is not counted: it becomes the newest token, which counts as not computed.
+        """
+        return n_common_of(list(self.draft), run[:-1])
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed

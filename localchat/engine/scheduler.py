@@ -59,7 +59,8 @@ class Scheduler:
         self._n_good_steps = 0
         # Refusals in a row.
         self._n_refusals = 0
-        # If sequences have their own cells: whether the next step is for a long prompt, and whether for the shortest.
+        # If sequences have their own cells: whether the next step is a chunk of a long prompt, and whether the next
+        # chunk is of the shortest of these prompts or of the oldest.
         self._is_tile_next = False
         self._is_shortest_next = True
 
@@ -94,9 +95,13 @@ class Scheduler:
     def n_to_draft(self) -> int:
         """How many tokens may be drafted for each running sequence: none if many run, or beside a prompt."""
         n_running = len(self.running)
-        if not 0 < n_running <= _MAX_DRAFTING or any(sequence.n_missing > 1 for sequence in self.running):
+        if not 0 < n_running <= _MAX_DRAFTING or not self._only_decodes():
             return 0
         return self._limits.max_drafted // n_running
+
+    def _only_decodes(self) -> bool:
+        """Whether only the newest token of each running sequence is missing."""
+        return all(sequence.n_missing == 1 for sequence in self.running)
 
     def schedule(self) -> Batch:
         """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits.
@@ -124,7 +129,7 @@ class Scheduler:
             run = next(runs) if chunk.wants_output else []
             n_kept = chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run)
             sequence, tokens = chunk.sequence, chunk.tokens()
-            self._cache.append(chunk.slot, tokens if n_kept == chunk.n_tokens else tokens[:n_kept])
+            self._cache.append(chunk.slot, tokens[:n_kept])
             if n_kept < chunk.n_tokens:
                 self._cache.drop_rejected(chunk.slot)
             sequence.n_computed += n_kept
@@ -238,8 +243,7 @@ class Scheduler:
     def _chunks(self) -> Iterator[BatchChunk]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
         shares = self._plan()
-        is_draftable = not any(sequence.n_missing > 1 for sequence in self.running)
-        n_to_draft = self._free_cells_for_drafts([*shares]) if is_draftable else 0
+        n_to_draft = self._free_cells_for_drafts([*shares]) if self._only_decodes() else 0
         # If sequences have their own cells, they are computed in one pass only with equal numbers of rows.
         n_each = n_to_draft if self._limits.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
         first = 0
@@ -290,8 +294,8 @@ class Scheduler:
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
         """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival.
 
-        So a short prompt waits for about twice its own time, whatever other prompts there are, and the oldest prompt
-        gets half of the machine, however many short ones there are.
+        So a short prompt behind long ones waits for at most about twice the time that it takes alone, and many short
+        prompts leave half of the machine to the oldest one.
         """
         shares = dict.fromkeys(sequences, 0)
         n_to_score = self._limits.max_scored
@@ -315,6 +319,7 @@ class Scheduler:
         return n_to_checkpoint
 
     def _free_cells_for_drafts(self, sequences: list[Sequence]) -> int:
+        """Evicts idle prefixes for the draft tokens. Returns how many of these fit."""
         n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._limits.max_drafted)
         if n_wanted == 0:
             return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The prompt tokens of a step are so many that the rest of the step takes at most this share of its time.
+# A step gets enough prompt tokens that the rest of it takes at most this share of its time.
 _OVERHEAD_SHARE = 0.1
 # The time limit of a step in which running sequences wait for their next token.
 MAX_GAP_S = 1.0
