@@ -14,7 +14,7 @@ from localchat.protocol.request import ParseOptions
 
 from .exchanges import ask
 from .live import running_server
-from .serving import THOUGHT, TOOLS, says, serving
+from .serving import THOUGHT, TOOLS, generating, serving
 
 DEADLINE_S = 60
 USER = {"role": "user", "content": "hello"}
@@ -29,7 +29,7 @@ def parse(path: str = "chat", **fields: Any) -> Any:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_chat_has_thinking_content_and_counts(stream):
-    with serving(says(THOUGHT), **BIG) as running:
+    with serving(generating(THOUGHT), **BIG) as running:
         status, answer = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
     lines = answer if stream else [answer]
     assert status == 200
@@ -44,14 +44,14 @@ def test_chat_has_thinking_content_and_counts(stream):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_call_is_whole_with_arguments_as_an_object(stream):
-    with serving(says(CALL), **BIG) as running:
+    with serving(generating(CALL), **BIG) as running:
         _, answer = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
     calls = [call for line in (answer if stream else [answer]) for call in line["message"].get("tool_calls", ())]
     assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
 
 
 def test_generate_with_template_raw_and_gap():
-    with serving(says("yes"), **BIG) as running:
+    with serving(generating("yes"), **BIG) as running:
         _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})
         assert "".join(line["response"] for line in lines) == "yes"
         assert running.last_prompt == "s\n\nhello"
@@ -68,7 +68,7 @@ def test_generate_with_template_raw_and_gap():
 )
 @pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("5m", "load")])
 def test_empty_request_loads_the_model(path, body, keep_alive, reason):
-    with serving(says("yes"), **BIG) as running:
+    with serving(generating("yes"), **BIG) as running:
         _, answer = ask(running.port, path, {**body, "keep_alive": keep_alive, "stream": False})
     assert (answer["done"], answer["done_reason"]) == (True, reason)
     assert answer.get("response", answer.get("message", {}).get("content")) == ""

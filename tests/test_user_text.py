@@ -5,8 +5,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localchat.prompt import segments as module
-from localchat.prompt.marked import Marked, copied, has_user_text, join, user_ranges
-from localchat.prompt.segments import Segment, SpecialTexts, merged, parts_of, segments_of, text_of
+from localchat.prompt.marked import Marked, copy_json, has_user_text, join, user_ranges
+from localchat.prompt.segments import Segment, SpecialTexts, merge_segments, parts_of, segments_of, text_of
 from localchat.prompt.template import ChatTemplate
 
 from .chat_templates import SPECIAL, USER, user_text
@@ -225,8 +225,8 @@ def test_marks_stay_on_their_characters(parts, data):
         assert text_of(segments_of(piece)) == piece
 
 
-def test_copied_marks_every_string():
-    marked = copied({"a": ["b", 1, None, {"c": "d"}]}, Marked)
+def test_copy_json_marks_every_string():
+    marked = copy_json({"a": ["b", 1, None, {"c": "d"}]}, Marked)
     assert marked == {"a": ["b", 1, None, {"c": "d"}]}
     assert user_ranges(marked["a"][0])
     assert user_ranges(next(iter(marked)))
@@ -235,4 +235,4 @@ def test_copied_marks_every_string():
 
 def test_merged_segments_have_no_empty_ones():
     pieces = [Segment("", False), Segment("a", True), Segment("b", True), Segment("", False), Segment("c", False)]
-    assert merged(pieces) == [Segment("ab", True), Segment("c", False)]
+    assert merge_segments(pieces) == [Segment("ab", True), Segment("c", False)]

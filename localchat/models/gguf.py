@@ -76,7 +76,7 @@ def read_header(path: str | Path) -> GGUFHeader:
     with path.open("rb") as file:
         _check_start(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parsed(path, data)
+            return _parse(path, data)
 
 
 def check_start(path: str | Path) -> None:
@@ -99,7 +99,7 @@ def _check_start(path: Path, file: BinaryIO) -> None:
         raise GGUFError(path, f"not a GGUF file: {found}")
 
 
-def _parsed(path: Path, data: Buffer) -> GGUFHeader:
+def _parse(path: Path, data: Buffer) -> GGUFHeader:
     reader = _Reader(path, data)
     version = reader.version()
     n_tensors, n_values = reader.number("Q"), reader.number("Q")

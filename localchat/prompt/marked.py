@@ -40,7 +40,7 @@ class Marked(str):
             start = range(len(self))[key]
             return self._cut(start, start + 1)
         start, stop, step = key.indices(len(self))
-        return self._cut(start, max(start, stop)) if step == 1 else _whole(text, self)
+        return self._cut(start, max(start, stop)) if step == 1 else _mark_whole(text, self)
 
     def __iter__(self) -> Iterator[str]:
         return (self._cut(at, at + 1) for at in range(len(self)))
@@ -48,7 +48,7 @@ class Marked(str):
     def _cut(self, start: int, stop: int) -> str:
         text = str.__getitem__(self, slice(start, stop))
         pairs = ((max(a, start) - start, min(b, stop) - start) for a, b in self._ranges)
-        return _marked(text, [(a, b) for a, b in pairs if a < b])
+        return _mark(text, [(a, b) for a, b in pairs if a < b])
 
     def strip(self, chars: str | None = None, /) -> str:
         return self.lstrip(chars).rstrip(chars)
@@ -79,13 +79,13 @@ class Marked(str):
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
         head, middle, tail = str.partition(self, sep)
-        return self._three(head, middle, tail)
+        return self._split_three(head, middle, tail)
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
         head, middle, tail = str.rpartition(self, sep)
-        return self._three(head, middle, tail)
+        return self._split_three(head, middle, tail)
 
-    def _three(self, head: str, middle: str, tail: str) -> tuple[str, str, str]:
+    def _split_three(self, head: str, middle: str, tail: str) -> tuple[str, str, str]:
         border = len(head) + len(middle)
         return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
 
@@ -99,22 +99,22 @@ class Marked(str):
         return found
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        return join(new, self.split(old, count)) if old else _whole(str.replace(self, old, new, count), self)
+        return join(new, self.split(old, count)) if old else _mark_whole(str.replace(self, old, new, count), self)
 
     def join(self, items: Iterable[str], /) -> str:
         return join(self, items)
 
     def upper(self) -> str:
-        return _whole(str.upper(self), self)
+        return _mark_whole(str.upper(self), self)
 
     def lower(self) -> str:
-        return _whole(str.lower(self), self)
+        return _mark_whole(str.lower(self), self)
 
     def title(self) -> str:
-        return _whole(str.title(self), self)
+        return _mark_whole(str.title(self), self)
 
     def capitalize(self) -> str:
-        return _whole(str.capitalize(self), self)
+        return _mark_whole(str.capitalize(self), self)
 
 
 def user_ranges(text: str) -> tuple[Range, ...]:
@@ -135,17 +135,17 @@ def join(separator: str, items: Iterable[object]) -> str:
             else:
                 ranges.append((at + start, at + stop))
         at += len(part)
-    return _marked("".join(parts), ranges)
+    return _mark("".join(parts), ranges)
 
 
-def copied(value: Any, string: Callable[[str], str] = str) -> Any:
+def copy_json(value: Any, string: Callable[[str], str] = str) -> Any:
     """Copy a JSON value deeply and apply `string`, such as `Marked`, to all its strings and keys."""
     if isinstance(value, str):
         return string(value)
     if isinstance(value, (list, tuple)):
-        return [copied(item, string) for item in value]
+        return [copy_json(item, string) for item in value]
     if isinstance(value, Mapping):
-        return {string(key): copied(item, string) for key, item in value.items()}
+        return {string(key): copy_json(item, string) for key, item in value.items()}
     return value
 
 
@@ -160,7 +160,7 @@ def has_user_text(value: object) -> bool:
     return False
 
 
-def marking(function: Callable[..., Any]) -> Callable[..., Any]:
+def mark_result(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `function`: if any argument has user text, its whole result is marked as user text."""
 
     def marked(*args: Any, **kwargs: Any) -> Any:
@@ -172,9 +172,9 @@ def marking(function: Callable[..., Any]) -> Callable[..., Any]:
     return marked
 
 
-def _marked(text: str, ranges: list[Range]) -> str:
+def _mark(text: str, ranges: list[Range]) -> str:
     return Marked(text, ranges) if ranges else str(text)
 
 
-def _whole(text: str, source: Marked) -> str:
+def _mark_whole(text: str, source: Marked) -> str:
     return Marked(text) if source._ranges and text else text

@@ -14,31 +14,31 @@ from typing import Any
 from .capabilities import Capabilities
 
 
-def prepared(messages: Sequence[Mapping[str, Any]], capabilities: Capabilities) -> list[dict[str, Any]]:
+def prepare_messages(messages: Sequence[Mapping[str, Any]], capabilities: Capabilities) -> list[dict[str, Any]]:
     """Convert messages for a template with these capabilities."""
-    return [_prepared(message, capabilities) for message in messages]
+    return [_prepare_message(message, capabilities) for message in messages]
 
 
-def prepared_tools(tools: Sequence[Mapping[str, Any]], capabilities: Capabilities) -> list[Mapping[str, Any]]:
+def prepare_tools(tools: Sequence[Mapping[str, Any]], capabilities: Capabilities) -> list[Mapping[str, Any]]:
     """Convert tools for a template: add fields that are optional in the API and required by the template."""
     return [_whole_tool(tool) for tool in tools] if capabilities.whole_tools else list(tools)
 
 
 def _whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = _filled(tool.get("function", tool), _WHOLE_FUNCTION)
-    return {**tool, "function": {**function, "parameters": _filled(function["parameters"], _NO_PARAMETERS)}}
+    function = _fill(tool["function"], _WHOLE_FUNCTION)
+    return {**tool, "function": {**function, "parameters": _fill(function["parameters"], _NO_PARAMETERS)}}
 
 
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 _WHOLE_FUNCTION = {"description": "", "parameters": _NO_PARAMETERS}
 
 
-def _filled(value: Mapping[str, Any], missing: Mapping[str, Any]) -> dict[str, Any]:
+def _fill(value: Mapping[str, Any], missing: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `value` in their order, then those of `missing` that it lacks."""
     return {**value, **{key: item for key, item in missing.items() if key not in value}}
 
 
-def _prepared(message: Mapping[str, Any], capabilities: Capabilities) -> dict[str, Any]:
+def _prepare_message(message: Mapping[str, Any], capabilities: Capabilities) -> dict[str, Any]:
     result = {**message, "content": message.get("content", "")}
     if result["role"] == "developer" and not capabilities.has_developer_role:
         result["role"] = "system"

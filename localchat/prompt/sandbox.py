@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from .errors import TemplateError
-from .marked import Marked, has_user_text, join, marking
+from .marked import Marked, has_user_text, join, mark_result
 
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
@@ -209,7 +209,7 @@ def _environment() -> _Sandbox:
     for name in _REMOVED_FILTERS:
         del filters[name]
     for name in ("indent", "escape", "e", "truncate", "striptags"):
-        filters[name] = marking(filters[name])
+        filters[name] = mark_result(filters[name])
     filters.update(tojson=_tojson, join=_join, counted_=_counted, safe=str, from_json=json.loads)
     del environment.globals["lipsum"]
     return environment

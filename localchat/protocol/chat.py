@@ -244,7 +244,7 @@ def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, A
     field_name = "function_call" if older else "tool_choice"
     value = body.get(field_name)
     if isinstance(value, dict):
-        mode, names = _chosen(body, field_name)
+        mode, names = _read_choice_object(body, field_name)
     else:
         mode, names = body.choice(field_name, ("none", "auto", "required")) or "auto", ()
     offered = [tool["function"]["name"] for tool in tools]
@@ -256,7 +256,7 @@ def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, A
     return {"tool_choice": mode if offered else "none", "allowed": names}
 
 
-def _chosen(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
+def _read_choice_object(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
     """The mode and the allowed names of a `tool_choice` that is an object."""
     choice = body.required_object(field_name)
     if field_name == "tool_choice" and choice.get("type") == "allowed_tools":

@@ -157,13 +157,13 @@ def _system(body: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    messages = [one for message in body.objects("messages") for one in _converted(message)]
+    messages = [one for message in body.objects("messages") for one in _convert(message)]
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return tuple(messages)
 
 
-def _converted(message: Fields) -> Iterator[dict[str, Any]]:
+def _convert(message: Fields) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
     role = message.required_choice("role", ("user", "assistant", "system"))
     content = message.get("content")

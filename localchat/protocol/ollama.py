@@ -246,7 +246,7 @@ class Encoder:
     def take(self) -> list[str]:
         if not (self._content or self._reasoning or self._calls):
             return []
-        return [to_json({**self._head, **self._taken(), "done": False})]
+        return [to_json({**self._head, **self._take_fields(), "done": False})]
 
     def finish(self) -> list[str]:
         """The rest of the text, then an object with the counts."""
@@ -258,7 +258,7 @@ class Encoder:
 
     def body(self, usage: Usage) -> dict[str, Any]:
         reason = self._request.done_reason or ("length" if self._end.reason == "length" else "stop")
-        ended = {**self._head, **self._taken(), "done": True, "done_reason": reason}
+        ended = {**self._head, **self._take_fields(), "done": True, "done_reason": reason}
         return ended if self._request.done_reason else {**ended, **counts(usage)}
 
     def _close_call(self) -> None:
@@ -274,7 +274,7 @@ class Encoder:
             self._calls.append({"id": self._call.id, "function": function})
         self._call, self._arguments = None, []
 
-    def _taken(self) -> dict[str, Any]:
+    def _take_fields(self) -> dict[str, Any]:
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         thinking = {"thinking": reasoning} if reasoning else {}
         calls = {"tool_calls": self._calls} if self._calls else {}

@@ -80,7 +80,7 @@ def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) ->
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
     tools, ignored_tools = read_tools(body)
-    items = tuple(_resolved(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
+    items = tuple(_resolve_reference(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
     earlier, conversation_id = _earlier(body, store)
     messages, ignored_items = _messages(body, earlier, items)
     reasoning, include = body.object_or_empty("reasoning"), _include(body)
@@ -128,7 +128,7 @@ def _conversation_id(body: Fields) -> str | None:
     return body.text("conversation")
 
 
-def _resolved(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
+def _resolve_reference(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
     """The item that an `item_reference` refers to. Any other item is returned unchanged."""
     return store.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
 

@@ -101,18 +101,18 @@ class _Conversation:
     def message(self, role: str, text: str) -> None:
         if role == "assistant":
             message = self._assistant(without="content")
-            message["content"] = _joined(message.get("content"), text)
+            message["content"] = _join_texts(message.get("content"), text)
             return
         self._open = None
         # Many templates accept only one system message, at the start.
         if role in ("system", "developer") and len(self.messages) == 1 and self.messages[0]["role"] in _ROLES[2:]:
-            self.messages[0]["content"] = _joined(self.messages[0]["content"], text)
+            self.messages[0]["content"] = _join_texts(self.messages[0]["content"], text)
             return
         self.messages.append({"role": role, "content": text})
 
     def reasoning(self, text: str) -> None:
         message = self._assistant(without="content")
-        message["reasoning_content"] = _joined(message.get("reasoning_content"), text)
+        message["reasoning_content"] = _join_texts(message.get("reasoning_content"), text)
 
     def call(self, id: str, name: str, arguments: Any) -> None:
         call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -134,7 +134,7 @@ class _Conversation:
         return message
 
 
-def _joined(before: str | None, text: str) -> str:
+def _join_texts(before: str | None, text: str) -> str:
     return f"{before}\n\n{text}" if before and text else before or text
 
 

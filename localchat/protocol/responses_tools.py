@@ -114,7 +114,7 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     value = body.get("tool_choice")
     names: tuple[str, ...] = ()
     if isinstance(value, dict):
-        mode, names = _chosen(Fields(value, body.at("tool_choice")), tools)
+        mode, names = _read_choice_object(Fields(value, body.at("tool_choice")), tools)
     else:
         mode = body.choice("tool_choice", _MODES) or "auto"
     if mode == "required" and not tools:
@@ -123,7 +123,7 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     return {"tool_choice": mode if tools else "none", "allowed": names}
 
 
-def _chosen(choice: Fields, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
+def _read_choice_object(choice: Fields, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
     kind = choice.text("type")
     if kind in _CALLABLE:
         return "required", (_chosen_name(choice, tools),)
