@@ -3,8 +3,8 @@
     python examples/agent.py "What is 17 + 25?"
     python examples/agent.py "Count the files in docs."
 
-Every call and its result are shown. Nothing outside the folder in which this is started can be read.
-Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+The program prints every call with its result. The functions read only files of the current folder.
+The server is the one at OPENAI_BASE_URL, by default http://127.0.0.1:8080/v1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def multiply(a: int, b: int) -> int:
 
 
 def approve(call: ToolCall) -> bool | str:
-    """True if the call may run, else the reason, which the model is told."""
+    """True if the call may run, else a reason, which the model gets as the result of the call."""
     for value in (call.arguments or {}).values():
         if isinstance(value, str) and not (ROOT / value).resolve().is_relative_to(ROOT):
             return "only files of this folder may be read"

@@ -2,9 +2,10 @@
 
     python examples/extract.py lines.txt
 
-Without a file it reads some lines of its own. The answer is bound by the dataclass: a field has a value of its type, or
-`DoesNotFit` is raised. One example shows the model what is meant; a large model does well with the instructions alone.
-Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+Without a file it uses the lines below. `response_format` constrains the output to the fields and types of the
+dataclass; an output that does not match raises `DoesNotFit`. The messages include one example, since a small model
+needs it; a large model does not.
+The server is the one at OPENAI_BASE_URL, by default http://127.0.0.1:8080/v1.
 """
 
 from __future__ import annotations

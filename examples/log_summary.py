@@ -1,9 +1,9 @@
-"""Summarises a log in a pipe: groups lines that differ in numbers only, and asks for a summary of the groups.
+"""Summarises a log in a pipe: groups lines that differ only in numbers, and requests a summary of the groups.
 
     journalctl --since today | python examples/log_summary.py
 
-The groups are shown first, so that the summary can be checked. However long the log, the prompt stays short.
-Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+The program prints the groups first, so that the summary can be checked. The prompt is short for a log of any length.
+The server is the one at OPENAI_BASE_URL, by default http://127.0.0.1:8080/v1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from localchat import Client
 
-# What differs between lines of one kind: numbers, and hexadecimal digits of addresses and ids.
+# The parts in which lines of one kind differ: numbers, and hexadecimal addresses and ids.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 N_KINDS, MAX_CHARS = 20, 160
 QUESTION = "Summarise this log in two sentences:"
@@ -32,7 +32,7 @@ def main() -> None:
     kinds = kinds_of(line.decode("utf-8", "replace") for line in sys.stdin.buffer)
     if not kinds:
         sys.exit("the log is empty")
-    # Rare lines are those that tell what is wrong.
+    # The rarest kinds come first, since they are often the errors.
     shown = sorted(kinds.items(), key=lambda item: item[1])[:N_KINDS]
     digest = "\n".join(f"{n} x {kind}" for kind, n in shown)
     print(f"{sum(kinds.values())} lines of {len(kinds)} kinds:\n{digest}\n")

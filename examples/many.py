@@ -1,10 +1,10 @@
-"""Asks many prompts at once, one for each line, with a progress bar.
+"""Sends many prompts at once, one per line of stdin, with a progress bar on stderr.
 
     python examples/many.py < prompts.txt > answers.txt
 
-On a terminal it asks some of its own. The server computes the requests in one batch, so they take little longer than
-one; answers come in the order of the prompts. The bar goes to stderr.
-Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+If stdin is a terminal it sends the prompts below. The server computes the requests in one batch, so they take little
+longer than one request. The answers are printed in the order of the prompts.
+The server is the one at OPENAI_BASE_URL, by default http://127.0.0.1:8080/v1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDTH = 30
 
 
 def show(n_done: int, n: int) -> None:
-    """The progress bar."""
+    """Print the progress bar."""
     bar = ("#" * (WIDTH * n_done // n)).ljust(WIDTH, ".")
     print(f"\r[{bar}] {n_done}/{n}", end="\n" if n_done == n else "", file=sys.stderr, flush=True)
 

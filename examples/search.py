@@ -1,10 +1,10 @@
-"""Searches the paragraphs of a folder's texts by meaning, with embeddings.
+"""Searches the paragraphs of the texts in a folder by meaning, with embeddings.
 
     python examples/search.py docs "copying the client into one file"
 
-The vectors are not kept: a program for large folders would save them.
-A model made for embeddings finds far better than a chat model.
-Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+The vectors are computed again in each run; a program for large folders would save them.
+An embedding model gives far better results than a chat model.
+The server is the one at OPENAI_BASE_URL, by default http://127.0.0.1:8080/v1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Streams one answer, event by event, and says what it cost.
+"""Streams one answer, event by event, and prints the usage.
 
     python examples/stream.py "What is your name?"
 
-Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+The server is the one at OPENAI_BASE_URL, by default http://127.0.0.1:8080/v1.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
-_USAGE = 'usage: python FILE.py "text": ask the server at OPENAI_BASE_URL. Piped input is put before the text.'
+_USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
 
 
 def main(argv: Sequence[str] | None = None) -> int:

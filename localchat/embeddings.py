@@ -1,4 +1,4 @@
-"""Embeddings: the vectors of a text or of many, checked and in order. No I/O."""
+"""Embeddings: the bodies of requests to /embeddings, and the validated vectors of the responses. No I/O."""
 
 from __future__ import annotations
 
@@ -15,67 +15,66 @@ from .options import CallOptions
 from .payloads import as_index, as_list, find_usage, parse_usage
 from .settings import Settings
 
-# Names of models that make embeddings, not text.
+# Matches the names of embedding models.
 _EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)
 
-# Texts in one request where `batch_size` is not given.
+# The number of texts in one request.
 DEFAULT_BATCH_SIZE = 256
 
 Item = TypeVar("Item")
 
 
 class Embeddings(list[Item]):
-    """A list: the numbers of one vector, or the vectors of several texts in their order.
+    """A list: the numbers of one vector, or the vectors of several texts in the order of the texts."""
 
-    `usage` counts the tokens of all texts, None if the server does not; `model` is the server's name for the model.
-    """
-
+    # The tokens of all texts; None if the server does not report them.
     usage: Usage | None = None
+    # The name of the model in the response.
     model: str | None = None
 
 
 def makes_embeddings(name: str) -> bool:
-    """Whether a model is one for embeddings, by its name."""
+    """Whether a model is an embedding model, judged by its name."""
     return _EMBEDDING_NAME.search(name) is not None
 
 
 def choose_embedding_model(models: Sequence[str], default: str | None) -> str | None:
-    """The only model of a server, or the only one for embeddings; `default` if it lists none.
+    """The only model of a server, or its only embedding model; `default` if the server lists no models.
 
     Raises:
-        ModelNotNamed: There is no such model. A chat model is never taken for one.
+        ModelNotNamed: The server lists several models, and not exactly one of them is an embedding model.
     """
     names = list(dict.fromkeys(models))
     if len(names) < 2:
         return names[0] if names else default
-    fitting = [name for name in names if makes_embeddings(name)]
-    if len(fitting) != 1:
+    candidates = [name for name in names if makes_embeddings(name)]
+    if len(candidates) != 1:
         raise ModelNotNamed(f"name the model that makes embeddings, embed(..., model=...), of: {shown_names(names)}")
-    return fitting[0]
+    return candidates[0]
 
 
 def check_texts(texts: object) -> list[Any]:
-    """The texts of a call; each may also be a list of tokens.
+    """The texts of a call as a list. A text may also be a list of tokens.
 
     Raises:
-        TypeError: They are something else.
+        TypeError: An argument is neither.
     """
     if isinstance(texts, str):
         return [texts]
     if not isinstance(texts, Sequence) or isinstance(texts, (bytes, bytearray)):
         raise TypeError(f"embed takes a text or a list of texts, not {type(texts).__name__}")
-    for place, text in enumerate(texts):
+    for i, text in enumerate(texts):
         is_tokens = isinstance(text, (list, tuple)) and all(isinstance(token, int) for token in text)
         if not isinstance(text, str) and not is_tokens:
-            raise TypeError(f"text {place} is {type(text).__name__}, not str or a list of tokens")
+            raise TypeError(f"text {i} is {type(text).__name__}, not str or a list of tokens")
     return list(texts)
 
 
 def batches(texts: Sequence[Any], size: int | None) -> Iterator[Sequence[Any]]:
-    """The texts of each request.
+    """Split the texts into the batches of the requests. A size of None is DEFAULT_BATCH_SIZE.
 
     Raises:
-        ValueError: The size is not above zero.
+        ValueError: The size is less than 1.
     """
     size = DEFAULT_BATCH_SIZE if size is None else size
     if size < 1:
@@ -88,31 +87,34 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
 
     Args:
         body: The parsed JSON.
-        n: How many texts there were.
-        base64: Whether vectors may be text: little-endian 32-bit floats in base64, as OpenAI sends them if asked.
+        n: The number of texts.
+        base64: Whether a vector may be little-endian 32-bit floats in base64, as with encoding_format "base64".
 
     Raises:
-        ProtocolError: They are not `n` vectors of numbers, all of one length, each with an index of its own.
+        ProtocolError: The response does not have `n` vectors of the same length, each with an index of its own.
     """
     data = body.get("data") if isinstance(body, dict) else None
     items = [item for item in as_list(data) if isinstance(item, dict)]
     if len(items) != n:
         raise ProtocolError(f"the response holds {len(items)} embeddings for {n} texts")
-    indexes = [as_index(item.get("index", place)) for place, item in enumerate(items)]
+    indexes = [as_index(item.get("index", i)) for i, item in enumerate(items)]
     if sorted(index for index in indexes if index is not None) != list(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
     vectors: list[list[float]] = [[]] * n
     for index, item in zip(indexes, items):
         vectors[index or 0] = _vector(item.get("embedding"), base64)
+    _check_lengths(vectors)
+    embeddings = Embeddings(vectors)
+    usage, model = find_usage(body), body.get("model")
+    embeddings.usage = None if usage is None else parse_usage(usage)
+    embeddings.model = model if isinstance(model, str) else None
+    return embeddings
+
+
+def _check_lengths(vectors: Sequence[list[float]]) -> None:
     lengths = sorted({len(vector) for vector in vectors})
     if len(lengths) > 1:
         raise ProtocolError(f"the embeddings have different lengths: {lengths[0]} and {lengths[-1]}")
-    found = Embeddings(vectors)
-    raw = find_usage(body)
-    found.usage = None if raw is None else parse_usage(raw)
-    model = body.get("model")
-    found.model = model if isinstance(model, str) else None
-    return found
 
 
 def _vector(value: Any, base64: bool) -> list[float]:
@@ -126,7 +128,7 @@ def _vector(value: Any, base64: bool) -> list[float]:
 
 
 def _decoded(text: str) -> list[float]:
-    import binascii  # Late, like struct: hardly any call needs them.
+    import binascii  # Imported here, like struct: few calls need them.
     import struct
 
     try:
@@ -137,32 +139,31 @@ def _decoded(text: str) -> list[float]:
 
 
 def joined(parts: Sequence[Embeddings[list[float]]]) -> Embeddings[list[float]]:
-    """The vectors of several requests as those of one.
+    """Join the vectors of several responses, and add up their usage.
 
     Raises:
-        ProtocolError: Their lengths differ.
+        ProtocolError: The vectors have different lengths.
     """
-    lengths = sorted({len(part[0]) for part in parts if part})
-    if len(lengths) > 1:
-        raise ProtocolError(f"the embeddings have different lengths: {lengths[0]} and {lengths[-1]}")
-    whole = Embeddings([vector for part in parts for vector in part])
-    counted = [part.usage for part in parts if part.usage is not None]
-    if counted:
-        read, total = sum(usage.input_tokens for usage in counted), sum(usage.total_tokens for usage in counted)
-        whole.usage = Usage(read, 0, total)
-    whole.model = parts[0].model if parts else None
-    return whole
+    vectors = [vector for part in parts for vector in part]
+    _check_lengths(vectors)
+    embeddings = Embeddings(vectors)
+    usages = [part.usage for part in parts if part.usage is not None]
+    if usages:
+        input_tokens = sum(usage.input_tokens for usage in usages)
+        embeddings.usage = Usage(input_tokens, 0, sum(usage.total_tokens for usage in usages))
+    embeddings.model = parts[0].model if parts else None
+    return embeddings
 
 
 def first_of(vectors: Embeddings[list[float]]) -> Embeddings[float]:
-    """The only vector, with the usage and the model of all."""
+    """The first vector, with the usage and the model of the response."""
     vector = Embeddings(vectors[0])
     vector.usage, vector.model = vectors.usage, vectors.model
     return vector
 
 
 def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None) -> dict[str, Any]:
-    """The body of a request for /embeddings."""
+    """The body of a request to /embeddings."""
     given = dict(options.options)
     given.update(given.pop("extra_body", None) or {})
     body = {"model": model, **given, "input": texts}
@@ -170,7 +171,11 @@ def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None
 
 
 def read_vectors(settings: Settings, given: CallOptions, raw: bytes, n_texts: int) -> Embeddings[list[float]]:
-    """The vectors of a response of /embeddings."""
+    """The vectors of the body of a response of /embeddings.
+
+    Raises:
+        ProtocolError: The body is not JSON, or does not have one vector for each text.
+    """
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,7 @@
-"""Many prompts with bounded concurrency: what Client.map and its asynchronous twin do.
+"""Send many prompts with bounded concurrency, for Client.map and AsyncClient.map.
 
-Answers come in the order of the prompts; an error of one is its value and disturbs no other.
+The results are in the order of the prompts. If a request fails, its error takes the place of its reply, and the other
+requests continue.
 """
 
 from __future__ import annotations
@@ -23,25 +24,29 @@ def map_prompts(
     prompts: Iterable[Prompt],
     options: Mapping[str, Any],
 ) -> list[Outcome]:
-    """The answers of `chat`, which runs in threads and puts each of its calls into `started`."""
-    wanted, concurrency, on_progress, rest = _read(prompts, options)
+    """Call `chat` with each prompt, in threads.
 
-    def ask(prompt: Prompt) -> Outcome:
+    Args:
+        started: Weak references to the calls, which `chat` adds: they are cancelled if this function is interrupted.
+    """
+    prompts, concurrency, on_progress, chat_options = _parse(prompts, options)
+
+    def request(prompt: Prompt) -> Outcome:
         try:
-            return chat(prompt, **rest)
+            return chat(prompt, **chat_options)
         except LocalChatError as error:
             return error
 
-    from concurrent.futures import ThreadPoolExecutor, as_completed  # Late: it costs some ms.
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # Imported here: the import takes some ms.
 
     pool = ThreadPoolExecutor(concurrency, "localchat-map")
     try:
-        futures = [pool.submit(ask, prompt) for prompt in wanted]
+        futures = [pool.submit(request, prompt) for prompt in prompts]
         for n_done, _ in enumerate(as_completed(futures), 1):
             if on_progress is not None:
                 on_progress(n_done, len(futures))
         return [future.result() for future in futures]
-    finally:  # After Ctrl-C, or an error of `on_progress`, the other answers are not wanted.
+    finally:  # After Ctrl-C, or an error of `on_progress`, cancel the other requests.
         pool.shutdown(wait=False, cancel_futures=True)
         for reference in started:
             call = reference()
@@ -53,25 +58,25 @@ def map_prompts(
 async def map_prompts_async(
     chat: Callable[..., Awaitable[Reply[Any]]], prompts: Iterable[Prompt], options: Mapping[str, Any]
 ) -> list[Outcome]:
-    """The same in tasks of the event loop."""
-    wanted, concurrency, on_progress, rest = _read(prompts, options)
-    import asyncio  # Late: the blocking client does without it.
+    """Call `chat` with each prompt, in tasks of the event loop."""
+    prompts, concurrency, on_progress, chat_options = _parse(prompts, options)
+    import asyncio  # Imported here: the blocking client does not need it.
 
-    gate, n_done = asyncio.Semaphore(concurrency), 0
+    gate, n_prompts, n_done = asyncio.Semaphore(concurrency), len(prompts), 0
 
-    async def ask(prompt: Prompt) -> Outcome:
+    async def request(prompt: Prompt) -> Outcome:
         nonlocal n_done
         async with gate:
             try:
-                answer: Outcome = await chat(prompt, **rest)
+                outcome: Outcome = await chat(prompt, **chat_options)
             except LocalChatError as error:
-                answer = error
+                outcome = error
         n_done += 1
         if on_progress is not None:
-            on_progress(n_done, len(wanted))
-        return answer
+            on_progress(n_done, n_prompts)
+        return outcome
 
-    tasks = [asyncio.ensure_future(ask(prompt)) for prompt in wanted]
+    tasks = [asyncio.ensure_future(request(prompt)) for prompt in prompts]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -80,19 +85,19 @@ async def map_prompts_async(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _read(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> tuple[list[Prompt], int, Any, dict[str, Any]]:
-    """The prompts, the concurrency, the callback, and the options of each call.
+def _parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> tuple[list[Prompt], int, Any, dict[str, Any]]:
+    """The prompts, the concurrency, the callback, and the options of each call of `chat`.
 
     Raises:
-        TypeError, ValueError: A prompt or an option is wrong; nothing has been sent.
+        TypeError, ValueError: A prompt or an option is wrong.
     """
     check_keywords(options, MapKeywords, "map")
     if isinstance(prompts, (str, bytes, Mapping)):
         raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
-    wanted, rest = list(prompts), dict(options)
-    for prompt in wanted:
+    listed, chat_options = list(prompts), dict(options)
+    for prompt in listed:
         check_prompt(prompt)
-    concurrency, on_progress = rest.pop("concurrency", 8), rest.pop("on_progress", None)
+    concurrency, on_progress = chat_options.pop("concurrency", 8), chat_options.pop("on_progress", None)
     if concurrency < 1:
         raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-    return wanted, concurrency, on_progress, rest
+    return listed, concurrency, on_progress, chat_options

@@ -1,8 +1,8 @@
 """Images and audio as parts of a message: from a file, bytes or a URL.
 
-Files and bytes become data: URIs; their first bytes decide the type. A str is a URL, never a path: text that comes
-from elsewhere cannot make the client read a file. A URL goes to the server as it is; local servers often refuse
-to fetch it (Ollama does). The client fetches a URL only on demand, by `embed=True` or `fetch`.
+Files and bytes become data: URIs; their first bytes decide the type. A str is always a URL, never a path, so that text
+from an untrusted source cannot make the client read a file. A URL is sent to the server unchanged; local servers, such
+as Ollama, often refuse to fetch it. The client fetches a URL only with `embed=True` or `fetch`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)
 
-# Servers decode a whole request in memory, and most refuse bodies far smaller than this.
+# The largest image or audio. Servers decode a whole request in memory, and most refuse much smaller bodies.
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 _FETCH_TIMEOUT_S = 30.0
 
-# How each format begins: an offset and bytes, all of which must match.
+# The signature of each format: bytes at offsets, all of which must match.
 _IMAGES = {
     "image/png": ((0, b"\x89PNG\r\n\x1a\n"),),
     "image/jpeg": ((0, b"\xff\xd8\xff"),),
@@ -40,41 +40,45 @@ def image_part(source: Source, *, detail: str | None = None, embed: bool = False
     """An image as a part of a message's content.
 
     Args:
-        source: A Path, bytes, a URL (http, https or data), or a part that is ready.
+        source: A Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
         detail: OpenAI's hint: "low", "high" or "auto".
-        embed: Fetch a URL here and send the image itself.
+        embed: Fetch a URL and send its content.
 
     Raises:
-        ValueError: It is no image of a known format, or too large.
-        OSError: It cannot be read.
+        ValueError: The format is unknown, or the image is too large.
+        OSError: The source cannot be read.
     """
     if isinstance(source, Mapping):
         return dict(source)
-    as_it_is = _is_data(source) or (_is_url(source) and not embed)
-    url = source if as_it_is else _data_uri(_read(source))
+    is_sent_as_url = _is_data(source) or (_is_url(source) and not embed)
+    url = source if is_sent_as_url else _data_uri(_read(source))
     return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav or mp3, as a part of a message's content: from a Path, bytes, a data: URL, or a part that is ready.
+    """Audio, wav or mp3, as a part of a message's content.
+
+    Args:
+        source: A Path, bytes, a data: URL, or a part of a message, which is returned unchanged. Other URLs are refused:
+            the protocol has no field for the URL of audio.
 
     Raises:
-        ValueError: It is no audio of a known format, too large, or another URL, for which the protocol has no field.
-        OSError: It cannot be read.
+        ValueError: The format is unknown, the audio is too large, or the source is a URL.
+        OSError: The source cannot be read.
     """
     if isinstance(source, Mapping):
         return dict(source)
     if _is_url(source) and not _is_data(source):
         raise ValueError(f"audio cannot be sent by URL: fetch it, with audio=media.fetch({_shown(source)!r})")
     data = _read(source)
-    # An mp3 without a tag begins with a frame: eleven set bits, then a version and the layer 3.
+    # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
     kind = "mp3" if is_frame else _kind(data, _AUDIO, "audio")
     return {"type": "input_audio", "input_audio": {"data": _base64(data), "format": kind}}
 
 
 def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
-    """The prompt as messages, with media before the text of the last message, as models are trained with."""
+    """The prompt as messages, with media before the text of the last message: models are trained with this order."""
     messages = _messages(prompt)
     parts = [image_part(image) for image in _listed(images)] + [audio_part(sound) for sound in _listed(audio)]
     if not parts:
@@ -92,14 +96,14 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def _parts(content: Any) -> Sequence[Any]:
-    """Content as a list of parts; text that is empty is none."""
+    """Content as a list of parts. Empty text is omitted."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return content or ()
 
 
 def _listed(sources: Any) -> Iterable[Source]:
-    """One source where a list was asked for is meant as a list of one, and never as a list of characters."""
+    """The sources as a list: a single source is accepted too. A str is not iterated by characters."""
     return [sources] if isinstance(sources, (str, *_BINARY, os.PathLike, Mapping)) else sources
 
 
@@ -130,24 +134,24 @@ def fetch(url: str) -> bytes:
     """The content of an http, https or data URL, for `images` or `audio`. It blocks: in an event loop, use a thread.
 
     Raises:
-        ValueError: It is no such URL.
-        OSError: It cannot be fetched.
+        ValueError: The URL has another scheme.
+        OSError: The URL cannot be fetched.
     """
     if not _is_url(url):
         raise ValueError(f"{_shown(url)!r} is no http, https or data URL")
-    import http.client  # Late: they cost as much as the whole client.
+    import http.client  # Imported here: these imports take as long as that of the whole client.
     import urllib.request
 
-    is_near = is_loopback(urlsplit(url).hostname or "")  # No proxy could reach that.
-    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_near else []))
+    is_local = is_loopback(urlsplit(url).hostname or "")  # A proxy cannot reach this machine.
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_local else []))
     try:
         with opener.open(url, timeout=_FETCH_TIMEOUT_S) as response:
             data: bytes = response.read(DEFAULT_MAX_BYTES + 1)
-            left = getattr(response, "length", None)  # What read() of so many bytes does not complain about.
+            n_missing = getattr(response, "length", None)  # read() with a limit does not raise IncompleteRead.
     except http.client.HTTPException as error:
         raise OSError(f"{_shown(url)} cannot be fetched: {error!r}") from error
-    if left and len(data) <= DEFAULT_MAX_BYTES:
-        raise OSError(f"{_shown(url)} was cut: {left} bytes are missing")
+    if n_missing and len(data) <= DEFAULT_MAX_BYTES:
+        raise OSError(f"{_shown(url)} was cut: {n_missing} bytes are missing")
     return data
 
 
@@ -156,8 +160,8 @@ def _data_uri(data: bytes) -> str:
 
 
 def _kind(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what: str) -> str:
-    for kind, marks in formats.items():
-        if all(data[at : at + len(mark)] == mark for at, mark in marks):
+    for kind, signature in formats.items():
+        if all(data[at : at + len(part)] == part for at, part in signature):
             return kind
     known = ", ".join(kind.rpartition("/")[2] for kind in formats)
     raise ValueError(f"this is no {what} of a known format ({known}); it begins with {data[:12]!r}")

@@ -1,9 +1,9 @@
-"""Types to JSON Schema, and JSON back to values of those types. No I/O.
+"""Convert types to JSON Schema, and JSON to values of those types. No I/O.
 
 A target is a dataclass, a TypedDict, any other annotation that JSON can hold, a function (its parameters), a class with
-`model_json_schema`, a schema as a dict, or the short form "name, age int". `json_schema` describes a target; `build`
-validates JSON and makes the value; `structured` does both for a chat response. JSON that is not valid raises
-DoesNotFit with the path; a target that JSON cannot describe raises TypeError.
+`model_json_schema`, a schema as a dict, or the short form "name, age int". `json_schema` converts a target to a schema;
+`build` validates JSON and makes the value; `structured` does both for a chat response. JSON that is not valid raises
+DoesNotFit with the path; a target that JSON Schema cannot describe raises TypeError.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .errors import DoesNotFit
 from .shapes import (
     ABSENT,
     ANYTHING,
+    AnyOf,
     Array,
+    BuildError,
+    Constants,
     Described,
-    Either,
     Field,
-    Foreign,
     Map,
-    OneOf,
     Plain,
     Record,
+    SelfDescribing,
     Shape,
     Tuple,
-    Unbuildable,
     document,
     has_plain_values,
 )
@@ -47,37 +47,37 @@ _SHOWN_ERRORS = 3
 
 
 def json_schema(target: Any, *, strict: bool = False) -> Json:
-    """The schema of a target.
+    """The JSON Schema of a target.
 
     Args:
-        target: What the module's docstring lists.
-        strict: OpenAI's strict form: no property beyond those named, and all of them required.
+        target: One of the kinds that the docstring of this module lists.
+        strict: Follow OpenAI's rules for `strict`: all properties are required, and no others are allowed.
     """
     return document(_shape_of(target), strict)
 
 
 def build(target: Any, value: Any) -> Any:
-    """The value of a target from parsed JSON: an instance, an enum's member, a dict of arguments.
+    """Convert parsed JSON to a value of the target: an instance, a member of an enum, a dict of arguments.
 
     Raises:
-        DoesNotFit: The JSON is not what the target describes.
+        DoesNotFit: The JSON is not valid.
     """
     shape = _shape_of(target)
     try:
-        found = list(validation_errors(value, document(shape)))
-        if found:
-            raise _unfit(found)
+        errors = list(validation_errors(value, document(shape)))
+        if errors:
+            raise _does_not_fit(errors)
         return shape.build(value, "$")
-    except Unbuildable as error:
-        raise _unfit([error.error]) from error.__cause__
+    except BuildError as error:
+        raise _does_not_fit([error.error]) from error.__cause__
     except RecursionError as error:
         raise DoesNotFit("$: nested too deeply") from error
 
 
-def _unfit(found: Sequence[ValidationError]) -> DoesNotFit:
-    shown = "; ".join(map(str, found[:_SHOWN_ERRORS]))
-    more = f" (and {len(found) - _SHOWN_ERRORS} more)" if len(found) > _SHOWN_ERRORS else ""
-    return DoesNotFit(shown + more, path=found[0].path)
+def _does_not_fit(errors: Sequence[ValidationError]) -> DoesNotFit:
+    shown = "; ".join(map(str, errors[:_SHOWN_ERRORS]))
+    more = f" (and {len(errors) - _SHOWN_ERRORS} more)" if len(errors) > _SHOWN_ERRORS else ""
+    return DoesNotFit(shown + more, path=errors[0].path)
 
 
 def is_schema(target: Any) -> bool:
@@ -104,7 +104,7 @@ _PLAIN: dict[Any, Plain] = {
 
 
 def _shape_of(target: Any) -> Shape:
-    """The shape of anything that may stand where a type is asked for."""
+    """The shape of a target, which may also be a schema, a function or the short form."""
     if isinstance(target, str):
         return _short_form(target)
     if isinstance(target, Mapping):
@@ -117,7 +117,7 @@ def _shape_of(target: Any) -> Shape:
 def _shape(hint: Any) -> Shape:
     try:
         known = _PLAIN.get(hint)
-    except TypeError:  # Not hashable, an Annotated with a list in it say.
+    except TypeError:  # Not hashable, for example an Annotated with a list as metadata.
         known = None
     make = _BY_ORIGIN.get(typing.get_origin(hint) or (hint if isinstance(hint, type) else None))
     if known is not None:
@@ -138,7 +138,7 @@ def _class(hint: Any) -> Shape:
         if issubclass(hint, enum.Enum):
             return _enum(hint)
         if hasattr(hint, "model_json_schema"):
-            return Foreign(hint)
+            return SelfDescribing(hint)
         if dataclasses.is_dataclass(hint):
             return Record(hint, hint.__name__, own_docstring(hint), lambda: _dataclass_fields(hint), hint)
         if issubclass(hint, dict) and hasattr(hint, "__total__"):
@@ -162,15 +162,15 @@ def _map(args: tuple[Any, ...]) -> Shape:
     return Map(_shape(args[1]) if args else None)
 
 
-def _either(args: tuple[Any, ...]) -> Shape:
-    return Either(tuple(map(_shape, args)))
+def _union(args: tuple[Any, ...]) -> Shape:
+    return AnyOf(tuple(map(_shape, args)))
 
 
 def _literal(args: tuple[Any, ...]) -> Shape:
     options = tuple((arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args)
     if not all(type(value) in TYPE_NAMES for value, _ in options):
         raise TypeError(f"JSON cannot hold all of {args!r}")
-    return OneOf(options)
+    return Constants(options)
 
 
 def _annotated(args: tuple[Any, ...]) -> Shape:
@@ -179,9 +179,9 @@ def _annotated(args: tuple[Any, ...]) -> Shape:
 
 
 def _enum(hint: type[enum.Enum]) -> Shape:
-    """By value, or by name where JSON cannot hold the values."""
+    """The values of an enum, or its names if JSON cannot hold the values."""
     by_value = has_plain_values(hint)
-    return OneOf(tuple((member.value if by_value else member.name, member) for member in hint))
+    return Constants(tuple((member.value if by_value else member.name, member) for member in hint))
 
 
 _BY_ORIGIN: dict[Any, Callable[[tuple[Any, ...]], Shape]] = {
@@ -193,8 +193,8 @@ _BY_ORIGIN: dict[Any, Callable[[tuple[Any, ...]], Shape]] = {
     tuple: _tuple,
     dict: _map,
     collections.abc.Mapping: _map,
-    Union: _either,
-    getattr(types, "UnionType", Union): _either,
+    Union: _union,
+    getattr(types, "UnionType", Union): _union,
     typing.Literal: _literal,
     typing.Annotated: _annotated,
 }
@@ -206,7 +206,7 @@ _BY_ORIGIN: dict[Any, Callable[[tuple[Any, ...]], Shape]] = {
 def _dataclass_fields(target: Any) -> list[Field]:
     hints, described = evaluated_hints(target), read_docstring(target.__doc__ or "")[1]
     fields = []
-    for field in target.__dataclass_fields__.values():  # fields() leaves out what __init__ alone takes.
+    for field in target.__dataclass_fields__.values():  # dataclasses.fields() leaves out InitVar.
         hint = hints[field.name]
         hint = hint.type if isinstance(hint, dataclasses.InitVar) else hint
         if field.init and typing.ClassVar not in (hint, typing.get_origin(hint)):
@@ -223,7 +223,7 @@ def _typed_dict_fields(target: Any) -> list[Field]:
 
 
 def _typed_dict_field(target: Any, name: str, hint: Any, description: str | None) -> Field:
-    """`__required_keys__` does not see NotRequired in annotations that are text, so the wrapper is read."""
+    """A field of a TypedDict. `__required_keys__` misses Required and NotRequired in annotations that are strings."""
     required = name in target.__required_keys__
     while getattr(typing.get_origin(hint), "_name", None) in ("Required", "NotRequired", "ReadOnly"):
         wrapper = typing.get_origin(hint)._name
@@ -256,14 +256,14 @@ def _function_fields(function: Any, name: str) -> list[Field]:
             raise TypeError(f"{name}: a model can only give parameters by name, not {str(parameter)!r}")
         hint = hints.get(parameter.name, Any)
         if parameter.default is None and hint is not Any:
-            hint = Union[hint, None]  # As typing has it before Python 3.11: a default that may not be said is none.
+            hint = Union[hint, None]  # The model may pass the default too. Before Python 3.11, typing does this.
         shape = _with_description(_shape(hint), described.get(parameter.name))
         fields.append(Field(parameter.name, shape, parameter.default is ABSENT, parameter.default))
     return fields
 
 
 def _with_description(shape: Shape, description: str | None) -> Shape:
-    """A description in the annotation itself comes first."""
+    """The shape with a description from a docstring, unless the annotation has one already."""
     return Described(shape, description) if description and not isinstance(shape, Described) else shape
 
 
@@ -273,7 +273,7 @@ _SHORT_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 def _short_form(text: str) -> Shape:
-    """ "name, age int, bio: one line": fields with type and description, separated by commas or lines."""
+    """Parse "name, age int, bio: one line": fields with type and description, separated by commas or lines."""
     parts = [part.strip() for part in text.split("\n" if "\n" in text.strip() else ",")]
     fields = [_short_field(part) for part in parts if part]
     names = [field.name for field in fields]

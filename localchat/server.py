@@ -1,7 +1,7 @@
 """`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server.
 
-Reads the command line, opens the port at once and loads the model meanwhile. The HTTP server itself is in
-serving/http_server.py.
+Reads the command line, opens the port, and then loads the model while the server already responds. The HTTP server
+itself is in serving/http_server.py.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from .serving.cors import is_loopback
 from .serving.crashes import CrashRecord
 from .serving.listener import listening, why_not_listening
 from .serving.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.options import comments_on, read_options, settings_of
+from .serving.options import option_warnings, read_options, settings_of
 from .serving.settings import Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 
 if TYPE_CHECKING:
     from .serving.http_server import ChatServer
 
-# The engine and the HTTP server are imported by the process that serves, not by its supervisor, which needs neither.
+# The functions below import the engine and the HTTP server, for two reasons: a supervisor needs neither, and they
+# import libraries that `main` first checks for.
 
 log = logging.getLogger("localchat.server")
 
-# The interval in which Python switches between threads that compute. With its default, 5 ms, a thread that parses a
+# The interval at which Python switches between running threads. With the default of 5 ms, a thread that parses a
 # request would delay the engine by more than one step.
 SWITCH_INTERVAL_S = 0.001
-# Signals within this time count as one: `timeout` and systemd send them to a process and again to its group.
+# Signals within this time count as one: `timeout` and systemd send a signal to the process and to its process group.
 ONE_SIGNAL_S = 0.5
 
 
@@ -68,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parent = inherited()
         if parent is not None:
             return _serve(options, settings, file, parent.listener, parent.record)
-        for comment in comments_on(options):
-            log.warning("%s", comment)
+        for warning in option_warnings(options):
+            log.warning("%s", warning)
         if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
             log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", settings.host)
         with listening(settings.host, settings.port, settings.uds) as listener:
@@ -94,7 +95,7 @@ def _serve(
     from .serving.http_server import ChatServer
     from .serving.loading import Loader
 
-    server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings, listener, record)
+    server = ChatServer(Service(Catalog(file, any_name=options.any_name)), settings, listener, record)
     on_ready = record.set_ready if record else lambda: None
     loader = Loader(server.service, file, options, server.url, on_ready=on_ready, on_failure=server.shutdown)
     with contextlib.closing(server):
@@ -103,14 +104,14 @@ def _serve(
     if loader.has_failed:
         return 1
     if loader.is_alive():
-        # Loading cannot be stopped, and the interpreter must not end while it goes on.
+        # The loader thread cannot be stopped, and Python must not shut down the interpreter while it runs.
         sys.stderr.flush()
         os._exit(status)
     return status
 
 
 def _serve_until_stopped(server: ChatServer, drain_s: float) -> int:
-    """The exit status."""
+    """Serve until a signal arrives or the engine fails, and return the exit status."""
     from .serving.http_server import EngineFailed, Stopped
 
     try:
@@ -125,7 +126,7 @@ def _serve_until_stopped(server: ChatServer, drain_s: float) -> int:
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
-    """SIGTERM drains, Ctrl-C stops at once and in order; a second signal ends the process."""
+    """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it now, and a second signal kills it."""
     from .serving.http_server import Stopped
 
     first_at: float | None = None

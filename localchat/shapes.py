@@ -1,7 +1,7 @@
-"""Shapes: what the types of a schema are made of. No I/O.
+"""Shapes: descriptions of Python types for conversion to JSON Schema and from JSON. No I/O.
 
-A shape gives the JSON Schema of a type, and builds a value of the type from JSON that was checked with it. `schema`
-makes shapes of annotations; `document` joins the schemas of a shape and of the types that it refers to.
+A shape makes the JSON Schema of a type, and builds a value of the type from JSON that was validated with that schema.
+`schema` makes shapes from annotations; `document` makes the whole schema, with the types that the shape refers to.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import datetime
 import enum
 import functools
 import inspect
+import itertools
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .validator import TYPE_NAMES, ValidationError, is_same, member_path, show, validation_errors
+from .validator import TYPE_NAMES, ValidationError, field_path, is_same, show, validation_errors
 
 Json = dict[str, Any]
 
 ABSENT: Any = inspect.Parameter.empty
 
 
-class Unbuildable(Exception):
-    """A class refused what its schema allows."""
+class BuildError(Exception):
+    """A class raised an error for JSON that its schema allows."""
 
     def __init__(self, error: ValidationError) -> None:
         super().__init__(str(error))
@@ -33,39 +33,47 @@ class Unbuildable(Exception):
 
 
 class Definitions:
-    """The named schemas of one document, each described once, so that types may refer to themselves."""
+    """The `$defs` of one document. Each record has one entry, so a type may refer to itself."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, Json] = {}
+        # Names to which there is more than one reference.
         self.used: set[str] = set()
         self._names: dict[Any, str] = {}
 
     def name(self, record: Record) -> str:
+        """The name of the entry for a record. The first call adds the entry."""
         known = self._names.get(record.target)
         if known is not None:
             self.used.add(known)
             return known
         name = self._names[record.target] = self._unused(record.name)
-        self.schemas[name] = {}  # Its place; its own fields may ask for it.
+        self.schemas[name] = {}  # Added before the fields are described, since they may refer to it.
         self.schemas[name].update(record.body(self))
         return name
 
     def _unused(self, name: str) -> str:
-        numbered = (f"{name}_{number}" for number in range(2, sys.maxsize))
-        return name if name not in self.schemas else next(other for other in numbered if other not in self.schemas)
+        candidates = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        return next(candidate for candidate in candidates if candidate not in self.schemas)
 
 
 class Shape:
     def schema(self, definitions: Definitions) -> Json:
+        """The JSON Schema. Records that it refers to are added to the definitions."""
         raise NotImplementedError
 
     def build(self, value: Any, path: str) -> Any:
-        return value
+        """The Python value for valid JSON at this path.
+
+        Raises:
+            BuildError: A class of the user raised an error.
+        """
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Plain(Shape):
-    """A fixed schema, and a function that makes the value where JSON's own will not do."""
+    """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
 
     keywords: Mapping[str, Any]
     make: Callable[[Any], Any] | None = None
@@ -74,7 +82,7 @@ class Plain(Shape):
         return dict(self.keywords)
 
     def build(self, value: Any, path: str) -> Any:
-        return value if self.make is None else _made(self.make, value, path)
+        return value if self.make is None else _construct(self.make, value, path)
 
 
 ANYTHING = Plain({})
@@ -92,7 +100,7 @@ class Array(Shape):
 
     def build(self, value: Any, path: str) -> Any:
         item = self.item or ANYTHING
-        return _made(self.make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
+        return _construct(self.make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,13 +126,14 @@ class Map(Shape):
 
     def build(self, value: Any, path: str) -> Any:
         shape = self.value or ANYTHING
-        return {name: shape.build(one, member_path(path, name)) for name, one in value.items()}
+        return {name: shape.build(one, field_path(path, name)) for name, one in value.items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class OneOf(Shape):
-    """A Literal or an Enum: pairs of the value in JSON and the value in Python."""
+class Constants(Shape):
+    """A Literal or an Enum."""
 
+    # Pairs of the value in JSON and the value in Python.
     options: tuple[tuple[Any, Any], ...]
 
     def schema(self, definitions: Definitions) -> Json:
@@ -137,22 +146,24 @@ class OneOf(Shape):
 
 
 @dataclasses.dataclass(frozen=True)
-class Either(Shape):
+class AnyOf(Shape):
+    """A Union."""
+
     options: tuple[Shape, ...]
 
     def schema(self, definitions: Definitions) -> Json:
         return {"anyOf": [option.schema(definitions) for option in self.options]}
 
     def build(self, value: Any, path: str) -> Any:
-        """The first that fits. A schema alone may allow properties that a class then does not know."""
-        refusal = Unbuildable(ValidationError(path, f"no type is made of {show(value)}"))
+        """The value of the first option that can be built. A valid object may have properties that a class refuses."""
+        last_error = BuildError(ValidationError(path, f"{show(value)} matches no type of the union"))
         for option in self.options:
             if not any(validation_errors(value, document(option))):
                 try:
                     return option.build(value, path)
-                except Unbuildable as error:
-                    refusal = error
-        raise refusal
+                except BuildError as error:
+                    last_error = error
+        raise last_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,8 +179,8 @@ class Described(Shape):
 
 
 @dataclasses.dataclass(frozen=True)
-class Foreign(Shape):
-    """A class that describes and checks itself, as Pydantic's models do."""
+class SelfDescribing(Shape):
+    """A class with `model_json_schema`, such as a Pydantic model."""
 
     model: Any
 
@@ -177,13 +188,13 @@ class Foreign(Shape):
         schema = dict(self.model.model_json_schema())
         for name, definition in schema.pop("$defs", {}).items():
             if definitions.schemas.setdefault(name, definition) != definition:
-                raise TypeError(f"{self.model!r} brings a second definition of {name}")
+                raise TypeError(f"{self.model!r} has another definition of {name} than the rest of the schema")
             definitions.used.add(name)
         return schema
 
     def build(self, value: Any, path: str) -> Any:
         make = getattr(self.model, "model_validate", None) or (lambda fields: self.model(**fields))
-        return _made(make, value, path)
+        return _construct(make, value, path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,12 +209,20 @@ class Field:
         try:
             shown = {} if self.default is ABSENT else {"default": _as_json(self.default)}
         except (TypeError, ValueError):
-            shown = {}  # A default that JSON cannot hold is one all the same.
+            shown = {}  # JSON cannot hold the default; the field stays optional.
         return {**schema, **shown}
 
 
 class Record(Shape):
-    """An object with named fields. They are read late, since a type may refer to itself."""
+    """An object with named fields.
+
+    Args:
+        target: Identifies the record: two records with the same target share one definition.
+        name: The name of the definition.
+        doc: The description.
+        read: Returns the fields. It is called when they are needed first, since a field may refer to the record.
+        make: Called with the values of the fields as keyword arguments.
+    """
 
     def __init__(
         self, target: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]
@@ -222,6 +241,7 @@ class Record(Shape):
         return {"$ref": f"#/$defs/{definitions.name(self)}"}
 
     def body(self, definitions: Definitions) -> Json:
+        """The schema of the object itself, to which `schema` refers."""
         schema: Json = {"type": "object", **({"description": self._doc} if self._doc else {})}
         schema["properties"] = {field.name: field.schema(definitions) for field in self.fields}
         required = [field.name for field in self.fields if field.required]
@@ -231,23 +251,23 @@ class Record(Shape):
         shapes = {field.name: field.shape for field in self.fields}
         for name in value:
             if name not in shapes:
-                raise Unbuildable(
-                    ValidationError(member_path(path, name), f"unknown; there are {', '.join(shapes) or 'none'}")
+                raise BuildError(
+                    ValidationError(field_path(path, name), f"unknown; there are {', '.join(shapes) or 'none'}")
                 )
-        fields = {name: shapes[name].build(one, member_path(path, name)) for name, one in value.items()}
-        return _made(lambda given: self._make(**given), fields, path)
+        fields = {name: shapes[name].build(one, field_path(path, name)) for name, one in value.items()}
+        return _construct(lambda given: self._make(**given), fields, path)
 
 
-def _made(make: Callable[[Any], Any], value: Any, path: str) -> Any:
-    """The value that a class of the user makes, which may have rules that no schema expresses."""
+def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
+    """Call a class or function. It may raise any error, for a rule that the schema does not express."""
     try:
         return make(value)
     except Exception as error:
-        raise Unbuildable(ValidationError(path, str(error) or type(error).__name__)) from error
+        raise BuildError(ValidationError(path, str(error) or type(error).__name__)) from error
 
 
 def document(shape: Shape, strict: bool = False) -> Json:
-    """The whole schema: an object's own fields at the top, what they refer to below `$defs`."""
+    """The whole schema of a shape. A record is described at the top level, the types of its fields in `$defs`."""
     definitions = Definitions()
     schema = shape.schema(definitions)
     if isinstance(shape, Record):
@@ -259,7 +279,7 @@ def document(shape: Shape, strict: bool = False) -> Json:
 
 
 def _strict(schema: Any) -> Any:
-    """OpenAI's rules: objects are closed, all properties required, no defaults, nothing beside a $ref."""
+    """Apply OpenAI's rules for `strict`: closed objects, all properties required, no default, nothing beside a $ref."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -278,10 +298,11 @@ def _strict(schema: Any) -> Any:
 
 
 def _strict_each(schemas: Json) -> Json:
-    """Names are no keywords here: a property may well be called `default`."""
+    """Apply `_strict` to the values. The names are not keywords: a property may be called `default`."""
     return {name: _strict(schema) for name, schema in schemas.items()}
 
 
+# Keywords whose values are not schemas.
 _VERBATIM = frozenset({"enum", "const", "required"})
 
 
@@ -289,7 +310,7 @@ _VERBATIM = frozenset({"enum", "const", "required"})
 
 
 def plain(value: Any) -> Any:
-    """For `json.dumps(..., default=plain)`: what JSON can hold in place of a value that it cannot."""
+    """The `default` function of `json.dumps`: convert a value that JSON cannot hold to one that it can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):

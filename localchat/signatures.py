@@ -1,7 +1,6 @@
-"""Descriptions in docstrings, and annotations, of functions and classes. No I/O.
+"""Read the docstrings and annotations of functions and classes. No I/O.
 
-Docstrings are read in Google's style. Annotations are evaluated, those that are text and those with `X | Y` on
-Python 3.9 too.
+Docstrings are in Google's style. Annotations are evaluated, also those that are strings, and `X | Y` on Python 3.9.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
 def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """The text before the sections, and what the section of the arguments has for each (Google's style)."""
+    """The text outside the sections, and the description of each argument."""
     summary: list[str] = []
     described: dict[str, str] = {}
     section = name = ""
@@ -33,7 +32,7 @@ def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
         header = _SECTION.match(line)
         if header and header[1] in (*_ARGUMENT_SECTIONS, *_OTHER_SECTIONS):
             section, indent = header[1], 0
-        elif not section or (indent and line[:1].strip()):  # A line that is not indented ends a section that was.
+        elif not section or (indent and line[:1].strip()):  # A line without indentation ends an indented section.
             section = ""
             summary.append(line)
         elif line.strip():
@@ -46,7 +45,10 @@ def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
 
 
 def read_function(function: Any) -> tuple[str, dict[str, str]]:
-    """The same of a function: of what a partial calls, and of an object's __call__ where its class has no docstring."""
+    """Read the docstring of a function, of the function of a partial, or of a callable object.
+
+    The docstring of an object is that of its class, or else of its `__call__`.
+    """
     inner = function.func if isinstance(function, functools.partial) else function
     doc = inspect.getdoc(inner) or (None if inspect.isroutine(inner) else type(inner).__call__.__doc__)
     return read_docstring(doc or "")
@@ -57,7 +59,7 @@ def _indent_of(line: str) -> int:
 
 
 def own_docstring(target: type) -> str:
-    """What was written about a class; dataclasses without a docstring get their signature as one."""
+    """The text of a class's docstring; empty for the signature that a dataclass without a docstring gets as one."""
     doc = target.__dict__.get("__doc__") or ""
     return "" if doc.startswith(f"{target.__name__}(") else read_docstring(doc)[0]
 
@@ -66,11 +68,11 @@ def own_docstring(target: type) -> str:
 
 
 def evaluated_hints(owner: Any) -> dict[str, Any]:
-    """The annotations of a class or function, evaluated, what Annotated adds included."""
+    """The evaluated annotations of a class or function, including the metadata of Annotated."""
     try:
         return typing.get_type_hints(owner, include_extras=True)
     except NameError as error:
-        raise TypeError(f"{owner!r} has an annotation that cannot be read from outside: {error}") from error
+        raise TypeError(f"{owner!r} has an annotation that cannot be evaluated: {error}") from error
     except TypeError:
         if sys.version_info >= (3, 10):
             raise
@@ -78,34 +80,35 @@ def evaluated_hints(owner: Any) -> dict[str, Any]:
 
 
 def without_return(function: Any) -> Any:
-    """The same function as far as parameters go: what it returns may be known to type checkers alone."""
+    """A function with the same parameters and no return annotation, which may use names for type checkers only."""
     real = getattr(function, "__func__", function)
     if not isinstance(real, types.FunctionType):
         return function
-    alike = types.FunctionType(real.__code__, real.__globals__, real.__name__, real.__defaults__, real.__closure__)
-    alike.__annotations__ = {name: hint for name, hint in real.__annotations__.items() if name != "return"}
-    alike.__kwdefaults__, alike.__module__, alike.__qualname__ = real.__kwdefaults__, real.__module__, real.__qualname__
-    return alike
+    copy = types.FunctionType(real.__code__, real.__globals__, real.__name__, real.__defaults__, real.__closure__)
+    copy.__annotations__ = {name: hint for name, hint in real.__annotations__.items() if name != "return"}
+    copy.__kwdefaults__, copy.__module__, copy.__qualname__ = real.__kwdefaults__, real.__module__, real.__qualname__
+    return copy
 
 
 def _hints_without_bars(owner: Any) -> dict[str, Any]:
-    """For Python 3.9, which can read `X | Y` but not evaluate it."""
+    """The annotations with `X | Y` replaced by a Union: Python 3.9 can parse it but not evaluate it."""
     hints: dict[str, Any] = {}
     for scope in reversed(getattr(owner, "__mro__", (owner,))):
-        noted = vars(scope).get("__annotations__", {}) if isinstance(scope, type) else scope.__annotations__
+        given = vars(scope).get("__annotations__", {}) if isinstance(scope, type) else scope.__annotations__
         names = {**vars(sys.modules[scope.__module__]), "_Union": Union}
-        # A class, since those may say ClassVar.
-        holder = type("holder", (), {"__annotations__": {name: _without_bars(hint) for name, hint in noted.items()}})
+        # A class, since the annotations of a function must not have ClassVar.
+        holder = type("holder", (), {"__annotations__": {name: _without_bars(hint) for name, hint in given.items()}})
         hints.update(typing.get_type_hints(holder, names, include_extras=True))
     return hints
 
 
 def _without_bars(hint: Any) -> Any:
+    """An annotation that is a string, with `X | Y` replaced. Other annotations are returned unchanged."""
     text = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
-    return ast.unparse(_Bars().visit(ast.parse(text, mode="eval"))) if isinstance(text, str) else hint
+    return ast.unparse(_ReplaceBars().visit(ast.parse(text, mode="eval"))) if isinstance(text, str) else hint
 
 
-class _Bars(ast.NodeTransformer):
+class _ReplaceBars(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         if not isinstance(node.op, ast.BitOr):

@@ -1,8 +1,8 @@
-"""What in a JSON value breaks a JSON Schema, with the path of each error. No I/O.
+"""Validate a JSON value against a JSON Schema: the path and the text of each error. No I/O.
 
-Knows the keywords that check a value by itself, and the formats of dates and times; of older drafts and of
-OpenAPI 3.0 what they say in their own way about items, bounds, dependencies and null. What it does not know it
-passes over: unevaluated properties and items, dynamic references, other formats.
+Supported are the keywords of draft 2020-12 except unevaluatedProperties, unevaluatedItems and dynamic references, and
+the formats of dates and times. Of older drafts and OpenAPI 3.0, their notations of tuples, exclusive bounds,
+dependencies and null are supported. All other keywords and formats are ignored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 _SHOWN_CHARS = 80
 
-# What ECMA-262, whose patterns JSON Schema has, writes in another way than Python, or means by it something else. Other
-# escapes are skipped; in sets only escapes are looked at.
+# JSON Schema has the patterns of ECMA-262. These tokens have another notation, or another meaning, in Python; `_TOKEN`
+# finds them. Of a character set, only the escapes are converted.
 _SPACE = r" \t-\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _IN_PYTHON = {"$": r"\Z", ".": r"[^\n\r\u2028\u2029]", r"\s": f"[{_SPACE}]", r"\S": f"[^{_SPACE}]", "(?<": "(?P<"}
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u\{[^}]*\}|\\c[a-zA-Z]|\\.", re.DOTALL)
@@ -36,7 +36,7 @@ TYPE_NAMES: dict[type, str] = {
 
 
 class ValidationError(NamedTuple):
-    """Where a value breaks its schema, and how."""
+    """The path of a value that is not valid, and the reason."""
 
     path: str
     text: str
@@ -46,40 +46,45 @@ class ValidationError(NamedTuple):
 
 
 def validation_errors(value: Any, schema: Any) -> Iterator[ValidationError]:
-    """What in a parsed JSON value breaks a schema.
+    """The errors of a parsed JSON value.
 
     Raises:
-        ValueError: The schema itself is broken.
+        ValueError: The schema itself is not valid.
     """
-    return _Checker(schema).check(value, schema, "$")
+    return _Validator(schema).check(value, schema, "$")
 
 
 def parse_moment(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(_readable(text))
+    return datetime.datetime.fromisoformat(_for_python(text))
 
 
 def parse_time(text: str) -> datetime.time:
-    return datetime.time.fromisoformat(_readable(text))
+    return datetime.time.fromisoformat(_for_python(text))
 
 
 def _check_date(text: str) -> None:
-    """Later Pythons read other forms of ISO 8601 too, which the format of JSON Schema does not know."""
+    """Raise ValueError for a text that is not YYYY-MM-DD. Python 3.11 and later also read other forms of ISO 8601."""
     if datetime.date.fromisoformat(text).isoformat() != text:
         raise ValueError(text)
 
 
-def _readable(text: str) -> str:
-    """ISO 8601 as models write it; Python 3.9 reads neither Z nor every number of digits."""
+def _for_python(text: str) -> str:
+    """A time in the notation of Python 3.9, which reads no Z, and fractions of a second of 3 or 6 digits only."""
     text = re.sub(r"[zZ]$", "+00:00", text)
     return re.sub(r"\.(\d+)", lambda part: "." + part[1][:6].ljust(6, "0"), text)
 
 
-class _Checker:
+class _Validator:
+    """Validates values against a schema and its parts.
+
+    Each keyword has a method, which gets the value of the keyword as `limit`, and the schema that has the keyword.
+    """
+
     def __init__(self, root: Any) -> None:
         self._root = root
 
     def check(self, value: Any, schema: Any, path: str) -> Iterator[ValidationError]:
-        if not isinstance(schema, Mapping):  # True allows all, False nothing.
+        if not isinstance(schema, Mapping):  # True allows every value, False none.
             if schema is False:
                 yield ValidationError(path, "not allowed")
             return
@@ -88,23 +93,23 @@ class _Checker:
             if rule is not None:
                 try:
                     yield from rule(self, limit, value, path, schema)
-                except _Unreadable as error:
+                except _InvalidPattern as error:
                     yield ValidationError(path, f"cannot be checked, since Python cannot read the pattern {error}")
             elif keyword in _LIMITS:
-                yield from _limit_fault(keyword, limit, value, path, schema)
+                yield from _bound_errors(keyword, limit, value, path, schema)
 
     def _reference(self, limit: str, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         yield from self.check(value, self._find(limit), path)
 
     def _find(self, reference: str) -> Any:
-        """What a reference names: by a JSON pointer, or by an anchor."""
+        """The schema to which a reference points, by a JSON pointer or an anchor."""
         base, _, fragment = reference.partition("#")
         fragment = unquote(fragment)
         try:
             if base and base != self._root["$id"].rstrip("#"):
                 raise LookupError(base)
             if fragment and not fragment.startswith("/"):
-                return next(part for part in _parts(self._root) if part.get("$anchor") == fragment)
+                return next(part for part in _subschemas(self._root) if part.get("$anchor") == fragment)
             target = self._root
             for step in fragment.split("/")[1:]:
                 step = step.replace("~1", "/").replace("~0", "~")
@@ -129,29 +134,29 @@ class _Checker:
         if isinstance(value, dict):
             for name, part in limit.items():
                 if name in value:
-                    yield from self.check(value[name], part, member_path(path, name))
+                    yield from self.check(value[name], part, field_path(path, name))
 
     def _required(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
-            yield from (ValidationError(member_path(path, name), "missing") for name in limit if name not in value)
+            yield from (ValidationError(field_path(path, name), "missing") for name in limit if name not in value)
 
-    def _additional(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+    def _additional_properties(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             patterns = schema.get("patternProperties", ())
             for name in (name for name in value if name not in schema.get("properties", {})):
                 if not any(_matches(pattern, name) for pattern in patterns):
-                    yield from self.check(value[name], limit, member_path(path, name))
+                    yield from self.check(value[name], limit, field_path(path, name))
 
-    def _alike(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+    def _pattern_properties(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             for pattern, part in limit.items():
                 for name in filter(lambda name: _matches(pattern, name), value):
-                    yield from self.check(value[name], part, member_path(path, name))
+                    yield from self.check(value[name], part, field_path(path, name))
 
-    def _names(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+    def _property_names(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             for name in value:
-                yield from self.check(name, limit, member_path(path, name))
+                yield from self.check(name, limit, field_path(path, name))
 
     def _dependent(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
@@ -160,13 +165,13 @@ class _Checker:
                     yield from self.check(value, {"required": needed} if isinstance(needed, list) else needed, path)
 
     def _items(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
-        if isinstance(limit, list):  # In older drafts.
-            yield from self._prefix(limit, value, path, schema)
-            yield from self._from(len(limit), schema.get("additionalItems", True), value, path)
+        if isinstance(limit, list):  # A tuple in older drafts.
+            yield from self._prefix_items(limit, value, path, schema)
+            yield from self._items_from(len(limit), schema.get("additionalItems", True), value, path)
         else:
-            yield from self._from(len(schema.get("prefixItems", ())), limit, value, path)
+            yield from self._items_from(len(schema.get("prefixItems", ())), limit, value, path)
 
-    def _from(self, first: int, limit: Any, value: Any, path: str) -> Iterator[ValidationError]:
+    def _items_from(self, first: int, limit: Any, value: Any, path: str) -> Iterator[ValidationError]:
         if isinstance(value, list):
             for i, item in enumerate(value[first:], first):
                 yield from self.check(item, limit, f"{path}[{i}]")
@@ -177,9 +182,11 @@ class _Checker:
             least, most = schema.get("minContains", 1), schema.get("maxContains", found)
             if not least <= found <= most:
                 words = f"at least {least}" if found < least else f"at most {most}"
-                yield ValidationError(path, f"expected {words} items of one kind, got {found} in {show(value)}")
+                yield ValidationError(
+                    path, f"expected {words} items that 'contains' allows, got {found} in {show(value)}"
+                )
 
-    def _prefix(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+    def _prefix_items(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, list):
             for i, (part, item) in enumerate(zip(limit, value)):
                 yield from self.check(item, part, f"{path}[{i}]")
@@ -188,31 +195,33 @@ class _Checker:
         if limit and isinstance(value, list):
             for i, item in enumerate(value):
                 if any(is_same(item, other) for other in value[:i]):
-                    yield ValidationError(f"{path}[{i}]", f"a second {show(item)}")
+                    yield ValidationError(f"{path}[{i}]", f"duplicate of an earlier item: {show(item)}")
 
-    def _all(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+    def _all_of(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         for part in limit:
             yield from self.check(value, part, path)
 
-    def _any(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
-        """If none fits, the errors of the one that came furthest tell most."""
-        tried = [list(self.check(value, part, path)) for part in limit]
-        if not all(tried):
-            return
-        furthest = max(tried, key=lambda found: len(found[0].path), default=[])
-        if furthest and furthest[0].path != path:
-            yield from furthest
-        else:
-            yield ValidationError(
-                path, "; or ".join(dict.fromkeys(found[0].text for found in tried)) or "nothing is allowed"
-            )
+    def _any_of(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+        """If no option matches, report the errors of the option whose first error is deepest in the value.
 
-    def _one(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
-        fitting = sum(not any(self.check(value, part, path)) for part in limit)
-        if fitting == 0:
-            yield from self._any(limit, value, path, schema)
-        elif fitting > 1:
-            yield ValidationError(path, f"fits {fitting} forms where it must fit one")
+        If all first errors are at the value itself, report the first error of every option.
+        """
+        options = [list(self.check(value, part, path)) for part in limit]
+        if not all(options):
+            return
+        deepest = max(options, key=lambda errors: len(errors[0].path), default=[])
+        if deepest and deepest[0].path != path:
+            yield from deepest
+        else:
+            texts = dict.fromkeys(errors[0].text for errors in options)
+            yield ValidationError(path, "; or ".join(texts) or "nothing is allowed")
+
+    def _one_of(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+        n_matching = sum(not any(self.check(value, part, path)) for part in limit)
+        if n_matching == 0:
+            yield from self._any_of(limit, value, path, schema)
+        elif n_matching > 1:
+            yield ValidationError(path, f"{show(value)} matches {n_matching} schemas of 'oneOf' instead of one")
 
     def _not(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if not any(self.check(value, limit, path)):
@@ -224,7 +233,7 @@ class _Checker:
 
     def _pattern(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, str) and not _matches(limit, value):
-            yield ValidationError(path, f"expected text like {limit}, got {show(value)}")
+            yield ValidationError(path, f"expected text that matches the pattern {limit}, got {show(value)}")
 
     def _format(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, str) and limit in _FORMATS:
@@ -234,26 +243,26 @@ class _Checker:
                 yield ValidationError(path, f"expected a {limit}, got {show(value)}")
 
 
-class _Unreadable(Exception):
-    """A pattern that Python cannot read."""
+class _InvalidPattern(Exception):
+    """A pattern that is not valid in Python."""
 
 
 def _matches(pattern: str, text: str) -> bool:
     try:
         return re.search(_TOKEN.sub(_in_python, pattern), text, re.ASCII) is not None
-    except (re.error, ValueError, OverflowError) as error:  # Flags that exclude each other; too many repeats.
-        raise _Unreadable(f"{pattern}: {error}") from error
+    except (re.error, ValueError, OverflowError) as error:  # ValueError: incompatible flags. OverflowError: repeats.
+        raise _InvalidPattern(f"{pattern}: {error}") from error
 
 
 def _in_python(token: re.Match[str]) -> str:
-    """A piece of a pattern as Python writes it."""
+    """A token of a pattern in the notation of Python."""
     if token[0].startswith("["):
-        return _ESCAPE.sub(lambda escape: _SPACE if escape[0] == r"\s" else _character(escape[0]), token[0])
-    return _IN_PYTHON.get(token[0]) or _character(token[0])
+        return _ESCAPE.sub(lambda escape: _SPACE if escape[0] == r"\s" else _unescaped(escape[0]), token[0])
+    return _IN_PYTHON.get(token[0]) or _unescaped(token[0])
 
 
-def _character(text: str) -> str:
-    """The character that an escape stands for which Python does not know; others as they are."""
+def _unescaped(text: str) -> str:
+    """The character of an escape that Python does not have. Other escapes are returned unchanged."""
     if text.startswith(r"\c") and len(text) == 3:
         return re.escape(chr(ord(text[2]) % 32))
     if text.startswith(r"\u{"):
@@ -263,39 +272,39 @@ def _character(text: str) -> str:
     return text
 
 
-def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Everything that might be a schema, from the outside in."""
+def _subschemas(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects in a schema, outer ones before inner ones."""
     if isinstance(schema, Mapping):
         yield schema
     inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
     for part in inner:
-        yield from _parts(part)
+        yield from _subschemas(part)
 
 
-_RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[ValidationError]]] = {
-    "$ref": _Checker._reference,
-    "type": _Checker._type,
-    "enum": _Checker._enum,
-    "const": _Checker._const,
-    "required": _Checker._required,
-    "properties": _Checker._properties,
-    "additionalProperties": _Checker._additional,
-    "patternProperties": _Checker._alike,
-    "propertyNames": _Checker._names,
-    "dependentRequired": _Checker._dependent,
-    "dependentSchemas": _Checker._dependent,
-    "dependencies": _Checker._dependent,
-    "items": _Checker._items,
-    "prefixItems": _Checker._prefix,
-    "uniqueItems": _Checker._unique,
-    "contains": _Checker._contains,
-    "allOf": _Checker._all,
-    "anyOf": _Checker._any,
-    "oneOf": _Checker._one,
-    "not": _Checker._not,
-    "if": _Checker._if,
-    "pattern": _Checker._pattern,
-    "format": _Checker._format,
+_RULES: dict[str, Callable[[_Validator, Any, Any, str, Any], Iterator[ValidationError]]] = {
+    "$ref": _Validator._reference,
+    "type": _Validator._type,
+    "enum": _Validator._enum,
+    "const": _Validator._const,
+    "required": _Validator._required,
+    "properties": _Validator._properties,
+    "additionalProperties": _Validator._additional_properties,
+    "patternProperties": _Validator._pattern_properties,
+    "propertyNames": _Validator._property_names,
+    "dependentRequired": _Validator._dependent,
+    "dependentSchemas": _Validator._dependent,
+    "dependencies": _Validator._dependent,
+    "items": _Validator._items,
+    "prefixItems": _Validator._prefix_items,
+    "uniqueItems": _Validator._unique,
+    "contains": _Validator._contains,
+    "allOf": _Validator._all_of,
+    "anyOf": _Validator._any_of,
+    "oneOf": _Validator._one_of,
+    "not": _Validator._not,
+    "if": _Validator._if,
+    "pattern": _Validator._pattern,
+    "format": _Validator._format,
 }
 
 _FORMATS: dict[str, Callable[[str], object]] = {
@@ -310,15 +319,15 @@ def _is_multiple(value: float, step: float) -> bool:
         raise ValueError(f"the schema has 'multipleOf': {step}, which must be greater than 0")
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
-    from fractions import Fraction  # Late: it costs some ms.
+    from fractions import Fraction  # Imported here: the import takes some ms.
 
     try:
         return Fraction(str(value)) % Fraction(str(step)) == 0
-    except ValueError:  # JSON's numbers have no end; infinity and NaN are some that Python reads.
+    except ValueError:  # Infinity or NaN: Python also reads 1e999 as infinity.
         return False
 
 
-# What is measured, how it is compared, and the words for it.
+# The keywords with a bound: the types that have one, the comparison, and the words of the error.
 _LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
     "minimum": ((int, float), operator.ge, "at least"),
     "maximum": ((int, float), operator.le, "at most"),
@@ -334,18 +343,18 @@ _LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
 }
 
 
-def _limit_fault(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
-    kind, holds, words = _LIMITS[keyword]
-    if isinstance(limit, bool):  # In draft 4 and OpenAPI 3.0 it says how `minimum` or `maximum` is meant.
+def _bound_errors(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+    types, is_within, words = _LIMITS[keyword]
+    if isinstance(limit, bool):  # In draft 4 and OpenAPI 3.0, it makes the bound `minimum` or `maximum` exclusive.
         limit = schema.get(keyword[len("exclusive") :].lower()) if limit else None
-    if limit is not None and isinstance(value, kind) and not isinstance(value, bool):
+    if limit is not None and isinstance(value, types) and not isinstance(value, bool):
         measure = value if isinstance(value, (int, float)) else len(value)
-        if not holds(measure, limit):
+        if not is_within(measure, limit):
             yield ValidationError(path, f"expected {words} {limit}, got {show(value)}")
 
 
 def _is_type(value: Any, name: str) -> bool:
-    """JSON's types: true is no number, 3.0 is an integer."""
+    """Whether a value has a type of JSON Schema, in which true is not a number and 3.0 is an integer."""
     own = TYPE_NAMES.get(type(value), "")
     if name == "integer":
         return own == "integer" or (isinstance(value, float) and value.is_integer())
@@ -353,7 +362,7 @@ def _is_type(value: Any, name: str) -> bool:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Equal as JSON: in Python 1 == True."""
+    """Whether two values are equal in JSON. In Python, 1 == True."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -363,7 +372,7 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def member_path(path: str, name: str) -> str:
+def field_path(path: str, name: str) -> str:
     return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name)}]"
 
 

@@ -1,9 +1,9 @@
-"""`python -m localchat.vendor FILE.py` or `FOLDER`: the client as one file or several, for projects without packages.
+"""`python -m localchat.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
-The files of the client are joined in the order of their imports: what they import of each other is left out,
-what they import of the standard library is listed once. The file runs under `python -I -S`. As a program it
-asks the server that the environment names: `python FILE.py "Why is the sky blue?"`. A folder gets the files as they
-are, with those of the features that are named, and the licence in each.
+For one file, the files of the client are joined in the order of their imports. Imports among them are removed; their
+imports of the standard library come first. The file runs under `python -I -S`. As a program it sends a prompt to the
+server at OPENAI_BASE_URL: `python FILE.py "Why is the sky blue?"`. A folder gets the files of the client and of the
+named features, with the licence in each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from . import __version__
 
 FILES = (
     "sse.py",
@@ -41,28 +43,22 @@ FILES = (
     "ask.py",
 )
 
-# Methods of Client that need files beyond these, and the options of these methods: both are left out.
-LEFT_OUT = ("map", "run", "run_stream", "conversation", "embed", "_embedding_model")
-_LEFT_OUT_OPTIONS = ("MapKeywords", "RunKeywords", "EmbeddingKeywords")
+# Methods of Client that need other files, and the classes of their options. The one file lacks both.
+_OMITTED_METHODS = ("map", "run", "run_stream", "conversation", "embed", "_embedding_model")
+_OMITTED_OPTIONS = ("MapKeywords", "RunKeywords", "EmbeddingKeywords")
 
-# The part of FILES that is a program of its own.
+# The file of FILES that is only for the program. A folder does not get it.
 _PROGRAM = "ask.py"
 
-# The further files of each feature, in a folder.
+_SCHEMA_FILES = ("schema.py", "shapes.py", "signatures.py", "validator.py")
+_TOOL_FILES = ("tools.py", "tool_run.py", *_SCHEMA_FILES, "media.py")
+
+# The files of each feature, which only a folder can have.
 FEATURES = {
     "asyncio": ("aio_sockets.py", "aio_call.py", "aio.py"),
-    "tools": ("tools.py", "tool_run.py", "schema.py", "shapes.py", "signatures.py", "validator.py", "media.py"),
-    "structured": ("structured.py", "schema.py", "shapes.py", "signatures.py", "validator.py"),
-    "conversations": (
-        "tools.py",
-        "tool_run.py",
-        "schema.py",
-        "shapes.py",
-        "signatures.py",
-        "validator.py",
-        "media.py",
-        "conversation.py",
-    ),
+    "tools": _TOOL_FILES,
+    "structured": ("structured.py", *_SCHEMA_FILES),
+    "conversations": (*_TOOL_FILES, "conversation.py"),
     "embeddings": ("embeddings.py", "mapping.py"),
     "media": ("media.py",),
     "record": ("record.py",),
@@ -98,7 +94,7 @@ if __name__ == "__main__":
     sys.exit(main())
 """
 
-# The licence requires its text in every copy. A constant, as an installed package may come without the file LICENSE.
+# The licence requires its text in every copy. It is a constant, since a wheel need not have the file LICENSE.
 LICENSE = """\
 MIT License
 
@@ -123,7 +119,7 @@ OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
 SOFTWARE."""
 
 
-def joined(version: str) -> str:
+def joined() -> str:
     """The source of the one file.
 
     Raises:
@@ -134,7 +130,7 @@ def joined(version: str) -> str:
     trees = {name: ast.parse(source) for name, source in sources.items()}
     _check_names(trees)
     imports = "\n".join(_imports(trees.values()))
-    parts = [_HEAD.format(mark=MARK, version=version, license=LICENSE, imports=imports)]
+    parts = [_HEAD.format(mark=MARK, version=__version__, license=LICENSE, imports=imports)]
     for name, tree in trees.items():
         title = (ast.get_docstring(tree) or "").splitlines()[0]
         parts.append(_SECTION.format(name=name, about=title, body=_body(sources[name], tree)))
@@ -142,7 +138,7 @@ def joined(version: str) -> str:
 
 
 def _imports(trees: Iterable[ast.Module]) -> list[str]:
-    """What the files import of the standard library at their tops, each name once."""
+    """The import lines for the standard library, each name once. Imports within functions stay where they are."""
     modules: set[str] = set()
     names: dict[str, set[str]] = {}
     for tree in trees:
@@ -156,26 +152,26 @@ def _imports(trees: Iterable[ast.Module]) -> list[str]:
 
 
 def _body(source: str, tree: ast.Module) -> str:
-    """A file without its docstring, its imports, also those for type checkers, and the functions to leave out."""
+    """The code of a file without its docstring, imports, overloads, and the omitted methods and options."""
     lines = source.splitlines()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list):
-            _blank(lines, node)  # The annotations of the function itself say the same, less precisely.
+            _blank(lines, node)
         elif isinstance(node, ast.ClassDef) and node.name == "Client":
             for method in node.body:
-                if isinstance(method, ast.FunctionDef) and method.name in LEFT_OUT:
+                if isinstance(method, ast.FunctionDef) and method.name in _OMITTED_METHODS:
                     _blank(lines, method)
     for node in tree.body:
-        docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
-        left_out = isinstance(node, ast.ClassDef) and node.name in _LEFT_OUT_OPTIONS
-        if docstring or left_out or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node):
+        is_docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
+        is_omitted = isinstance(node, ast.ClassDef) and node.name in _OMITTED_OPTIONS
+        if is_docstring or is_omitted or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node):
             _blank(lines, node)
-    return re.sub(
-        "\n{4,}", "\n\n\n", "\n".join(lines).strip("\n")
-    )  # Nothing in the files has two blank lines in a text.
+    # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
+    return re.sub("\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
 
 
 def _blank(lines: list[str], node: ast.stmt) -> None:
+    """Make the lines of a statement and its decorators empty."""
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
     first = decorators[0].lineno if decorators else node.lineno
     end = node.end_lineno or node.lineno
@@ -183,12 +179,12 @@ def _blank(lines: list[str], node: ast.stmt) -> None:
 
 
 def _is_for_types(node: ast.stmt) -> bool:
-    """Whether this imports names that annotations alone have: no annotation of the one file is evaluated."""
+    """Whether this is `if TYPE_CHECKING`. Only annotations use its names, and they are not evaluated."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
 def _check_names(trees: dict[str, ast.Module]) -> None:
-    """In one file a second definition would replace the first."""
+    """Raise ValueError if two files define a name differently: in one file, the second would replace the first."""
     seen: dict[str, tuple[str, str]] = {}
     for file, tree in trees.items():
         for name, code in _definitions(tree):
@@ -198,7 +194,7 @@ def _check_names(trees: dict[str, ast.Module]) -> None:
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The names that a file defines at its top, each with its code; overloads come once."""
+    """The top-level names of a file, each with its code. Overloads are joined with their function."""
     found: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -213,7 +209,7 @@ def write_folder(folder: Path, features: Iterable[str]) -> None:
     """Write the files of the client and of these features into a folder, each with the licence.
 
     Raises:
-        FileExistsError: A file of this name is somebody else's. Those before it are written.
+        FileExistsError: A file exists that this program did not write. The files before it have been written.
         OSError: A file cannot be written.
     """
     names = [name for name in FILES if name != _PROGRAM]
@@ -226,10 +222,10 @@ def write_folder(folder: Path, features: Iterable[str]) -> None:
 
 
 def write(path: Path, source: str) -> None:
-    """Write the file, if there is none yet or if this program wrote the one that is there.
+    """Write a file, unless it exists and this program did not write it.
 
     Raises:
-        FileExistsError: The file is somebody else's.
+        FileExistsError: The file exists, and this program did not write it.
         OSError: The file cannot be written.
     """
     try:
@@ -245,7 +241,6 @@ def write(path: Path, source: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file or the folder."""
     parser = argparse.ArgumentParser(
         prog="python -m localchat.vendor",
         description="Write the client as one file of standard-library Python, or as several in a folder. A file that "
@@ -258,17 +253,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices=FEATURES,
         action="append",
         default=[],
-        help="a feature that the folder gets as well (may be repeated)",
+        help="a feature to add to the folder; may be repeated",
     )
     options = parser.parse_args(argv)
     path: Path = options.path
     if options.features and path.suffix == ".py":
         parser.error(f"--with adds files to a folder, and {path} is one file: name a folder")
-    from . import __version__
-
     try:
         if path.suffix == ".py":
-            write(path, joined(__version__))
+            write(path, joined())
         else:
             write_folder(path, options.features)
     except OSError as error:

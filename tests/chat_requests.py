@@ -14,6 +14,7 @@ NAMED = {"type": "function", "function": {"name": "look"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 
 
+# The fields for which null means absent.
 NULLABLE = (
     "model",
     "stream",
@@ -76,16 +77,16 @@ NULLABLE = (
 )
 
 
-def parse(options=DEFAULT_OPTIONS, **members):
-    return parse_chat(json.dumps({"messages": HI, **members}).encode(), options)
+def parse(options=DEFAULT_OPTIONS, **fields):
+    return parse_chat(json.dumps({"messages": HI, **fields}).encode(), options)
 
 
 def parse_messages(*messages):
     return parse(messages=list(messages)).messages
 
 
-def refused(**members):
+def refused(**fields):
     with pytest.raises(errors.BadRequest) as caught:
-        parse(**members)
+        parse(**fields)
     assert caught.value.status == 400
     return caught.value

@@ -1,4 +1,4 @@
-"""Rendering of chat templates for tests, with the user text of the prompt."""
+"""Renders chat templates for tests, and separates the user text from the markup."""
 
 from localchat.prompt.segments import text_of
 from localchat.prompt.template import ChatTemplate
@@ -15,7 +15,7 @@ def render(source, messages=(USER,), **options):
     return text_of(ChatTemplate(source).render(messages, **options))
 
 
-def users_text(segments):
+def user_text(segments):
     return [segment.text for segment in segments if not segment.is_markup]
 
 
@@ -23,6 +23,5 @@ def call_message(arguments, call_id="call_1"):
     function = {"name": "f", "arguments": arguments}
     return {
         "role": "assistant",
-        "content": None,
         "tool_calls": [{"id": call_id, "type": "function", "function": function}],
     }

@@ -1,4 +1,4 @@
-"""What the tests of the clients share: both clients behind one interface, how their calls end, and a resolver."""
+"""Helpers for the tests of both clients: one interface for both, the errors of their calls, and a hanging resolver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .raw_server import DEADLINE_S, Server
 
 
 class Waiting:
-    """An AsyncClient, or what it returns, whose methods wait for their results: the tests of Client run with it too."""
+    """Wraps an AsyncClient or an object that it returned. Its methods wait, so that tests of Client run with it too."""
 
     def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._target, self._loop = target, loop
@@ -59,7 +59,7 @@ def waiting_client(*arguments: Any, **options: Any) -> Waiting:
 
 @pytest.fixture(params=[Client, waiting_client], ids=["Client", "AsyncClient"])
 def client_class(request: pytest.FixtureRequest) -> Any:
-    """Each of the two clients: a test that takes this runs with both."""
+    """A test with this fixture runs with each of the two clients."""
     return request.param
 
 
@@ -70,7 +70,7 @@ def make_client(server: Server, client_class: Any = Client, **options: Any) -> A
 
 
 def failure(server: Server, kind: type[Exception], words: str = ".", client_class: Any = Client, **options: Any) -> Any:
-    """The error in which one chat with this server ends."""
+    """The error that a chat with this server raises."""
     with server:
         return failure_at(server.url, kind, words, client_class, **options)
 
@@ -78,7 +78,7 @@ def failure(server: Server, kind: type[Exception], words: str = ".", client_clas
 def failure_at(
     url: str, kind: type[Exception], words: str = ".", client_class: Any = Client, prompt: str = "hi", **options: Any
 ) -> Any:
-    """The error in which one chat with the server at this URL ends."""
+    """The error that a chat with the server at this URL raises."""
     client = client_class(url, **{"max_retries": 0, "model": "m", **options})
     with client, pytest.raises(kind, match=words) as caught:
         client.chat(prompt)
@@ -87,14 +87,14 @@ def failure_at(
 
 @pytest.fixture
 def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """An event that is set when the resolver has been asked."""
-    asked, released = threading.Event(), threading.Event()
+    """Make the resolver hang until the end of the test; the event is set when the resolver is called."""
+    called, released = threading.Event(), threading.Event()
 
     def hang(*where: Any) -> list[Any]:
-        asked.set()
+        called.set()
         released.wait(DEADLINE_S)
         return []
 
     monkeypatch.setattr(localchat.sockets, "addresses", hang)
-    yield asked
+    yield called
     released.set()

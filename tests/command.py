@@ -1,4 +1,4 @@
-"""The command `python -m localchat.server` run in this process, up to the moment at which it would serve."""
+"""Runs the command `python -m localchat.server` in this process, for arguments with which it ends without serving."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_command(*arguments: str) -> Done:
     """Run the command with these arguments.
 
     Raises:
-        AssertionError: it would serve.
+        AssertionError: The command begins to serve.
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
@@ -44,7 +44,7 @@ def run_command(*arguments: str) -> Done:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Restore afterwards what the command sets for its process."""
+    """Restore the process-wide settings that the command changes."""
     interval = sys.getswitchinterval()
     logs = [logging.getLogger(name) for name in ("localchat", "localchat.engine.llama")]
     before = [(log.handlers, log.level) for log in logs]

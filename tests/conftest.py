@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and fixtures of all tests."""
 
 import signal
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# A shell that starts a program in the background lets it ignore Ctrl-C, and its children inherit that: the
-# programs under test are to hear it wherever the tests run.
+# A shell makes a background program ignore SIGINT, and its children inherit that. The programs under test must handle
+# SIGINT, also if the tests run in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says no more than how busy the machine is.
+# Hypothesis has no deadline per example, since its time depends on the load of the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
@@ -31,7 +31,7 @@ def engine() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Any:
-    """That of the built-in model."""
+    """The vocabulary of the built-in model."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from .demo_model import read_vocabulary
 
@@ -40,7 +40,7 @@ def vocabulary() -> Any:
 
 @pytest.fixture(scope="module")
 def port(engine: Any) -> Iterator[int]:
-    """A server with this engine."""
+    """The port of a server with this engine."""
     from .demo_server import serving_demo
 
     with serving_demo(engine) as port:

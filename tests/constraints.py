@@ -41,8 +41,8 @@ WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call
 THOUGHT = "<think>\nI wonder: <tool?\n</think>\n\n"
 
 
-def bound(template: str = PLAIN, prompt: str = PROMPT, **members: Any) -> Constraint | None:
-    request = ChatRequest(messages=MESSAGES, **members)
+def bound(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) -> Constraint | None:
+    request = ChatRequest(messages=MESSAGES, **fields)
     return constraint_for(request, ChatTemplate(template), prompt)
 
 
@@ -51,12 +51,12 @@ def fits(constraint: Constraint | None, text: str) -> bool:
     return matches(constraint.grammar, text, constraint.root)
 
 
-def required(**members: Any) -> dict[str, Any]:
-    return {"tools": TOOLS, "tool_choice": "required", **members}
+def required(**fields: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "required", **fields}
 
 
-def auto(**members: Any) -> dict[str, Any]:
-    return {"tools": TOOLS, "tool_choice": "auto", **members}
+def auto(**fields: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "auto", **fields}
 
 
 def formatted(kind: str, value: Any = None) -> dict[str, Any]:
@@ -66,9 +66,15 @@ def formatted(kind: str, value: Any = None) -> dict[str, Any]:
 CITY = formatted("json_schema", SCHEMA)
 
 
-def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
+def _parser(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> OutputParser:
+    """A parser for a text of calls. Calls of Muse follow a header with the name of the function."""
     header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    parser = OutputParser(format, tools=tools, prompt=header if text.startswith("<atem") else PROMPT)
+    return OutputParser(format, tools=tools, prompt=header if text.startswith("<atem") else prompt)
+
+
+def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
+    """The calls of a text that has nothing else."""
+    parser = _parser(format, tools, text)
     events = merged([*parser.feed(text), *parser.finish()])
     assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}
     arguments = [json.loads(event.text) for event in events if isinstance(event, ToolCallArguments)]
@@ -76,11 +82,8 @@ def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
 
 
 def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
-    """The text is nothing but calls, with arguments that fit."""
-    # Such calls have a header before them.
-    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    prompt = header if text.startswith("<atem") else prompt
-    parser = OutputParser(format, tools=tools, prompt=prompt)
+    """Check that a text has only calls, and that their arguments match the schemas."""
+    parser = _parser(format, tools, text, prompt)
     events = [*parser.feed(text), *parser.finish()]
     heads = [event for event in events if isinstance(event, ToolCallStart)]
     assert heads, (text, events)

@@ -1,4 +1,4 @@
-"""The built-in model on llama.cpp: prompts for it, and comparison of outputs that rounding may change."""
+"""Prompts for the built-in model on llama.cpp, and comparisons of outputs that may differ by rounding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .generations import submit
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 GREEDY = SamplingParams(temperature=0)
-# Two logits this close can change places when a batch rounds differently: those of one and the same token were
-# seen to differ by up to 0.2, without drafts, too.
+# Two logits that differ by less can change their order between batches: the logit of a token was observed to differ by
+# up to 0.2 between two batches, also without drafts.
 NEAR_TIE = 0.4
-# So much the log probability of one token differs between batches, most where it is small.
+# The log probability of a token differs by up to this much between batches, most for unlikely tokens.
 ROUNDING = 0.5
 
 
@@ -35,7 +35,7 @@ def chat(engine: Engine, text: str) -> tuple[int, ...]:
 
 
 def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
-    """A long prompt of the kind that the model knows."""
+    """A long prompt of a kind that the model was trained on."""
     greeting = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I help you?<|im_end|>\n"
     return (*engine.tokenize(greeting * n_turns), *chat(engine, "What is your name?"))
 
@@ -50,7 +50,7 @@ def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputTo
 
 
 def wait_until_idle(engine: Engine) -> None:
-    """Runs after everything that was posted before, and after the step that follows it."""
+    """Wait until the engine has run all functions posted before, and the step after them."""
     for _ in range(2):
         done = threading.Event()
         engine.post(done.set)
@@ -58,7 +58,7 @@ def wait_until_idle(engine: Engine) -> None:
 
 
 def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken]) -> None:
-    """Equal tokens, or different ones from a place on where both were about as likely."""
+    """The tokens are equal, or the first two that differ were about equally likely."""
     for one, other in zip(alone, together):
         if one.id != other.id:
             likely = {top.token: top.logprob for top in one.top}
@@ -67,16 +67,16 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
             assert one.logprob - likely[other.id] < NEAR_TIE
             return
     if len(alone) != len(together):
-        # One went on where the other ended, with a token that has no bytes and is not reported.
+        # One ended where the other continued. The end token has no bytes and is not reported.
         went_on = max(alone, together, key=len)[min(len(alone), len(together))]
         assert went_on.logprob is not None
         assert went_on.logprob - max(top.logprob for top in went_on.top if not top.piece) < NEAR_TIE
 
 
 def assert_together_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
-    """What one engine says to each request by itself, another says to all at once."""
+    """One engine generates the same tokens for each request alone as another one for all at once."""
     expected = [read(alone, request)[1] for request in requests]
     generations = [submit(together, request) for request in requests]
     for tokens, generation in zip(expected, generations):
-        said = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
-        assert_same_or_near_tie(tokens, said)
+        generated = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert_same_or_near_tie(tokens, generated)

@@ -19,8 +19,8 @@ DEADLINE_S = 60
 
 @contextlib.contextmanager
 def serving_demo(engine: Engine, **settings: Any) -> Iterator[int]:
-    """Serve an engine with the built-in model; the port."""
-    server = ChatServer(Service(Catalog([ModelFile(DEMO_PATH, DEMO)])), Settings(port=0, **settings))
+    """Serve an engine that has the built-in model; yields the port."""
+    server = ChatServer(Service(Catalog(ModelFile(DEMO_PATH, DEMO))), Settings(port=0, **settings))
     server.service.ready(Model(DEMO, engine))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

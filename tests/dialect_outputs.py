@@ -1,4 +1,4 @@
-"""An output of each model family with reasoning, text and calls, for all tests of dialects."""
+"""An output of each model family with reasoning, text and calls, for the tests of dialects."""
 
 import json
 
@@ -17,7 +17,7 @@ ARGUMENTS = {"city": CITY, "days": 3, "opt": {"a": [1, True, "q"]}}
 JSON = json.dumps(ARGUMENTS)
 BAR = "\uff5c"
 
-# For each family: thinking, text, and two calls, of `weather` with ARGUMENTS and of `now` with none.
+# For each family an output with reasoning, text, and two calls: `weather` with ARGUMENTS, and `now` without arguments.
 GOLDEN = {
     "hermes": (
         "<think>\nhm\n</think>\n\nSure.\n"
@@ -161,15 +161,15 @@ GOLDEN = {
         '<|message|><atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
     ),
 }
-WITHOUT_THINKING = {"functionary-3.2": f"all\nSure.>>>weather\n{JSON}>>>now\n{{}}"}
-# These get ids from their models; all others new ones.
+WITHOUT_REASONING = {"functionary-3.2": f"all\nSure.>>>weather\n{JSON}>>>now\n{{}}"}
+# The call ids of families whose models generate them. The other families get new ids.
 OWN_IDS = {
     "kimi-k2": ["functions.weather:0", "functions.now:1"],
     "mistral": ["abc123XYZ", "id0"],
     "solar": ["a1", "a2"],
     "cohere": ["0", "1"],
 }
-ALL = {**GOLDEN, **WITHOUT_THINKING}
+ALL = {**GOLDEN, **WITHOUT_REASONING}
 
 
 def calls_of(events):

@@ -1,4 +1,4 @@
-"""Engines on fake backends: stepped by hand or with their thread, and checked for what they leave at their end."""
+"""Engines on fake backends, stepped by hand or with their thread. At the end they must have released everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def request(text: str = "hello", **options: Any) -> GenerationRequest:
 
 
 def read(generation: Generation) -> tuple[str, Finish]:
-    """All text and the finish; fails unless there is exactly one, at the end."""
+    """The text and the finish of a generation. Fails unless the last item is the only Finish."""
     items = list(generation)
     assert all(isinstance(item, Delta) for item in items[:-1])
     assert isinstance(items[-1], Finish)
@@ -35,7 +35,7 @@ def step_until_idle(engine: Engine) -> int:
 
 
 def complete(engine: Engine, request: GenerationRequest) -> tuple[str, Finish]:
-    """Steps the engine until one request has ended: its text and its end."""
+    """Step the engine until a request has ended; returns its text and its finish."""
     generation = submit(engine, request)
     step_until_idle(engine)
     return read(generation)
@@ -63,7 +63,7 @@ def assert_left_clean(engine: Engine, backend: FakeBackend) -> None:
 
 
 class ScoringBackend(FakeBackend):
-    """A token's log probability is minus the number of tokens before it; only what is known may be asked for."""
+    """The log probability of a token is minus the number of tokens before it."""
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         known = self._outputs[row]

@@ -1,4 +1,4 @@
-"""One HTTP request, and what it returns in the format of any interface."""
+"""Sends one HTTP request, and reads the response of any interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEADLINE_S = 60
 
 
 def ask(port: int, path: str, body: Any = None, method: str = "") -> tuple[int, Any]:
-    """The status, and what `exchange` returns."""
+    """The status, and the JSON of the response or a list of its events."""
     response, found = exchange(f"127.0.0.1:{port}", path, body, method)
     return response.status, found
 
@@ -19,7 +19,7 @@ def ask(port: int, path: str, body: Any = None, method: str = "") -> tuple[int, 
 def exchange(
     address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
 ) -> tuple[http.client.HTTPResponse, Any]:
-    """The response, and its JSON or a list of its events."""
+    """The response object, and the JSON of the response or a list of its events."""
     with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
         raw = None if body is None else json.dumps(body)
         connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers or {})
@@ -38,7 +38,7 @@ def read(response: http.client.HTTPResponse) -> tuple[http.client.HTTPResponse, 
 
 
 def events_of(text: str) -> list[Any]:
-    """The events of a stream; their names, in interfaces that have any, are their types."""
+    """The payloads of a stream's events. If an event has a name, it must equal the `type` of the payload."""
     *blocks, end = text.split("\n\n")
     assert end == ""
     events = []

@@ -1,7 +1,7 @@
-"""A backend without llama.cpp: bytes are tokens, a function is the model, and broken rules are errors.
+"""A backend without llama.cpp: tokens are bytes, and the model is a function.
 
-It checks what the real library does not forgive: contiguous positions, cells within the total, slots in
-range, logits only where they were asked for; and that shared cells hold the tokens that they should.
+The backend checks the rules of llama.cpp: contiguous positions, no more cells than there are, slots in range, and
+logits only of rows that request them. It also checks that shared cells have the right tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ N_VOCAB = 257
 
 
 def echo(tokens: list[int], n_prompt: int) -> int:
-    """The model that says its prompt again, then ends."""
-    said = len(tokens) - n_prompt
-    return tokens[said] if said < n_prompt else END
+    """A model that repeats its prompt, then ends."""
+    n_generated = len(tokens) - n_prompt
+    return tokens[n_generated] if n_generated < n_prompt else END
 
 
 def endless(tokens: list[int], n_prompt: int) -> int:
-    """The model that never ends: it counts through the letters."""
+    """A model that generates the letters of the alphabet in order and never ends."""
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
 def check_passes(batch: Batch) -> None:
-    """Where sequences have cells of their own, a pass has whole tiles of one prompt, or few rows of each, in order."""
+    """Check a batch in the layout of streams: whole tiles of one prompt, or less than a tile of each sequence."""
     slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
     n_rows = [chunk.n_tokens for chunk in batch.chunks]
@@ -43,16 +43,21 @@ def check_passes(batch: Batch) -> None:
 
 
 class FakeCells:
-    """The cells of a context by slots, without a model. Operations that break a rule of llama.cpp are errors."""
+    """The cells of a context, by slot, without a model. Operations that break a rule of llama.cpp are errors."""
 
     def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
-        """A slot has at most `n_each` cells; `n_real_cells` below those of `limits` is a context that holds less."""
+        """
+        Args:
+            limits: The limits that the backend reports.
+            n_each: The limit of cells of a slot (default: all).
+            n_real_cells: The number of cells, if it differs from that in `limits`.
+        """
         self.limits = limits
         self._n_each = limits.n_cells if n_each is None else n_each
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
-        # For each slot its cells, each with a number of its own and a token.
+        # The cells of each slot. A cell is a unique number and a token.
         self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(limits.n_slots)}
-        # The operations since the test emptied this list: a name and its numbers.
+        # The operations since the test cleared this list, each a name and its arguments.
         self.operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
 
@@ -88,10 +93,10 @@ class FakeCells:
         return True
 
     def compute(self, batch: Batch) -> None:
-        """Fills the cells of a batch.
+        """Fill the cells of a batch.
 
         Raises:
-            NoFreeCells: There are fewer free cells; nothing has been changed.
+            NoFreeCells: There are not enough free cells. Nothing is changed.
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoFreeCells
@@ -110,11 +115,9 @@ class FakeCells:
 
 
 class FakeBackend(FakeCells):
-    """A byte-level model that answers with `model(tokens so far, length of the prompt)`.
+    """A backend with a byte-level model: `model(tokens so far, length of the prompt)` returns the next token.
 
-    The length of the prompt is told by the sampler, which the engine makes with it. `gate`, when given,
-    is waited for before every decode, so that a test decides when a turn happens. `n_real_cells` below
-    `n_cells` makes a backend that holds less than it says; a batch with the token `poison` fails.
+    A sampler is the length of the prompt of its request.
     """
 
     def __init__(
@@ -136,7 +139,13 @@ class FakeBackend(FakeCells):
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,
     ):
-        """`fim` has the tokens to fill gaps, by their names in ModelFacts."""
+        """
+        Args:
+            n_real_cells: The number of cells, if the backend has less than it reports in `n_cells`.
+            poison: A token; a batch that contains it fails.
+            gate: Acquired before every decode, so that the test determines when a step runs.
+            fim: The FIM tokens, by their names in ModelFacts.
+        """
         self.facts = ModelFacts(
             description="a fake",
             n_params=0,
@@ -164,7 +173,8 @@ class FakeBackend(FakeCells):
         self.poison = poison
         self.gate = gate
         self._n_decodes = 0
-        self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
+        # The chunks of each batch: (slot, first position, n_tokens, wants_output).
+        self.batches: list[list[tuple[int, int, int, bool]]] = []
         self.n_samplers = 0
         self.n_allowed_ends = 0
         self.is_closed = False
@@ -204,7 +214,7 @@ class FakeBackend(FakeCells):
         return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
 
     def clock(self) -> float:
-        """A clock by which every step takes the same time, whatever it computes, and nothing else takes any."""
+        """A clock by which every decode takes one second and nothing else takes time."""
         return float(self._n_decodes)
 
     def state_key(self) -> str:

@@ -1,4 +1,4 @@
-"""One sequence on an engine, read item by item: what most tests of the engine need of a run."""
+"""Runs with one sequence, read item by item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
 def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
-    """A request with options of its own and of its parameters, by their names."""
+    """A request with fields of GenerationRequest and of GenerationParams, by their names."""
     params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
     return GenerationRequest(prompt, GenerationParams(**params), **options)
 
@@ -46,7 +46,7 @@ class Generation:
         return self._items.pop(0)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether there is an item, or an error, within so many seconds."""
+        """Whether there is an item or an error within the timeout."""
         if not self._items and not self._has_failed:
             try:
                 self._items = [item for _, item in self.run.take(timeout_s)]

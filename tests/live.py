@@ -1,4 +1,4 @@
-"""The real server in a process of its own, for tests that talk to it as a stranger would."""
+"""The real server as a process, for tests that talk to it over the network."""
 
 from __future__ import annotations
 
@@ -7,45 +7,77 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 START_DEADLINE_S = 60
+END_DEADLINE_S = 30
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A server that is ready."""
+
+    url: str
+    process: subprocess.Popen[str]
+    # The lines that the process has written to stderr; complete after the `with` block.
+    lines: list[str]
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
 
 
 @contextlib.contextmanager
 def running_server(*arguments: str) -> Iterator[str]:
-    """Runs `python -m localchat.server` on a free port until it is ready; its base URL."""
-    with running_process(*arguments) as (url, _):
-        yield url
+    """The base URL of `python -m localchat.server`, which runs on a free port within the `with` block."""
+    with running_process(*arguments) as server:
+        yield server.url
 
 
 @contextlib.contextmanager
-def running_process(*arguments: str) -> Iterator[tuple[str, int]]:
-    """The same; its base URL and its process id."""
+def running_process(*arguments: str) -> Iterator[ServerProcess]:
+    """The process of `python -m localchat.server`, which runs on a free port within the `with` block."""
     command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+    with started(command) as server:
+        yield server
+        server.process.terminate()
+        assert server.process.wait(END_DEADLINE_S) in (0, 143, -15), "".join(server.lines)
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str]) -> Iterator[ServerProcess]:
+    """Start a command that runs the server, wait until it is ready, and end it after the `with` block.
+
+    Raises:
+        AssertionError: The process ended, or the deadline passed, before the server was ready.
+    """
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
-        ready = threading.Event()
         found: list[str] = []
+        is_ready = threading.Event()
 
         def read() -> None:
-            assert server.stderr is not None
-            for line in server.stderr:
+            assert process.stderr is not None
+            for line in process.stderr:
                 lines.append(line)
-                match = re.search(r"ready.*?(http://[\w.]+:\d+/v1)", line)
-                if match:
-                    found.append(match.group(1))
-                    ready.set()
-            ready.set()
+                if match := re.search(r"ready.*?(http://[\w.]+:\d+/v1)", line):
+                    found.append(match[1])
+                    is_ready.set()
+            is_ready.set()
 
-        reader = threading.Thread(target=read)
+        reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
-            assert ready.wait(START_DEADLINE_S), "the server was not ready in time"
+            assert is_ready.wait(START_DEADLINE_S), "the server was not ready in time"
             assert found, "".join(lines)
-            yield found[0], server.pid
-            server.terminate()
-            assert server.wait(30) in (0, 143, -15), "".join(lines)
+            yield ServerProcess(found[0], process, lines)
         finally:
-            server.kill()
-            reader.join(30)
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_DEADLINE_S)
+            process.kill()
+            reader.join(END_DEADLINE_S)

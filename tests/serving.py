@@ -1,4 +1,4 @@
-"""A running server in this process, with a fake model behind the real engine, and ways to talk to it."""
+"""A running server in this process, with the real engine and a fake model, and functions that send requests to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from localchat.serving.settings import Settings
 from .fakes import END, FakeBackend, echo
 
 DEADLINE_S = 8
-# The fake model then sees the text of the last message alone, and its echo says it again.
+# With this chat template, the prompt is the text of the last message, which the model `echo` repeats.
 LAST_MESSAGE = "{{ messages[-1].content }}"
 ANY_PORT = Settings(port=0)
 BIG = {"n_ctx": 2000, "n_cells": 8000}
@@ -38,24 +38,24 @@ GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 
 
 class Serving:
-    """A running server, and what is behind it."""
+    """A running server, with its engine and backend."""
 
     def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
         self.server = server
         self.engine = engine
         self.backend = backend
-        # Of a server that is gated: each release lets the engine take one step.
+        # With `is_gated`: each release lets the engine run one step.
         self.gate: Any = backend.gate
         self.thread = thread
-        # What the engine was asked for, in order.
-        self.work: list[GenerationRequest] = []
-        self._record_work()
+        # The sequences that were submitted to the engine, in order.
+        self.requests: list[GenerationRequest] = []
+        self._record_requests()
         self.port = server.server_port
 
     @property
     def last_prompt(self) -> str:
-        """The newest prompt, as the fake's tokens are bytes."""
-        return bytes(self.work[-1].prompt).decode()
+        """The newest prompt as text. The tokens of the fake model are bytes."""
+        return bytes(self.requests[-1].prompt).decode()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
@@ -64,21 +64,21 @@ class Serving:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
 
     def chat(self, content: str = "hello", **members: Any) -> tuple[int, Any]:
-        """One request on a connection of its own: status and body, or the payloads of the stream."""
+        """Send a chat request on a new connection; return the status, and the body or the payloads of the stream."""
         with contextlib.closing(self.client()) as client:
             return ask(client, content, **members)
 
     def request(
         self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """One request on a connection of its own: status and body."""
+        """Send a request on a new connection; return the status and the body."""
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
-            return read_answer(client)
+            return read_response(client)
 
-    def chat_read_late(self, **members: Any) -> Any:
-        """The body of an answer that is only read when all of it is there."""
-        request = parse_chat(bad(**members))
+    def chat_taken_at_end(self, **members: Any) -> Any:
+        """The body of a chat response whose events are all taken at once, after the end of the generation."""
+        request = parse_chat(chat_body(**members))
         with start(self.server.service.model(), request, prepare_chat, "chatcmpl-") as run:
             self.wait_until_idle()
             whole = ChatBody(run.head, request)
@@ -87,17 +87,17 @@ class Serving:
                     whole.add(index, event)
             return whole.body(run.usage())
 
-    def _record_work(self) -> None:
+    def _record_requests(self) -> None:
         new_sampler = self.backend.new_sampler
 
         def recording(request: GenerationRequest) -> Any:
-            self.work.append(request)
+            self.requests.append(request)
             return new_sampler(request)
 
         self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
 
     def wait_until_idle(self) -> None:
-        """The engine runs nothing; without the prefixes that it keeps, no cell is left either."""
+        """Wait until the engine has no sequences and, without its idle prefixes, uses no cells."""
 
         def is_idle() -> bool:
             stats = self.engine.stats()
@@ -125,7 +125,7 @@ def serving(
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     engine = Engine(backend, max_queue=max_queue).start()
-    service = Service(Catalog([ModelFile(path=None, name="Fake")]))
+    service = Service(Catalog(ModelFile(path=None, name="Fake")))
     server = ChatServer(service, settings, listener, record)
     if is_ready:
         service.ready(Model("Fake", engine))
@@ -152,7 +152,7 @@ def serving(
 def wait_for(condition) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, "it never happened"
+        assert time.monotonic() < deadline, "the deadline passed"
         time.sleep(0.002)
 
 
@@ -168,11 +168,11 @@ def openai_client(port: int) -> Iterator[Any]:
 def ask(client: http.client.HTTPConnection, content: str = "hello", **members: Any) -> tuple[int, Any]:
     body = {"messages": [{"role": "user", "content": content}], **members}
     client.request("POST", "/v1/chat/completions", json.dumps(body))
-    return read_answer(client)
+    return read_response(client)
 
 
-def read_answer(client: http.client.HTTPConnection) -> tuple[int, Any]:
-    """Status, and the JSON, the payloads of the stream or the text."""
+def read_response(client: http.client.HTTPConnection) -> tuple[int, Any]:
+    """The status, and the body as JSON, as the payloads of a stream, or as text."""
     response = client.getresponse()
     raw, kind = response.read(), response.getheader("Content-Type", "").partition(";")[0]
     if kind == "text/event-stream":
@@ -198,7 +198,7 @@ def chat_request(content: str = "hello", **members: Any) -> bytes:
 
 
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
-    """Send bytes, read until the server closes: the head and the JSON of the one answer."""
+    """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
     with serving.connect() as sock:
         sock.sendall(request)
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -207,7 +207,7 @@ def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
 
 
 def read_until(sock: socket.socket, end: bytes) -> bytes:
-    """Byte by byte, so that nothing beyond is taken."""
+    """Read up to and including `end`, and no further."""
     raw = b""
     while not raw.endswith(end):
         piece = sock.recv(1)
@@ -236,7 +236,7 @@ def delta_text(chunks: list[Any], i: int = 0) -> str:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close so that the peer gets a reset."""
+    """Close the connection with a reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
@@ -244,13 +244,13 @@ def reset(sock: socket.socket) -> None:
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
-def says(text: str):
-    """A model that always says this."""
+def generating(text: str):
+    """A model that generates this text."""
     script = [*text.encode(), END]
     return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
 
 
-def bad(**members: Any) -> bytes:
+def chat_body(**members: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "hello"}], **members}).encode()
 
 
@@ -266,7 +266,7 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
-    """The chunks of n choices are in the order of appendix A of the contract."""
+    """Check that the chunks of n choices have the order of appendix A of the contract."""
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     *body, last = chunks

@@ -11,11 +11,12 @@ from localchat.engine.snapshots import Snapshots
 
 from .fakes import FakeCells
 
-NEXT = 7  # what every step samples
+# The token that every step samples.
+NEXT = 7
 
 
 def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
-    """A sequence with a prompt that has no prefix in common with another."""
+    """A sequence whose prompt has no prefix in common with other ones."""
     return Sequence(id, [1000 * id + i for i in range(n_prompt)], max_tokens)
 
 
@@ -45,7 +46,7 @@ def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) ->
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:
-    """Of each part: which sequence, how many tokens, whether it gives a token."""
+    """For each chunk: the id of its sequence, the number of tokens, and whether a token is sampled."""
     return [(chunk.sequence.id, chunk.n_tokens, chunk.wants_output) for chunk in batch.chunks]
 
 

@@ -1,4 +1,4 @@
-"""Text completions on the wire: every member checked, and what the answers look like."""
+"""Text completions: the validation of each field, and the format of bodies and chunks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ HEAD = ResponseHead("cmpl-1", 7, "m", ((1,), (2,)))
 USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)
 
 
-def parse(options: ParseOptions = DEFAULT_OPTIONS, **members: Any):
-    return parse_completion(json.dumps(members).encode(), options)
+def parse(options: ParseOptions = DEFAULT_OPTIONS, **fields: Any):
+    return parse_completion(json.dumps(fields).encode(), options)
 
 
 def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
     return OutputToken(7, piece, logprob, tuple(TokenLogprob(8, other, value) for other, value in top))
 
 
-def writer(**members: Any) -> LogprobWriter:
-    return LogprobWriter(parse(prompt="a", **{"logprobs": 5, **members}))
+def writer(**fields: Any) -> LogprobWriter:
+    return LogprobWriter(parse(prompt="a", **{"logprobs": 5, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def writer(**members: Any) -> LogprobWriter:
         pytest.param(["a", [1]], ("a", (1,)), id="mixed"),
     ],
 )
-def test_prompt_has_many_forms(prompt: Any, prompts: Any):
+def test_prompt_is_text_or_tokens_or_a_list_of_both(prompt: Any, prompts: Any):
     assert parse(prompt=prompt).prompts == prompts
 
 
@@ -66,7 +66,7 @@ def test_fields_of_chat_are_read_too():
 
 
 @pytest.mark.parametrize(
-    ("members", "param"),
+    ("fields", "param"),
     [
         pytest.param({}, "prompt", id="no prompt"),
         pytest.param({"prompt": None}, "prompt", id="null prompt"),
@@ -77,37 +77,43 @@ def test_fields_of_chat_are_read_too():
         pytest.param({"prompt": [1, -1]}, "prompt[0]", id="negative token"),
         pytest.param({"prompt": [True]}, "prompt[0]", id="boolean"),
         pytest.param({"prompt": ["a"] * 129}, "prompt", id="many prompts"),
-        pytest.param({"prompt": ["a"] * 65, "n": 2}, "prompt", id="many answers"),
+        pytest.param({"prompt": ["a"] * 65, "n": 2}, "prompt", id="many completions"),
         pytest.param({"prompt": "a", "n": 0}, "n", id="n 0"),
         pytest.param({"prompt": "a", "n": 3, "best_of": 2}, "best_of", id="best_of below n"),
         pytest.param({"prompt": "a", "best_of": 2, "stream": True}, "best_of", id="best_of streamed"),
         pytest.param({"prompt": "a", "logprobs": True}, "logprobs", id="logprobs as in chat"),
         pytest.param({"prompt": "a", "logprobs": 99}, "logprobs", id="logprobs 99"),
-        pytest.param({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix", id="scores of a gap"),
         pytest.param(
-            {"prompt": "a", "logprobs": 0, "echo": True, "post_sampling_probs": True}, "echo", id="scores not drawn"
+            {"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix", id="log probabilities with a suffix"
+        ),
+        pytest.param(
+            {"prompt": "a", "logprobs": 0, "echo": True, "post_sampling_probs": True},
+            "echo",
+            id="probabilities of tokens that are not sampled",
         ),
         pytest.param({"prompt": "a", "echo": "yes"}, "echo", id="echo text"),
         pytest.param(
             {"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1},
             "truncate_prompt_tokens",
-            id="scores of a part",
+            id="log probabilities of a truncated prompt",
         ),
-        pytest.param({"prompt": [1], "suffix": "b"}, "suffix", id="suffix to tokens"),
+        pytest.param({"prompt": [1], "suffix": "b"}, "suffix", id="suffix of token ids"),
         pytest.param({"prompt": "a", "suffix": 4}, "suffix", id="suffix number"),
         pytest.param({"prompt": "a", "temperature": "hot"}, "temperature", id="temperature text"),
         pytest.param({"prompt": "a", "stream_options": 1}, "stream_options", id="stream_options"),
         pytest.param({"prompt": "a", "grammar": 5}, "grammar", id="grammar"),
         pytest.param({"prompt": "a", "max_tokens": -1}, "max_tokens", id="max_tokens -1"),
-        pytest.param({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens", id="some tokens of none"),
+        pytest.param({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens", id="min_tokens above max_tokens"),
         pytest.param({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", id="prompt_logprobs -1"),
-        pytest.param({"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", id="and stream"),
+        pytest.param(
+            {"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", id="prompt_logprobs in a stream"
+        ),
         pytest.param({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens", id="add_special_tokens"),
     ],
 )
-def test_wrong_fields_are_named(members: dict[str, Any], param: str):
+def test_wrong_fields_are_named(fields: dict[str, Any], param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse(**members)
+        parse(**fields)
     assert wrong.value.param == param
 
 
@@ -141,7 +147,7 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
     assert body["text_offset"] == [0, 1, 1]
 
 
-def test_of_tokens_with_one_text_the_likeliest_counts():
+def test_likeliest_of_tokens_with_equal_text_is_kept():
     top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
     body = writer().write([token(b"d", -4.0, top)])
     assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
@@ -170,9 +176,9 @@ def test_probabilities_after_sampling_have_names_of_their_own():
     }
 
 
-@pytest.mark.parametrize(("members", "top"), [({}, None), ({"n_probs": 3}, 3), ({"n_probs": 3, "logprobs": 0}, 0)])
-def test_number_of_likeliest_tokens_has_two_names(members: dict[str, Any], top: Any):
-    assert parse(prompt="a", **members).params.top_logprobs == top
+@pytest.mark.parametrize(("fields", "top"), [({}, None), ({"n_probs": 3}, 3), ({"n_probs": 3, "logprobs": 0}, 0)])
+def test_number_of_likeliest_tokens_has_two_names(fields: dict[str, Any], top: Any):
+    assert parse(prompt="a", **fields).params.top_logprobs == top
 
 
 def test_logprobs_added_in_pieces_are_those_added_at_once():
@@ -213,8 +219,8 @@ def test_likeliest_of_several_are_returned_in_their_order():
     ]
 
 
-def test_likeliest_is_that_of_the_highest_mean():
-    """A longer output is not less likely for its length."""
+def test_likeliest_completion_has_the_highest_mean():
+    """A long completion is not less likely because of its length."""
     whole = CompletionBody(HEAD, parse(prompt="a", best_of=2, n=1))
     for index, logprobs in enumerate(([-1.0], [-0.6, -0.6])):
         whole.add(index, ContentDelta(str(index)))

@@ -1,4 +1,4 @@
-"""Which file a model argument means, and which model a name means (K34)."""
+"""The file that a model argument names, and the model names that requests may use (K34)."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_name_of_a_file_that_is_not_utf_8_is_found_as_it_is_listed(folder):
         pytest.skip("this file system has no such names")
     model = model_file(str(path))
     assert model == ModelFile(path, "m?ller")
-    assert Catalog([model]).find(model.name.encode().decode()) == model
+    assert Catalog(model).find(model.name.encode().decode()) == model
 
 
 @pytest.mark.parametrize("argument", [None, "demo"])
@@ -58,7 +58,7 @@ def test_built_in_model(argument):
         pytest.param("none", "folder without a model", id="empty folder"),
     ],
 )
-def test_model_argument_that_names_none(folder, argument, message):
+def test_model_argument_without_a_model_file(folder, argument, message):
     with pytest.raises(ModelFileError, match=message):
         model_file(str(folder / argument))
 
@@ -86,50 +86,42 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
         ("some/model:Q4_K_M", "if it is the name of a model on a hub, download"),
     ],
 )
-def test_name_that_is_no_file_has_an_error_that_names_the_mistake(argument, message):
+def test_url_or_hub_name_has_an_error_with_advice(argument, message):
     with pytest.raises(ModelFileError, match=message):
         model_file(argument)
 
 
-def catalog(*names, **options):
-    return Catalog([ModelFile(DEMO_PATH, name) for name in names], **options)
+@pytest.mark.parametrize(
+    ("name", "requested"),
+    [
+        pytest.param("Tiny", "Tiny", id="exact"),
+        pytest.param("Tiny", " tINY ", id="any case"),
+        pytest.param("Tiny", "", id="blank"),
+        pytest.param("Tiny", None, id="none"),
+        pytest.param("llama", "Llama:8b", id="family with a tag"),
+        pytest.param("llama:8b", "llama:8b", id="tag"),
+    ],
+)
+def test_model_found_by_name(name, requested):
+    model = ModelFile(DEMO_PATH, name)
+    assert Catalog(model).find(requested) == model
 
 
 @pytest.mark.parametrize(
-    ("names", "requested", "found"),
+    ("name", "requested"),
     [
-        pytest.param(["Tiny"], "Tiny", "Tiny", id="exact"),
-        pytest.param(["Tiny"], " tINY ", "Tiny", id="any case"),
-        pytest.param(["tiny", "Tiny"], "Tiny", "Tiny", id="exact before any case"),
-        pytest.param(["Tiny"], "", "Tiny", id="blank means the only one"),
-        pytest.param(["Tiny"], None, "Tiny", id="nothing means the only one"),
-        pytest.param(["llama", "other"], "Llama:8b", "llama", id="family without the tag"),
-        pytest.param(["llama", "llama:8b"], "llama:8b", "llama:8b", id="tag"),
+        pytest.param("tiny", "other", id="unknown"),
+        pytest.param("llama:8b", "llama", id="family without the tag"),
+        pytest.param("llama:8b", "llama:70b", id="another tag"),
+        pytest.param("tiny", "ti", id="beginning"),
     ],
 )
-def test_model_found_by_name(names, requested, found):
-    assert catalog(*names).find(requested).name == found
+def test_model_not_found_names_the_served_one(name, requested):
+    message = f"there is no model '{requested}' here; on offer: '{name}'; started with --any-name"
+    with pytest.raises(ModelNotFound, match=message):
+        Catalog(ModelFile(DEMO_PATH, name)).find(requested)
 
 
-@pytest.mark.parametrize(
-    ("names", "requested"),
-    [
-        pytest.param(["tiny"], "other", id="unknown"),
-        pytest.param(["a", "b"], "", id="blank with several"),
-        pytest.param(["Tiny", "TINY"], "tiny", id="ambiguous case"),
-        pytest.param(["llama:8b", "llama:70b"], "llama", id="family of several"),
-        pytest.param(["tiny"], "ti", id="beginning"),
-    ],
-)
-def test_model_not_found_lists_what_there_is(names, requested):
-    with pytest.raises(ModelNotFound, match="on offer: ") as caught:
-        catalog(*names).find(requested)
-    assert caught.value.names == tuple(names)
-    assert ("--any-name" in str(caught.value)) == (len(names) == 1)
-    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
-
-
-def test_single_model_may_be_served_under_any_name():
-    assert catalog("tiny", any_name=True).find("gpt-4").name == "tiny"
-    with pytest.raises(ModelNotFound):
-        catalog("a", "b", any_name=True).find("gpt-4")
+def test_model_may_be_served_under_any_name():
+    model = ModelFile(DEMO_PATH, "tiny")
+    assert Catalog(model, any_name=True).find("gpt-4") == model

@@ -1,4 +1,4 @@
-"""Chat requests that are refused: every way in which JSON can be wrong, and the field that the error names."""
+"""Refused chat requests: invalid JSON, invalid values of each field, and the field that the error names."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
 
 
 @pytest.mark.parametrize(
-    ("members", "param"),
+    ("fields", "param"),
     [
         pytest.param({"model": 5}, "model", id="model"),
         pytest.param({"stream": "yes"}, "stream", id="stream"),
@@ -73,7 +73,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         pytest.param({"samplers": "k?"}, "samplers", id="unknown letter"),
         pytest.param({"samplers": "kk"}, "samplers", id="sampler twice"),
         pytest.param({"samplers": 5}, "samplers", id="samplers number"),
-        pytest.param({"samplers": ["infill"]}, "samplers", id="sampler that is not offered"),
+        pytest.param({"samplers": ["infill"]}, "samplers", id="unsupported sampler"),
         pytest.param({"adaptive_target": 2}, "adaptive_target", id="adaptive_target"),
         pytest.param({"adaptive_decay": 1}, "adaptive_decay", id="adaptive_decay"),
         pytest.param({"post_sampling_probs": 1}, "post_sampling_probs", id="post_sampling_probs"),
@@ -92,7 +92,9 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         pytest.param({"modalities": ["audio"]}, "modalities", id="audio"),
         pytest.param({"web_search_options": {}}, "web_search_options", id="web search"),
         pytest.param(
-            {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio", id="audio said before"
+            {"messages": [{"role": "assistant", "audio": {"id": "a"}}]},
+            "messages[0].audio",
+            id="audio of an earlier message",
         ),
         pytest.param({"allowed_token_ids": [5]}, "allowed_token_ids", id="vllm's allowed_token_ids"),
         pytest.param({"guided_choice": [""]}, "guided_choice", id="vllm's guided_choice"),
@@ -100,7 +102,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         pytest.param(
             {"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", id="structural tag"
         ),
-        pytest.param({"guided_regex": "a", "regex": "b"}, "guided_regex", id="two forms"),
+        pytest.param({"guided_regex": "a", "regex": "b"}, "guided_regex", id="two formats"),
         pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is not allowed"),
         pytest.param({"response_prefix": 5}, "response_prefix", id="response_prefix"),
         pytest.param({"echo": "yes"}, "echo", id="echo"),
@@ -109,20 +111,20 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         pytest.param(
             {"chat_template_kwargs": {"enable_thinking": "false"}},
             "chat_template_kwargs.enable_thinking",
-            id="text is no boolean for a template",
+            id="template variable: text instead of a boolean",
         ),
         pytest.param({"functions": [{}]}, "functions[0].name", id="function without name"),
         pytest.param({"functions": [{"name": "f"}], "function_call": 5}, "function_call", id="function_call"),
         pytest.param({"reasoning_format": "xml"}, "reasoning_format", id="reasoning_format"),
         pytest.param({"reasoning_budget_tokens": -2}, "reasoning_budget_tokens", id="reasoning budget"),
-        pytest.param({"thinking_budget": "5"}, "thinking_budget", id="the alias is named, of a budget"),
+        pytest.param({"thinking_budget": "5"}, "thinking_budget", id="alias of the reasoning budget"),
         pytest.param(
             {"chat_template_kwargs": {"thinking_budget": 0.5}},
             "chat_template_kwargs.thinking_budget",
             id="half a token",
         ),
-        pytest.param({"reasoning_budget_message": 5}, "reasoning_budget_message", id="last words"),
-        pytest.param({"reasoning_control": True}, "reasoning_control", id="no live end of thinking"),
+        pytest.param({"reasoning_budget_message": 5}, "reasoning_budget_message", id="reasoning_budget_message"),
+        pytest.param({"reasoning_control": True}, "reasoning_control", id="reasoning_control"),
         pytest.param({"sse_ping_interval": -2}, "sse_ping_interval", id="sse_ping_interval"),
         pytest.param({"request_id": 5}, "request_id", id="request_id"),
         pytest.param({"logit_bias": {"9" * 5000: 1}}, "logit_bias", id="logit_bias id of 5000 digits"),
@@ -180,8 +182,8 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         pytest.param({"json_schema": "x"}, "json_schema", id="json_schema text"),
         pytest.param({"grammar": 5}, "grammar", id="grammar"),
         pytest.param({"choice": ["a", ""]}, "choice", id="choice blank"),
-        pytest.param({"regex": "a", "choice": ["a"]}, "choice", id="two forms"),
-        pytest.param({"continue_final_message": True}, "continue_final_message", id="not yet: prefill"),
+        pytest.param({"regex": "a", "choice": ["a"]}, "choice", id="two formats"),
+        pytest.param({"continue_final_message": True}, "continue_final_message", id="no message to continue"),
         pytest.param({"messages": None}, "messages", id="messages null"),
         pytest.param({"messages": []}, "messages", id="g6-no messages"),
         pytest.param({"messages": "hi"}, "messages", id="messages text"),
@@ -224,9 +226,9 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         ),
     ],
 )
-def test_wrong_field_is_named(members, param):
+def test_wrong_field_is_named(fields, param):
     """T27, V9."""
-    assert refused(**members).param == param
+    assert refused(**fields).param == param
 
 
 def test_message_gives_both_numbers():

@@ -1,4 +1,4 @@
-"""The parser of chat requests: JSON becomes values, field by field; messages become those of templates."""
+"""The parser of chat requests: the value of each field, and the conversion of messages for templates."""
 
 import math
 
@@ -17,7 +17,7 @@ def test_smallest_request_has_only_the_message():
 
 
 @pytest.mark.parametrize(
-    ("members", "attribute", "value"),
+    ("fields", "attribute", "value"),
     [
         pytest.param({"model": "m"}, "model", "m", id="model"),
         pytest.param({"stream": True}, "stream", True, id="stream"),
@@ -26,7 +26,9 @@ def test_smallest_request_has_only_the_message():
         pytest.param({"max_tokens": 7}, "max_tokens", 7, id="max_tokens"),
         pytest.param({"max_tokens": 7.0}, "max_tokens", 7, id="whole float"),
         pytest.param({"max_completion_tokens": 7}, "max_tokens", 7, id="k41-alias"),
-        pytest.param({"max_tokens": 1, "max_completion_tokens": 7}, "max_tokens", 7, id="k41-newer name wins"),
+        pytest.param(
+            {"max_tokens": 1, "max_completion_tokens": 7}, "max_tokens", 7, id="k41-newer name takes precedence"
+        ),
         pytest.param({"temperature": 0}, "sampling", {"temperature": 0}, id="g3-explicit zero"),
         pytest.param({"top_k": 0, "top_p": 0, "min_p": 0}, "sampling", {"top_k": 0, "top_p": 0, "min_p": 0}, id="g3"),
         pytest.param({"top_k": -1}, "sampling", {"top_k": 0}, id="top_k -1 is off"),
@@ -58,13 +60,16 @@ def test_smallest_request_has_only_the_message():
         pytest.param({"min_tokens": 5}, "min_tokens", 5, id="min_tokens"),
         pytest.param({"prompt_logprobs": 0}, "prompt_logprobs", 0, id="v44-prompt_logprobs"),
         pytest.param({"truncate_prompt_tokens": 7}, "n_prompt_kept", 7, id="v9-truncate_prompt_tokens"),
-        pytest.param({"truncate_prompt_tokens": -1}, "n_prompt_kept", 0, id="v9-as many as the model holds"),
+        pytest.param({"truncate_prompt_tokens": -1}, "n_prompt_kept", 0, id="v9-the context size"),
         pytest.param({"ignore_eos": True}, "ignore_eos", True, id="ignore_eos"),
         pytest.param({"n_cmpl": 2}, "n", 2, id="n_cmpl"),
         pytest.param({"n_probs": 2}, "top_logprobs", 2, id="n_probs"),
         pytest.param({"n_probs": 0}, "top_logprobs", None, id="n_probs 0"),
         pytest.param(
-            {"typical_p": 0.5, "typical": 0.6}, "sampling", {"typical_p": 0.5}, id="the name wins over its alias"
+            {"typical_p": 0.5, "typical": 0.6},
+            "sampling",
+            {"typical_p": 0.5},
+            id="the name takes precedence over its alias",
         ),
         pytest.param({"samplers": "kt"}, "sampling", {"samplers": ("top_k", "temperature")}, id="samplers as letters"),
         pytest.param({"samplers": []}, "sampling", {"samplers": ()}, id="no samplers"),
@@ -91,7 +96,7 @@ def test_smallest_request_has_only_the_message():
             {"reasoning_effort": "none"},
             "template_vars",
             {"enable_thinking": False, "reasoning_effort": "none"},
-            id="no effort is no thinking",
+            id="effort none",
         ),
         pytest.param({"reasoning_format": "none"}, "splits_reasoning", False, id="reasoning_format"),
         pytest.param({"reasoning_format": "deepseek"}, "splits_reasoning", True, id="reasoning_format apart"),
@@ -101,7 +106,7 @@ def test_smallest_request_has_only_the_message():
         pytest.param({"t_max_predict_ms": 0}, "max_completion_s", None, id="no limit of time either"),
         pytest.param({"post_sampling_probs": False}, "post_sampling_probs", False, id="no post_sampling_probs"),
         pytest.param({"return_tokens": True}, "return_token_ids", True, id="return_tokens"),
-        pytest.param({"lora": [], "use_beam_search": False}, "n", 1, id="v50-asks for nothing"),
+        pytest.param({"lora": [], "use_beam_search": False}, "n", 1, id="v50-features that are off"),
         pytest.param({"logprobs": True}, "top_logprobs", 0, id="k26-logprobs alone"),
         pytest.param({"logprobs": True, "top_logprobs": 5}, "top_logprobs", 5, id="k26-top"),
         pytest.param({"logprobs": False, "top_logprobs": 0}, "top_logprobs", None, id="k26-off"),
@@ -120,7 +125,7 @@ def test_smallest_request_has_only_the_message():
             {"enable_thinking": False, "reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": True}},
             "template_vars",
             {"enable_thinking": False, "reasoning_effort": "low"},
-            id="own members win",
+            id="separate fields take precedence",
         ),
         pytest.param({"tools": [TOOL], "tool_choice": "required"}, "tool_choice", "required", id="t36-required"),
         pytest.param({"tools": [TOOL], "tool_choice": NAMED}, "tool_choice", "required", id="t36-named"),
@@ -137,12 +142,8 @@ def test_smallest_request_has_only_the_message():
             "required",
             id="allowed_tools of the other interface",
         ),
-        pytest.param(
-            {"response_format": {"type": "text"}}, "response_format", None, id="response_format that asks for nothing"
-        ),
-        pytest.param(
-            {"grammar": "", "regex": "", "choice": []}, "response_format", None, id="forms that ask for nothing"
-        ),
+        pytest.param({"response_format": {"type": "text"}}, "response_format", None, id="response_format text"),
+        pytest.param({"grammar": "", "regex": "", "choice": []}, "response_format", None, id="empty formats"),
         pytest.param(
             {"response_format": {"type": "json_object"}},
             "response_format",
@@ -165,13 +166,13 @@ def test_smallest_request_has_only_the_message():
             {"response_format": {"type": "json_schema", "schema": {}}},
             "response_format",
             ResponseFormat("json_schema", {}, "response_format.schema"),
-            id="json_schema beside its type",
+            id="json_schema without a wrapper",
         ),
         pytest.param(
             {"json_schema": {}},
             "response_format",
             ResponseFormat("json_schema", {}, "json_schema"),
-            id="json_schema member",
+            id="json_schema field",
         ),
         pytest.param({"grammar": "g"}, "response_format", ResponseFormat("grammar", "g", "grammar"), id="grammar"),
         pytest.param({"regex": "a+"}, "response_format", ResponseFormat("regex", "a+", "regex"), id="regex"),
@@ -203,14 +204,18 @@ def test_smallest_request_has_only_the_message():
         pytest.param({"thinking_budget_tokens": 5}, "reasoning_budget", 5, id="its alias"),
         pytest.param({"thinking_token_budget": 5}, "reasoning_budget", 5, id="vLLM's name of it"),
         pytest.param({"thinking_budget": 5, "reasoning_budget": 6}, "reasoning_budget", 6, id="the first of two"),
-        pytest.param({"chat_template_kwargs": {"thinking_budget": 7}}, "reasoning_budget", 7, id="to the template"),
-        pytest.param({"reasoning_budget_message": "Well."}, "reasoning_budget_message", "Well.", id="last words"),
-        pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown members"),
+        pytest.param(
+            {"chat_template_kwargs": {"thinking_budget": 7}}, "reasoning_budget", 7, id="as a template variable"
+        ),
+        pytest.param(
+            {"reasoning_budget_message": "Well."}, "reasoning_budget_message", "Well.", id="reasoning_budget_message"
+        ),
+        pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown fields"),
     ],
 )
-def test_field_is_read(members, attribute, value):
+def test_field_is_read(fields, attribute, value):
     """T25, T48, V9, G4, G8."""
-    request = parse(**members)
+    request = parse(**fields)
     assert getattr(request if hasattr(request, attribute) else request.params, attribute) == value
 
 
@@ -230,8 +235,9 @@ def test_null_is_absent(name):
         pytest.param(
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "user", "content": "ab"},
-            id="k25-parts joined with nothing between",
+            id="k25-parts joined without a separator",
         ),
+        pytest.param({"role": "user", "content": []}, {"role": "user", "content": ""}, id="no parts"),
         pytest.param(
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
             {"role": "assistant", "content": "no"},
@@ -245,7 +251,7 @@ def test_null_is_absent(name):
         pytest.param(
             {"role": "assistant", "content": "", "refusal": "no"},
             {"role": "assistant", "content": "no"},
-            id="refusal as our client sends it back",
+            id="refusal and empty content",
         ),
         pytest.param(
             {"role": "assistant", "content": "yes", "refusal": None},
@@ -266,12 +272,12 @@ def test_null_is_absent(name):
                 "role": "assistant",
                 "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
             },
-            id="k30-call of the older form",
+            id="k30-call in the older format",
         ),
         pytest.param(
             {"role": "function", "name": "f", "content": "5"},
             {"role": "tool", "name": "f", "content": "5"},
-            id="k30-result of the older form",
+            id="k30-result in the older format",
         ),
         pytest.param(
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},

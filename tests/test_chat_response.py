@@ -40,15 +40,15 @@ def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside="")
     return f'{START}{{"index":{i},"delta":{delta},"logprobs":{logprobs},{end}}}]{beside}}}'
 
 
-def stream_of(*events, options=DEFAULT_OPTIONS, **members):
+def stream_of(*events, options=DEFAULT_OPTIONS, **fields):
     """An encoder with the events of choice 0; an event may be a pair with its index."""
-    stream = ChatStream(HEAD, parse(options=options, **members), lambda: USAGE)
+    stream = ChatStream(HEAD, parse(options=options, **fields), lambda: USAGE)
     add_all(stream, events)
     return stream
 
 
-def body_of(*events, options=DEFAULT_OPTIONS, **members):
-    whole = ChatBody(HEAD, parse(options=options, **members))
+def body_of(*events, options=DEFAULT_OPTIONS, **fields):
+    whole = ChatBody(HEAD, parse(options=options, **fields))
     add_all(whole, events)
     return whole.body(USAGE)
 
@@ -129,8 +129,8 @@ def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
         "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
     }
     events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
-    members = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
-    other, finish = (json.loads(text)["choices"][0] for text in stream_of(*events, **members).take()[2:])
+    fields = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
+    other, finish = (json.loads(text)["choices"][0] for text in stream_of(*events, **fields).take()[2:])
     assert other["logprobs"] is None
     assert finish == {
         "index": 0,
@@ -140,7 +140,7 @@ def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
         "finish_reason": "stop",
         "stop_reason": 5,
     }
-    body = body_of(*events, **members)
+    body = body_of(*events, **fields)
     assert body["choices"][0]["logprobs"] == {"content": [entry, entry]}
     assert (body["prompt_token_ids"], body["choices"][0]["token_ids"]) == ((5, 6), [5, 5])
     without = body_of(*events, n=2)["choices"][0]

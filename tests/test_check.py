@@ -37,7 +37,7 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     choice = report["choice"]
     assert (choice["n_ctx"], choice["parallel"]) == (1024, 2)
     assert choice["kv_cache_tokens"] in (2 * 1024, 3 * 1024)  # Shared by all, or of their own for each and one more.
-    assert choice["n_ctx_reason"] == "as --ctx says"
+    assert choice["n_ctx_reason"] == "set by --ctx"
     assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
 
 
@@ -58,7 +58,7 @@ def test_report_as_text_ends_with_the_result():
         "speed ",
     )
     assert all(any(line.startswith(name) for line in lines) for name in names)
-    assert "context  4096 tokens for each request: what the model was trained for" in lines
+    assert "context  4096 tokens for each request: the context size of the model" in lines
 
 
 def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Text completions between the wire and the engine, on a fake model: choices, gaps, ends."""
+"""Text completions on a fake model: choices, fill-in-the-middle, and the end of a run."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def endless_engine() -> Iterator[Engine]:
         yield engine
 
 
-def requested(**members: Any) -> CompletionRequest:
-    return parse_completion(json.dumps(members).encode())
+def requested(**fields: Any) -> CompletionRequest:
+    return parse_completion(json.dumps(fields).encode())
 
 
-def complete(engine: Engine, **members: Any) -> GenerationRun:
-    return start(Model("fake", engine), requested(**members), prepare_text, "cmpl-")
+def complete(engine: Engine, **fields: Any) -> GenerationRun:
+    return start(Model("fake", engine), requested(**fields), prepare_text, "cmpl-")
 
 
-def body(engine: Engine, **members: Any) -> Any:
+def body(engine: Engine, **fields: Any) -> Any:
     """The body of the response."""
-    with complete(engine, **members) as run:
-        whole = CompletionBody(run.head, requested(**members))
+    with complete(engine, **fields) as run:
+        whole = CompletionBody(run.head, requested(**fields))
         for index, event in events(run):
             whole.add(index, event)
         return whole.body(run.usage())
@@ -61,14 +61,14 @@ def events(run: GenerationRun) -> Iterator[tuple[int, OutputEvent]]:
         yield from run.take()
 
 
-def texts(engine: Engine, **members: Any) -> list[str]:
-    return [choice["text"] for choice in body(engine, **members)["choices"]]
+def texts(engine: Engine, **fields: Any) -> list[str]:
+    return [choice["text"] for choice in body(engine, **fields)["choices"]]
 
 
-def streamed(engine: Engine, **members: Any) -> list[Any]:
+def streamed(engine: Engine, **fields: Any) -> list[Any]:
     """The choices of the chunks of a stream."""
-    with complete(engine, stream=True, **members) as run:
-        stream = INTERFACE.stream(run.head, requested(stream=True, **members), run.usage)
+    with complete(engine, stream=True, **fields) as run:
+        stream = INTERFACE.stream(run.head, requested(stream=True, **fields), run.usage)
         chunks = []
         while run.is_running:
             for index, event in run.take():
@@ -79,7 +79,7 @@ def streamed(engine: Engine, **members: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("members", "expected"),
+    ("fields", "expected"),
     [
         pytest.param({"prompt": "abc"}, ["abc"], id="text"),
         pytest.param({"prompt": [104, 105]}, ["hi"], id="tokens"),
@@ -88,23 +88,23 @@ def streamed(engine: Engine, **members: Any) -> list[Any]:
         pytest.param({"prompt": "abcdef", "stop": "d"}, ["abc"], id="stop"),
         pytest.param({"prompt": "abcdef", "max_tokens": 2}, ["ab"], id="length"),
         pytest.param({"prompt": "ab", "best_of": 3, "n": 2}, ["ab", "ab"], id="best of"),
-        pytest.param({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef"), id="more than there are slots"),
+        pytest.param({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef"), id="more than the slots"),
     ],
 )
-def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected: list[str]):
-    assert texts(engine, **members) == expected
+def test_choices_are_in_order(engine: Engine, fields: dict[str, Any], expected: list[str]):
+    assert texts(engine, **fields) == expected
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_prompt_is_scored_without_a_completion(engine: Engine, stream: bool):
-    """As evaluation harnesses ask: a log probability for each token of the prompt, and no output."""
-    members = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
-    found = streamed(engine, **members) if stream else body(engine, **members)["choices"]
+    """As requested by evaluation harnesses: a log probability for each token of the prompt, and no output."""
+    fields = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
+    found = streamed(engine, **fields) if stream else body(engine, **fields)["choices"]
     assert sorted(choice["text"] for choice in found if choice["text"]) == ["ab", "cde"]
     assert [choice["finish_reason"] for choice in found if choice["finish_reason"]] == ["length"] * 2
     scores = [choice["logprobs"]["token_logprobs"] for choice in found if choice["logprobs"]]
     assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
-    usage = body(engine, **members)["usage"]
+    usage = body(engine, **fields)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 0)
 
 
@@ -114,35 +114,35 @@ def test_prompt_without_options_is_only_computed(engine: Engine):
 
 
 @pytest.mark.parametrize(
-    ("members", "names"),
+    ("fields", "names"),
     [
-        pytest.param({}, ["a", "b", "c", ""], id="the model's end"),
+        pytest.param({}, ["a", "b", "c", ""], id="EOG"),
         pytest.param({"stop_token_ids": [98]}, ["a", ""], id="a stop token"),
         pytest.param({"max_tokens": 2}, ["a", "b"], id="the limit"),
         pytest.param({"stop": "b"}, ["a", "b"], id="a stop text"),
         pytest.param({"echo": True, "max_tokens": 1}, ["a", "b", "c", "a"], id="echo"),
     ],
 )
-def test_every_token_that_counts_has_its_log_probability(engine: Engine, members: dict[str, Any], names: list[str]):
-    """The one that ended the output too: clients that score with `max_tokens: 1` leave out the last one."""
-    members = {"prompt": "abc", "logprobs": 0, **members}
-    whole, chunks = body(engine, **members), streamed(engine, **members)
+def test_every_counted_token_has_a_log_probability(engine: Engine, fields: dict[str, Any], names: list[str]):
+    """The token that ended the output has one, too: clients that score with `max_tokens: 1` drop the last one."""
+    fields = {"prompt": "abc", "logprobs": 0, **fields}
+    whole, chunks = body(engine, **fields), streamed(engine, **fields)
     for found in (whole["choices"], chunks):
         assert [name for choice in found if choice["logprobs"] for name in choice["logprobs"]["tokens"]] == names
-    assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in members else 0)
-    assert (chunks[-1]["text"], chunks[-1]["logprobs"]) == ("", None)  # the end is a chunk of its own
+    assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in fields else 0)
+    assert (chunks[-1]["text"], chunks[-1]["logprobs"]) == ("", None)  # The end is a separate chunk.
 
 
 def test_v48_tokens_are_spelled_as_ids(engine: Engine):
-    members = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
-    (choice,) = body(engine, **members)["choices"]
+    fields = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
+    (choice,) = body(engine, **fields)["choices"]
     assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98", "token_id:97"]
     assert choice["logprobs"]["top_logprobs"][1] == {"token_id:98": -0.5, "token_id:0": -1.5}
     assert choice["text"] == "aba"
 
 
 def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
-    """With the echo's own beside them, which are fewer."""
+    """Also with `echo` and a smaller `logprobs`."""
     choices = body(engine, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2)["choices"]
     b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
     other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
@@ -152,7 +152,7 @@ def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
 
 
 class BeginningBackend(FakeBackend):
-    """A vocabulary that begins texts with a token of its own, and with a space that is not in them."""
+    """A vocabulary that adds BOS and a space before a text."""
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -160,15 +160,15 @@ class BeginningBackend(FakeBackend):
         return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
 
 
-def test_begin_token_may_be_left_out():
+def test_bos_may_be_left_out():
     with Engine(BeginningBackend(endless)).start() as engine:
-        for members, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
-            found = body(engine, prompt="a", echo=True, logprobs=0, max_tokens=0, **members)
+        for fields, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
+            found = body(engine, prompt="a", echo=True, logprobs=0, max_tokens=0, **fields)
             assert found["usage"]["prompt_tokens"] == n_prompt
             assert found["choices"][0]["logprobs"]["tokens"] == ["", "a"]
 
 
-def test_echo_has_neither_the_begin_token_nor_its_space():
+def test_echo_has_neither_bos_nor_its_space():
     with Engine(BeginningBackend(endless)).start() as engine:
         for prompt, text, first in (("h", "h", -0.5), ([1, 104], "\x01h", None)):
             (choice,) = body(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2)["choices"]
@@ -177,7 +177,7 @@ def test_echo_has_neither_the_begin_token_nor_its_space():
             assert choice["logprobs"]["token_logprobs"] == [first, *[-0.5] * 3]
 
 
-def test_gap_is_filled_between_its_texts():
+def test_suffix_makes_a_fim_prompt():
     backend = FakeBackend(echo)
     backend.facts = dataclasses.replace(backend.facts, fim_tokens=(1, 2, 3))
     with Engine(backend).start() as engine:
@@ -185,20 +185,20 @@ def test_gap_is_filled_between_its_texts():
 
 
 @pytest.mark.parametrize(
-    ("members", "error", "param"),
+    ("fields", "error", "param"),
     [
         pytest.param({"prompt": ""}, BadRequest, "prompt", id="empty"),
         pytest.param({"prompt": ["a", ""]}, BadRequest, "prompt[1]", id="one empty"),
         pytest.param({"prompt": [999]}, BadRequest, "prompt", id="unknown token"),
-        pytest.param({"prompt": "a", "suffix": "b"}, BadRequest, "suffix", id="no tokens for a gap"),
+        pytest.param({"prompt": "a", "suffix": "b"}, BadRequest, "suffix", id="model without FIM tokens"),
         pytest.param({"prompt": "a" * 300}, ContextLengthExceeded, "prompt", id="too long"),
         pytest.param({"prompt": "a", "stop_token_ids": [999]}, BadRequest, "stop_token_ids", id="stop token"),
-        pytest.param({"prompt": "a", "n": 100}, BadRequest, "n", id="more than may ever wait"),
+        pytest.param({"prompt": "a", "n": 100}, BadRequest, "n", id="more than the queue"),
     ],
 )
-def test_request_that_cannot_run_is_refused(engine: Engine, members: Any, error: type[Exception], param: Any):
+def test_request_that_cannot_run_is_refused(engine: Engine, fields: Any, error: type[Exception], param: Any):
     with pytest.raises(error) as wrong:
-        complete(engine, **members)
+        complete(engine, **fields)
     assert wrong.value.param == param  # type: ignore[attr-defined]
     assert texts(engine, prompt="ab") == ["ab"]
 
@@ -210,10 +210,10 @@ def test_each_prompt_is_reported_once_and_choices_are_scored(engine: Engine):
     assert [sequence.params.top_logprobs for sequence in sequences] == [0, 0]
 
 
-def test_prompt_that_does_not_fit_leaves_nothing_of_those_before_it(endless_engine: Engine):
+def test_too_long_prompt_cancels_the_prompts_before_it(endless_engine: Engine):
     with pytest.raises(ContextLengthExceeded):
         complete(endless_engine, prompt=["a", "b" * 200_000])
-    # What had been submitted has been cancelled: the engine hears of it before this.
+    # The submitted sequences were cancelled. The engine processes the cancellation before the posted call.
     heard = threading.Event()
     endless_engine.post(heard.set)
     assert heard.wait(DEADLINE_S)
@@ -226,7 +226,7 @@ def test_usage_counts_each_prompt_once(engine: Engine):
         assert list(events(run))
         usage = run.usage()
     assert usage.n_prompt == 5
-    assert usage.n_completion == (4 + 3) * 2  # with the tokens that end them
+    assert usage.n_completion == (4 + 3) * 2  # including the tokens that end them
     assert run.summary.endswith(", 4 stop")
 
 
@@ -247,7 +247,7 @@ def test_cancel_and_stop_end_a_run_differently(endless_engine: Engine):
                 list(events(run))
 
 
-def test_leaving_ends_what_runs(endless_engine: Engine):
+def test_exit_cancels_the_sequences(endless_engine: Engine):
     with complete(endless_engine, prompt="a", n=2) as run:
         assert run.take()
     wait_for(lambda: endless_engine.stats().n_running == 0)
@@ -262,7 +262,7 @@ class Stopped:
         self.n += 1
 
 
-def test_request_is_stopped_while_it_lasts_and_as_it_begins():
+def test_stop_ends_requests_in_flight_and_later_ones():
     in_flight, first, over, late = InFlight(), Stopped(), Stopped(), Stopped()
     with in_flight.during(over):
         pass
@@ -281,11 +281,11 @@ def test_histogram_counts_up_to_each_bound():
     assert (values.counts, values.n, values.total) == ((2, 3), 4, 12.0)
 
 
-# --- on the server ---
+# --- The server ---
 
 
-def completion_request(**members: Any) -> bytes:
-    return raw_request(json.dumps(members).encode(), path="/v1/completions")
+def completion_request(**fields: Any) -> bytes:
+    return raw_request(json.dumps(fields).encode(), path="/v1/completions")
 
 
 @pytest.mark.parametrize("broken", [EngineError("it broke"), RuntimeError("a bug")], ids=["engine", "bug"])
@@ -303,26 +303,26 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw
         assert (b"a bug" in raw, b"Traceback" in raw) == (False, False)
-        # The stream ended in order, so the connection goes on.
+        # The stream ended properly, so the connection is still usable.
         sock.sendall(raw_request(b"", path="/health", method="GET"))
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def chunks_of(running: Serving, **members: Any) -> list[Any]:
+def chunks_of(running: Serving, **fields: Any) -> list[Any]:
     with running.connect() as sock:
-        sock.sendall(completion_request(stream=True, **members))
+        sock.sendall(completion_request(stream=True, **fields))
         raw = read_until(sock, b"0\r\n\r\n")
     return payloads(dechunked(raw.partition(b"\r\n\r\n")[2]))
 
 
 def test_stream_reports_the_prefill_progress_of_each_prompt():
-    """As in chat: in the order of reading, before the prompt's first text, echoed or not (K31)."""
+    """As in chat: in order, and before the first text of the prompt's choices, with or without `echo` (K31)."""
     with serving(n_ctx=2000, n_cells=8000, n_batch=64) as running:
         chunks = chunks_of(running, prompt=["a" * 200, "b" * 150], n=2, return_progress=True, echo=True, max_tokens=2)
     for index, n_prompt in ((0, 200), (2, 150)):
         own = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
         n_done = [chunk["prompt_progress"]["processed"] for chunk in own if "prompt_progress" in chunk]
-        assert n_done[-1] == n_prompt  # of several that came at once only the newest is told
+        assert n_done[-1] == n_prompt  # Of several reports at once, only the newest is sent.
         assert n_done == sorted(n_done)
         assert all("prompt_progress" in chunk for chunk in own[: len(n_done)])
         assert "".join(chunk["choices"][0]["text"] for chunk in own[: len(n_done)]) == ""

@@ -1,4 +1,4 @@
-"""Where a grammar begins to bind, at every cut of the text before it."""
+"""The trigger of a lazy grammar, with the text divided into pieces in every way."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from localchat.engine.constraint import TriggerWatch
 
 
 def found(triggers: tuple[str, ...], pieces: list[bytes]) -> bytes | None:
-    """What the watch says first, with all that comes later added."""
+    """The text from the trigger on; None if there is no trigger."""
     watch = TriggerWatch(triggers)
     for i, piece in enumerate(pieces):
-        said = watch.feed(piece)
-        if said is not None:
-            return said + b"".join(pieces[i + 1 :])
+        start = watch.feed(piece)
+        if start is not None:
+            return start + b"".join(pieces[i + 1 :])
     return None
 
 

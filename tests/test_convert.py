@@ -1,4 +1,4 @@
-"""llama-stack's conversions of values: one test for each row of the contract."""
+"""Conversion of values to and from llama-stack's types: a test for each row of docs/contract.md."""
 
 from __future__ import annotations
 
@@ -34,11 +34,6 @@ from localchat.events import Choice, ToolCall
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 TAG = "<|python_tag|>"
-
-
-def chunk(finish: Any = None, logprobs: Any = None, **delta: Any) -> Any:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, **({"logprobs": logprobs} if logprobs else {})}
-    return {"id": "1", "choices": [choice]}
 
 
 # K7 and sampling

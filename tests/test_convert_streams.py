@@ -1,4 +1,4 @@
-"""llama-stack's view of streams: one test for each row of the contract, however the text is cut."""
+"""Conversion of streams to llama-stack's events: a test for each row of docs/contract.md."""
 
 from __future__ import annotations
 

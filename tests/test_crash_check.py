@@ -1,4 +1,4 @@
-"""Model files that are tried in a child process first, since llama.cpp ends the process at some of them."""
+"""Model files that are loaded in a child process first, since llama.cpp aborts the process at some of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CRASHES = "import os, sys; print('GGML_ASSERT(n > 0) failed', file=sys.stderr, f
 
 
 def replace_children(monkeypatch: pytest.MonkeyPatch, program: str) -> list[str]:
-    """Run a program in place of each child from now on; the files for which children are started."""
+    """Replace the program of child processes. Returns the list of files for which they are started."""
     started: list[str] = []
 
     def counting(path: str, options: LoadOptions) -> list[str]:
@@ -53,7 +53,7 @@ def replace_children(monkeypatch: pytest.MonkeyPatch, program: str) -> list[str]
 
 
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
-    """The log of a service has the cause, and a script gets the status."""
+
     path = tmp_path / "hostile.gguf"
     write_changed(path, "llama.block_count", 7_000_000)
     program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]
@@ -77,7 +77,7 @@ def test_file_that_aborts_is_tried_at_each_start(monkeypatch: pytest.MonkeyPatch
 
 
 def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """And again when its content or its time has changed."""
+    """It is tried again if its content or its time has changed."""
     path = tmp_path / "good.gguf"
     shutil.copy2(DEMO, path)
     started = replace_children(monkeypatch, LOADS)
@@ -103,7 +103,7 @@ def test_file_that_fails_without_a_crash_passes_each_check(monkeypatch: pytest.M
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a FIFO")
 def test_child_ends_with_its_parent(tmp_path: Path):
-    """The server may be killed while the child waits for a slow disk: here for ever."""
+    """The server may be killed while the child waits for a slow disk, here a FIFO."""
     fifo = tmp_path / "slow.gguf"
     os.mkfifo(fifo)
     child = (

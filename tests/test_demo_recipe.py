@@ -354,24 +354,24 @@ WEATHER = {
 
 @pytest.mark.parametrize("kind", ["LlamaRunner", "ServedRunner"])
 def test_evaluation_reads_calls_and_reasoning_as_the_model_writes_them(kind):
-    """Whether llama.cpp itself runs the model or our server does."""
+    """Both when llama.cpp alone runs the model and when localchat's server does."""
     pytest.importorskip("llama_cpp")
     from tools.train_demo import llama_runner, served_runner
-    from tools.train_demo.cases import parse_calls, without_thought
-    from tools.train_demo.llama_runner import Question
+    from tools.train_demo.cases import parse_calls, without_reasoning
+    from tools.train_demo.llama_runner import Request
 
     runner_of = {"LlamaRunner": llama_runner.LlamaRunner, "ServedRunner": served_runner.ServedRunner}
     settings = {"max_tokens": 100, "temperature": 0.0, "seed": 1}
     with runner_of[kind](DEMO) as runner:
-        asked = [user("What is the weather in Paris?")]
-        prompt, first = runner.answer(Question(asked, [WEATHER], None), **settings)
+        messages = [user("What is the weather in Paris?")]
+        prompt, first = runner.generate(Request(messages, [WEATHER], None), **settings)
         assert "get_weather" in prompt
         assert parse_calls(first.text) == [("get_weather", {"city": "Paris"})]
         assert first.stopped
-        asked += [calling([("get_weather", {"city": "Paris"})], ""), tool_result('{"temperature": 21}')]
-        _, second = runner.answer(Question(asked, [WEATHER], None), **settings)
+        messages += [calling([("get_weather", {"city": "Paris"})], ""), tool_result('{"temperature": 21}')]
+        _, second = runner.generate(Request(messages, [WEATHER], None), **settings)
         assert "21" in second.text
-        _, thought = runner.answer(Question([user("Hello!")], None, True), **settings)
-        assert thought.text.count("</think>") == 1
-        assert not thought.text.startswith("<think>")
-        assert without_thought(thought.text) not in ("", thought.text)
+        _, reasoning = runner.generate(Request([user("Hello!")], None, True), **settings)
+        assert reasoning.text.count("</think>") == 1
+        assert not reasoning.text.startswith("<think>")
+        assert without_reasoning(reasoning.text) not in ("", reasoning.text)

@@ -8,7 +8,7 @@ import pytest
 from localchat.dialects import DIALECTS, detect
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallStart
 
-from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_THINKING, calls_of, text_of
+from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of
 from .test_output import N_CUTS, parse, parse_every_way
 
 
@@ -21,7 +21,7 @@ def test_golden_output(name):
     events = parse_every_way(ALL[name], DIALECTS[name], tools=TOOLS)
     assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
     assert text_of(events, ContentDelta) == "Sure."
-    assert text_of(events, ReasoningDelta) == ("" if name in WITHOUT_THINKING else "hm")
+    assert text_of(events, ReasoningDelta) == ("" if name in WITHOUT_REASONING else "hm")
     ids = [event.id for event in events if isinstance(event, ToolCallStart)]
     assert ids == OWN_IDS.get(name, ["id0", "id1"])
 

@@ -1,4 +1,4 @@
-"""Prefixes that outlive the engine: on a fake backend by hand and by thread, then on the real one."""
+"""The disk cache: prefixes after a restart, on a fake backend and then on llama.cpp."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ from .serving import wait_for
 SYSTEM = "a system prompt of some length, which all of them begin with; "
 
 
-def files_in(folder: Path) -> StateFiles:
-    return StateFiles(folder, "fake", 1 << 20)
+def files_in(folder: Path, *, can_truncate: bool = True) -> StateFiles:
+    return StateFiles(folder, "fake", 1 << 20, can_truncate=can_truncate)
 
 
 @contextmanager
-def keeping_engine(folder: Path, backend: FakeBackend | None = None) -> Iterator[Engine]:
-    """A running engine; at its end all is saved."""
+def engine_on(folder: Path, backend: FakeBackend | None = None) -> Iterator[Engine]:
+    """A running engine with a disk cache. At its end it saves all prefixes."""
     backend = backend or FakeBackend()
-    with Engine(backend, state_files=files_in(folder)).start() as engine:
+    files = files_in(folder, can_truncate=backend.limits.can_truncate)
+    with Engine(backend, state_files=files).start() as engine:
         yield engine
     assert backend.n_samplers == 0
 
@@ -56,34 +57,34 @@ def complete(engine: Engine, text: str, **options: Any) -> tuple[str, Finish]:
 
 
 def save(folder: Path, text: str = SYSTEM, backend: FakeBackend | None = None, **options: Any) -> None:
-    """Completes one prompt, whose prefix the folder then has."""
-    with keeping_engine(folder, backend) as engine:
+    """Completes one prompt and saves its prefix in the folder."""
+    with engine_on(folder, backend) as engine:
         complete(engine, text, **options)
 
 
-def test_prefix_is_known_after_a_restart(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
+def test_prefix_is_cached_after_a_restart(tmp_path: Path):
+    with engine_on(tmp_path) as engine:
         assert complete(engine, SYSTEM + "one")[1].usage.n_cached == 0
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         text, finish = complete(engine, SYSTEM + "two")
         assert (text, finish.usage.n_cached) == (SYSTEM + "two", len(SYSTEM))
-        # The first one's own part was there, too; only the last token is computed for its logits.
+        # The saved prefix has all of the first prompt; only the last token is computed for its logits.
         assert complete(engine, SYSTEM + "one")[1].usage.n_cached == len(SYSTEM + "one") - 1
 
 
 def test_conversation_goes_on_after_a_restart(tmp_path: Path):
     text = SYSTEM
     for _ in range(3):
-        with keeping_engine(tmp_path, FakeBackend(endless, n_ctx=1000)) as engine:
-            said, finish = complete(engine, text, max_tokens=20)
+        with engine_on(tmp_path, FakeBackend(endless, n_ctx=1000)) as engine:
+            output, finish = complete(engine, text, max_tokens=20)
             assert finish.usage.n_cached in (0, len(text) - 1 - len("next"))
-            text += said + "next"
-    assert len(list(tmp_path.iterdir())) == 1  # the last one stands for those before
+            text += output + "next"
+    assert len(list(tmp_path.iterdir())) == 1  # The last prefix replaces those before it.
 
 
 def test_idle_engine_saves_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.01)
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         for text in ("one", "two", "three"):
             complete(engine, f"{text} {SYSTEM}")
         wait_for(lambda: len(list(tmp_path.glob("*.state"))) == 3)
@@ -93,7 +94,7 @@ def test_idle_engine_saves_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.0)
     backend = FakeBackend(endless, n_ctx=1000, n_cells=4000)
-    with keeping_engine(tmp_path, backend) as engine:
+    with engine_on(tmp_path, backend) as engine:
         running = submit(engine, request("x" * 40, max_tokens=900))
         next(running)
         complete(engine, SYSTEM + "one", max_tokens=5)
@@ -103,41 +104,41 @@ def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         running.cancel()
 
 
-def test_short_prefixes_are_not_worth_a_file(tmp_path: Path):
+def test_short_prefixes_are_not_saved(tmp_path: Path):
     save(tmp_path, "short")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_saved_is_not_saved_again(tmp_path: Path):
+def test_saved_prefix_is_not_saved_again(tmp_path: Path):
     save(tmp_path)
     (path,) = tmp_path.iterdir()
     before = path.stat().st_ino
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         text, finish = complete(engine, SYSTEM, max_tokens=1)
         assert (text, finish.usage.n_cached) == (SYSTEM[0], len(SYSTEM) - 1)
     assert [path.stat().st_ino for path in tmp_path.iterdir()] == [before]
 
 
-def test_what_is_in_the_memory_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_prefix_in_the_kv_cache_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save(tmp_path)
     n_reads = []
     monkeypatch.setattr(StateFiles, "read", lambda self, prefix: n_reads.append(1))
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         complete(engine, SYSTEM)
         complete(engine, SYSTEM)
     assert n_reads == [1]
 
 
-def test_prompt_that_is_scored_fetches_nothing(tmp_path: Path):
+def test_scored_prompt_loads_nothing(tmp_path: Path):
     save(tmp_path)
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         assert complete(engine, SYSTEM, prompt_logprobs=0)[1].usage.n_cached == 0
 
 
-def test_requests_that_come_together_fetch_once(tmp_path: Path):
+def test_concurrent_requests_read_a_file_once(tmp_path: Path):
     save(tmp_path)
     backend = FakeBackend(n_parallel=8)
-    with keeping_engine(tmp_path, backend) as engine:
+    with engine_on(tmp_path, backend) as engine:
         generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
         ends = [read(generation)[1] for generation in generations]
         assert [end.usage.n_cached for end in ends] == [len(SYSTEM)] * 8
@@ -145,10 +146,10 @@ def test_requests_that_come_together_fetch_once(tmp_path: Path):
 
 
 class SlowFiles(StateFiles):
-    """Reads when the test says so."""
+    """Reads a file when the test opens the gate."""
 
     def __init__(self, folder: Path):
-        super().__init__(folder, "fake", 1 << 20)
+        super().__init__(folder, "fake", 1 << 20, can_truncate=True)
         self.gate = threading.Semaphore(0)
 
     def read(self, prefix: Any) -> Any:
@@ -167,7 +168,7 @@ def test_other_requests_do_not_wait_for_a_prefix_being_loaded(tmp_path: Path):
         assert read(fetching)[1].usage.n_cached == len(SYSTEM) - 1
 
 
-def test_cancel_while_fetching(tmp_path: Path):
+def test_cancel_while_a_prefix_is_loaded(tmp_path: Path):
     save(tmp_path)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
@@ -179,7 +180,7 @@ def test_cancel_while_fetching(tmp_path: Path):
         assert complete(engine, "hello")[0] == "hello"
 
 
-def test_close_while_fetching_ends_the_request(tmp_path: Path):
+def test_close_while_a_prefix_is_loaded_ends_the_request(tmp_path: Path):
     save(tmp_path)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
@@ -189,36 +190,36 @@ def test_close_while_fetching_ends_the_request(tmp_path: Path):
         list(generation)
 
 
-def test_damaged_file_costs_the_prefix_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_prefix_of_a_damaged_file_is_computed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     save(tmp_path)
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     content[-50] ^= 1
     path.write_bytes(content)
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         text, finish = complete(engine, SYSTEM)
         assert (text, finish.usage.n_cached) == (SYSTEM, 0)
     assert len([message for message in caplog.messages if "ignored" in message]) == 1
 
 
-def test_state_that_the_backend_refuses_costs_the_prefix_and_nothing_else(tmp_path: Path):
+def test_prefix_whose_state_the_backend_refuses_is_computed(tmp_path: Path):
     class Refusing(FakeBackend):
         def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
             return False
 
     save(tmp_path)
-    with keeping_engine(tmp_path, Refusing()) as engine:
+    with engine_on(tmp_path, Refusing()) as engine:
         text, finish = complete(engine, SYSTEM)
         assert (text, finish.usage.n_cached) == (SYSTEM, 0)
 
 
-def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_state_that_the_backend_cannot_copy_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Refusing(FakeBackend):
         def read_state(self, slot: int) -> bytes:
             raise EngineError("no state")
 
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.0)
-    with keeping_engine(tmp_path, Refusing()) as engine:
+    with engine_on(tmp_path, Refusing()) as engine:
         for _ in range(2):
             assert complete(engine, SYSTEM)[0] == SYSTEM
             wait_for(lambda: engine._cache.save_wait_s is None)
@@ -227,16 +228,16 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
 
 
 def test_prefix_of_a_state_larger_than_the_cache_is_computed(tmp_path: Path):
-    """The saved one is longer than the memory; what is asked for is not."""
+    """The saved prefix is longer than the KV cache; the prompt is not."""
     save(tmp_path, SYSTEM * 8, FakeBackend(n_ctx=1000, n_cells=4000))
-    with keeping_engine(tmp_path, FakeBackend(n_ctx=200, n_cells=300)) as engine:
+    with engine_on(tmp_path, FakeBackend(n_ctx=200, n_cells=300)) as engine:
         assert complete(engine, SYSTEM)[0] == SYSTEM
 
 
 def test_loaded_prefix_takes_cells_of_idle_prefixes_and_not_of_running_sequences(tmp_path: Path):
     save(tmp_path, max_tokens=1)
     backend = FakeBackend(endless, n_ctx=200, n_cells=200)
-    with keeping_engine(tmp_path, backend) as engine:
+    with engine_on(tmp_path, backend) as engine:
         for i in range(3):
             complete(engine, f"{i}" * 50, max_tokens=2)
         running = submit(engine, request("y" * 60, max_tokens=60))
@@ -246,25 +247,24 @@ def test_loaded_prefix_takes_cells_of_idle_prefixes_and_not_of_running_sequences
         assert len(first.text + read(running)[0]) == 60
 
 
-def test_memory_that_cannot_be_cut_takes_only_what_is_whole(tmp_path: Path):
-    """Of a longer prefix nothing can be used there."""
+def test_only_whole_saved_prefixes_are_used_where_slots_cannot_be_truncated(tmp_path: Path):
     save(tmp_path, SYSTEM + "one", FakeBackend(can_truncate=False), max_tokens=2)
-    with keeping_engine(tmp_path, FakeBackend(can_truncate=False)) as engine:
+    with engine_on(tmp_path, FakeBackend(can_truncate=False)) as engine:
         text, finish = complete(engine, SYSTEM + "two")
         assert (text, finish.usage.n_cached) == (SYSTEM + "two", 0)
-        # What was idle after an output of two tokens: the prompt and the first of them.
+        # The saved prefix is the prompt and the first of two output tokens.
         text, finish = complete(engine, SYSTEM + "one" + SYSTEM[0] + "!")
         assert finish.usage.n_cached == len(SYSTEM + "one") + 1
 
 
-def test_generations_at_work_leave_what_they_computed(tmp_path: Path):
+def test_prefix_of_a_running_sequence_is_saved_when_the_engine_is_closed(tmp_path: Path):
     backend = FakeBackend(endless, n_ctx=100_000, n_cells=100_000)
-    with keeping_engine(tmp_path, backend) as engine:
+    with engine_on(tmp_path, backend) as engine:
         generation = submit(engine, request(SYSTEM))
         next(generation)
     with pytest.raises(EngineStopped):
         list(generation)
-    with keeping_engine(tmp_path) as engine:
+    with engine_on(tmp_path) as engine:
         assert complete(engine, SYSTEM)[1].usage.n_cached == len(SYSTEM) - 1
 
 
@@ -277,11 +277,11 @@ def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-# The real thing.
+# The built-in model on llama.cpp.
 
 
 def ask(folder: Path, build: Callable[[Engine], GenerationRequest], **options: Any) -> tuple[Any, Finish]:
-    """Tokens and end of one request to an engine that is made for it."""
+    """The tokens and the end of one request on a new engine."""
     with load(DEMO, LoadOptions(n_parallel=2, **options), cache_folder=folder) as engine:
         _, tokens, finish = read_tokens(engine, build(engine))
         return tokens, finish
@@ -292,10 +292,10 @@ def long_request(engine: Engine) -> GenerationRequest:
 
 
 def test_conversation_goes_on_after_a_restart_as_without(tmp_path: Path):
-    said, _ = ask(tmp_path, long_request)
+    output, _ = ask(tmp_path, long_request)
 
     def following(engine: Engine) -> GenerationRequest:
-        prompt = (*conversation(engine, 8), *(token.id for token in said), *chat(engine, "And then?"))
+        prompt = (*conversation(engine, 8), *(token.id for token in output), *chat(engine, "And then?"))
         return request_for(prompt, sampling=GREEDY, max_tokens=40, top_logprobs=5)
 
     fresh, without = ask(tmp_path / "empty", following)
@@ -310,7 +310,7 @@ def first_prompt_length(folder: Path) -> int:
         return len(conversation(engine, 8))
 
 
-def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
+def test_prefixes_of_a_changed_model_file_are_not_used(tmp_path: Path):
     model, folder = tmp_path / "model.gguf", tmp_path / "cache"
     model.write_bytes(Path(DEMO).read_bytes())
     n_cached = []
@@ -318,7 +318,7 @@ def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
         with load(str(model), LoadOptions(n_parallel=2), cache_folder=folder, self_test_model=DEMO) as engine:
             n_cached.append(read_tokens(engine, long_request(engine))[2].usage.n_cached)
     assert n_cached[1] > 0
-    model.write_bytes(Path(DEMO).read_bytes())  # as it was, but newer
+    model.write_bytes(Path(DEMO).read_bytes())  # The same content with a newer time.
     with load(str(model), LoadOptions(n_parallel=2), cache_folder=folder, self_test_model=DEMO) as engine:
         assert read_tokens(engine, long_request(engine))[2].usage.n_cached == 0
 
@@ -326,13 +326,13 @@ def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
 def test_server_keeps_prefixes_across_restarts(tmp_path: Path):
     messages = [{"role": "user", "content": "Tell me about the colours of the sea. " * 8}]
     body = json.dumps({"messages": messages, "temperature": 0, "max_tokens": 20}).encode()
-    answers = []
+    responses = []
     for _ in range(2):
         with running_server("--cache-dir", str(tmp_path), "--cache-size", "100") as url:
-            answers.append(json.load(urllib.request.urlopen(f"{url}/chat/completions", body, timeout=30)))
-    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
-    assert cached == [0, answers[1]["usage"]["prompt_tokens"] - 1]
-    assert answers[0]["choices"][0]["message"]["content"] == answers[1]["choices"][0]["message"]["content"]
+            responses.append(json.load(urllib.request.urlopen(f"{url}/chat/completions", body, timeout=30)))
+    cached = [response["usage"]["prompt_tokens_details"]["cached_tokens"] for response in responses]
+    assert cached == [0, responses[1]["usage"]["prompt_tokens"] - 1]
+    assert responses[0]["choices"][0]["message"]["content"] == responses[1]["choices"][0]["message"]["content"]
 
 
 def test_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path):

@@ -21,7 +21,7 @@ from .generations import request_for, submit
 
 
 def rule(tokens: list[int], n_prompt: int) -> int:
-    """A model that looks at its last two tokens alone; what it says does not soon repeat itself."""
+    """A model whose next token depends on the last two. Its text does not soon repeat itself."""
     before, last = ([0, 0, *tokens])[-2:]
     return (before * 31 + last * 17 + 7) % 251
 
@@ -31,15 +31,15 @@ def other_rule(tokens: list[int], n_prompt: int) -> int:
 
 
 def sometimes(tokens: list[int], n_prompt: int) -> int:
-    """Right but after every fifth token or so."""
+    """Differs from `rule` after about every fifth token."""
     return (rule if tokens[-1] % 5 else other_rule)(tokens, n_prompt)
 
 
-def said_by(tokens: list[int], n: int) -> list[int]:
-    said = list(tokens)
+def text_of(tokens: list[int], n: int) -> list[int]:
+    text = list(tokens)
     for _ in range(n):
-        said.append(rule(said, 0))
-    return said[len(tokens) :]
+        text.append(rule(text, 0))
+    return text[len(tokens) :]
 
 
 def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) -> list[list[int]]:
@@ -52,17 +52,17 @@ def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) ->
 def test_draft_is_the_text_of_the_small_model():
     draft_model = DraftModel(FakeBackend(rule), N_VOCAB)
     one, other = Sequence(1, [1, 2, 3], 100), Sequence(2, [9], 100)
-    assert drafted(draft_model, one, other) == [said_by([1, 2, 3], 3), said_by([9], 3)]
+    assert drafted(draft_model, one, other) == [text_of([1, 2, 3], 3), text_of([9], 3)]
 
 
 def test_only_new_tokens_are_computed_and_rejected_drafts_are_removed():
     backend = FakeBackend(rule)
     draft_model = DraftModel(backend, N_VOCAB)
     sequence = Sequence(1, [1, 2, 3], 100)
-    (guess,) = drafted(draft_model, sequence)
-    sequence.tokens += [guess[0], 99]
+    (draft,) = drafted(draft_model, sequence)
+    sequence.tokens += [draft[0], 99]
     draft_model.note(sequence, 3, 1, 0.01)
-    assert drafted(draft_model, sequence, n_tokens=2) == [said_by(sequence.tokens, 2)]
+    assert drafted(draft_model, sequence, n_tokens=2) == [text_of(sequence.tokens, 2)]
     _, first, n_tokens, gives_output = backend.batches[-2][0]
     assert (first, n_tokens, gives_output) == (4, 1, True)
 
@@ -91,7 +91,7 @@ def test_quick_model_prefills_in_large_chunks():
 def test_short_text_is_not_held_up_by_a_long_one():
     draft_model = DraftModel(FakeBackend(rule, n_batch=10), N_VOCAB)
     long, short = Sequence(1, list(range(25)), 100), Sequence(2, [1, 2], 100)
-    assert drafted(draft_model, long, short) == [[], said_by([1, 2], 3)]
+    assert drafted(draft_model, long, short) == [[], text_of([1, 2], 3)]
 
 
 def test_next_turn_of_a_conversation_finds_its_cached_prefix():
@@ -100,7 +100,7 @@ def test_next_turn_of_a_conversation_finds_its_cached_prefix():
     drafted(draft_model, first)
     draft_model.forget(first)
     following = Sequence(2, [*range(20), 7, 7], 100)
-    assert drafted(draft_model, following) == [said_by(following.tokens, 3)]
+    assert drafted(draft_model, following) == [text_of(following.tokens, 3)]
     assert backend.batches[-3][0][1:3] == (20, 2)
 
 
@@ -123,23 +123,23 @@ def test_full_cache_costs_the_drafts_and_nothing_else():
     old, large, small = Sequence(1, [1] * 8, 100), Sequence(2, [2] * 20, 100), Sequence(3, [3] * 5, 100)
     assert drafted(draft_model, old)[0]
     draft_model.forget(old)
-    # What ended makes room; what can never fit is not tried again.
-    assert drafted(draft_model, small) == [said_by([3] * 5, 3)]
+    # An ended text frees its cells; nothing is drafted any more for a text that does not fit.
+    assert drafted(draft_model, small) == [text_of([3] * 5, 3)]
     assert drafted(draft_model, large) == [[]]
     n_batches = len(backend.batches)
     assert drafted(draft_model, large) == [[]]
     assert len(backend.batches) == n_batches
     draft_model.forget(large)
     draft_model.forget(small)
-    assert drafted(draft_model, Sequence(4, [4] * 5, 100)) == [said_by([4] * 5, 3)]
+    assert drafted(draft_model, Sequence(4, [4] * 5, 100)) == [text_of([4] * 5, 3)]
 
 
 def test_more_texts_than_slots_leave_some_without_drafts():
     draft_model = DraftModel(FakeBackend(rule, n_parallel=2), N_VOCAB)
     sequences = [Sequence(id, [id, id], 100) for id in range(3)]
-    assert [len(guess) for guess in drafted(draft_model, *sequences)] == [3, 3, 0]
+    assert [len(draft) for draft in drafted(draft_model, *sequences)] == [3, 3, 0]
     draft_model.forget(sequences[0])
-    assert [len(guess) for guess in drafted(draft_model, *sequences[1:])] == [3, 3]
+    assert [len(draft) for draft in drafted(draft_model, *sequences[1:])] == [3, 3]
 
 
 @contextmanager
@@ -151,12 +151,12 @@ def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
     assert backend.n_samplers == draft.n_samplers == 0
 
 
-def answers(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
     generations = [submit(engine, request) for request in requests]
-    n_turns = 0
+    n_steps = 0
     while engine.step():
-        n_turns += 1
-        assert n_turns < 10_000
+        n_steps += 1
+        assert n_steps < 10_000
     items = [list(generation) for generation in generations]
     assert all(isinstance(of_one[-1], Finish) for of_one in items)
     return [[t.id for item in of_one if isinstance(item, Delta) for t in item.tokens] for of_one in items]
@@ -169,13 +169,13 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     requests = [
         request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
     ]
-    expected = [said_by(list(request.prompt), 40) for request in requests]
+    expected = [text_of(list(request.prompt), 40) for request in requests]
     backend = FakeBackend(rule, max_drafted=12, n_parallel=3)
     with stepped(backend, FakeBackend(draft_rule, n_parallel=3, n_batch=16)) as engine:
-        assert answers(engine, requests) == expected
+        assert outputs(engine, requests) == expected
         stats = engine.stats()
-    n_turns = sum(len(record) for record in backend.batches)
-    assert (n_turns < 6 * 40) == (draft_rule is not other_rule)
+    n_steps = sum(len(record) for record in backend.batches)
+    assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
     assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
     assert stats.n_drafted > 0
 
@@ -183,12 +183,12 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
 def test_small_model_that_is_always_wrong_soon_drafts_no_more():
     draft = FakeBackend(other_rule)
     with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft) as engine:
-        (said,) = answers(engine, [request_for((1, 2, 3), max_tokens=200)])
-        assert said == said_by([1, 2, 3], 200)
+        (output,) = outputs(engine, [request_for((1, 2, 3), max_tokens=200)])
+        assert output == text_of([1, 2, 3], 200)
         assert 0 < engine.stats().n_drafted < 60
 
 
-# The real thing.
+# The built-in model on llama.cpp.
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
-    """Drafts as if that cost nothing, though it costs as much as generating."""
+    """An engine that drafts with its own model, at a low assumed cost."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_parallel=4), draft_path=DEMO) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
@@ -214,7 +214,7 @@ def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, 
     _, alone, _ = read(plain, request)
     _, drafted, finish = read(with_itself, request)
     assert_same_or_near_tie(alone, drafted)
-    # Drafts are what it generates, but for EOG, which is forbidden here, and near ties.
+    # Only EOG, which is not sampled here, and near ties differ from the draft.
     assert finish.usage.n_draft_accepted > 20
     assert finish.usage.n_draft_accepted > finish.usage.n_drafted / 2
 
@@ -229,7 +229,7 @@ def test_streams_together_have_the_text_of_each_alone(plain: Engine, with_itself
 
 @pytest.fixture(scope="module")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Writes models of one vocabulary and random weights, each other than the one before."""
+    """Writes models with a vocabulary of some size and random weights by a seed."""
     bench_model = pytest.importorskip("bench.model", reason="gguf is part of the extra `bench`")
     folder = tmp_path_factory.mktemp("models")
 

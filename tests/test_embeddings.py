@@ -1,4 +1,4 @@
-"""Vectors: how inputs are cut into steps, what a request may say, and the numbers on the wire."""
+"""Embeddings and rerank: the steps of the computation, request parsing, and the encoding of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
-from localchat.engine.embedding import Embedder, EmbeddingLimits, Piece, reads_whole_texts, steps
+from localchat.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
 from localchat.protocol.embeddings import embeddings_body, parse_embeddings
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.request import ParseOptions
@@ -22,7 +22,7 @@ LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
 
 
 class FakeEmbedding:
-    """The vector of an input is its sum and its length; checks what a real one would die of."""
+    """The vector of an input is its sum and its length. Asserts the limits of a step."""
 
     limits = LIMITS
     threads = (1, 1)
@@ -113,7 +113,7 @@ def test_cancelled_request_ends_between_two_steps():
     assert len(backend.steps) == 3
 
 
-def test_failed_step_leaves_the_embedder_of_use():
+def test_embedder_works_after_a_failed_step():
     backend = FakeEmbedding()
     embedder = Embedder(lambda: backend)
     backend.fails = True
@@ -164,10 +164,10 @@ def test_pooling_is_the_models(value: Any, pooling: str):
     ],
 )
 def test_encoder_models_are_known(metadata: dict[str, str], expected: bool):
-    assert reads_whole_texts(metadata) is expected
+    assert is_non_causal(metadata) is expected
 
 
-# --- the wire ---
+# --- Requests and responses ---
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_encoder_models_are_known(metadata: dict[str, str], expected: bool):
         pytest.param([[1], [2]], ((1,), (2,)), id="lists of tokens"),
     ],
 )
-def test_input_has_many_forms(given: Any, inputs: Any):
+def test_input_is_text_or_tokens_or_a_list_of_both(given: Any, inputs: Any):
     assert parse_embeddings(json.dumps({"input": given}).encode()).inputs == inputs
 
 
 @pytest.mark.parametrize(
-    ("parse", "members", "param"),
+    ("parse", "fields", "param"),
     [
         pytest.param(parse_embeddings, {}, "input", id="no input"),
         pytest.param(parse_embeddings, {"input": ""}, "input", id="empty"),
@@ -195,7 +195,7 @@ def test_input_has_many_forms(given: Any, inputs: Any):
         pytest.param(parse_embeddings, {"input": "a", "dimensions": 0}, "dimensions", id="no dimensions"),
         pytest.param(parse_embeddings, {"input": "a", "encoding_format": "hex"}, "encoding_format", id="format"),
         pytest.param(
-            parse_embeddings, {"input": "a", "embd_normalize": -1}, "embd_normalize", id="vectors of other lengths"
+            parse_embeddings, {"input": "a", "embd_normalize": -1}, "embd_normalize", id="another normalization"
         ),
         pytest.param(
             parse_embeddings, {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", id="truncated"
@@ -204,7 +204,7 @@ def test_input_has_many_forms(given: Any, inputs: Any):
             parse_embeddings,
             {"input": "a", "add_special_tokens": False},
             "add_special_tokens",
-            id="without begin and end",
+            id="without BOS and EOS",
         ),
         pytest.param(parse_rerank, {"documents": ["a"]}, "query", id="no query"),
         pytest.param(parse_rerank, {"query": "", "documents": ["a"]}, "query", id="empty query"),
@@ -215,9 +215,9 @@ def test_input_has_many_forms(given: Any, inputs: Any):
         pytest.param(parse_rerank, {"query": "q", "documents": ["a"], "top_n": 0}, "top_n", id="top_n 0"),
     ],
 )
-def test_wrong_fields_are_named(parse: Any, members: Any, param: str):
+def test_wrong_fields_are_named(parse: Any, fields: Any, param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse(json.dumps(members).encode())
+        parse(json.dumps(fields).encode())
     assert wrong.value.param == param
 
 
@@ -227,8 +227,8 @@ def test_model_and_dimensions_are_read():
 
 
 def test_fields_that_request_the_default_are_accepted():
-    members = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
-    assert parse_embeddings(json.dumps({"input": "a", **members}).encode(), ParseOptions(strict=True)).unknown == ()
+    fields = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
+    assert parse_embeddings(json.dumps({"input": "a", **fields}).encode(), ParseOptions(strict=True)).unknown == ()
 
 
 def test_vectors_are_numbers_or_base64():
@@ -249,7 +249,7 @@ def test_vectors_are_numbers_or_base64():
         pytest.param({"top_n": 1, "return_documents": True}, [(1, {"text": "b"})], id="with its text"),
     ],
 )
-def test_documents_come_by_their_scores(more: Any, results: Any):
+def test_documents_are_sorted_by_score(more: Any, results: Any):
     raw = json.dumps({"query": "q", "documents": ["a", {"text": "b"}, "c"], **more}).encode()
     body = rerank_body("m", parse_rerank(raw), [-1.0, 2.0, 0.5], 9)
     assert [(result["index"], result.get("document")) for result in body["results"]] == results

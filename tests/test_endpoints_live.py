@@ -19,7 +19,7 @@ import pytest
 from localchat.engine import Embedder, Engine
 from localchat.models.catalog import DEMO, DEMO_PATH
 
-from .serving import read_answer
+from .serving import read_response
 
 DEADLINE_S = 60
 # The same text alone and beside others.
@@ -37,7 +37,7 @@ def connection(port: int) -> Iterator[http.client.HTTPConnection]:
 def ask(connection: http.client.HTTPConnection, path: str, members: Any | None = None) -> tuple[int, Any]:
     body = None if members is None else json.dumps(members)
     connection.request("GET" if body is None else "POST", path, body)
-    return read_answer(connection)
+    return read_response(connection)
 
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}

@@ -43,8 +43,8 @@ def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: s
     with stepped(FakeBackend(model, n_ctx=16)) as engine:
         generation = submit(engine, request("hello", **options))
         step_until_idle(engine)
-        said, finish = read(generation)
-        assert (said, (finish.reason, finish.stop)) == (text, end)
+        output, finish = read(generation)
+        assert (output, (finish.reason, finish.stop)) == (text, end)
         assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, n_completion, 0)
         assert list(generation) == []
 
@@ -74,18 +74,18 @@ def test_tokens_that_are_ready_come_in_one_delta():
 
 def test_progress_comes_before_the_text_on_request():
     with stepped(FakeBackend(n_batch=4)) as engine:
-        asked, other = submit(engine, request("hello, world", reports_progress=True)), submit(engine, request("x"))
+        reporting, other = submit(engine, request("hello, world", reports_progress=True)), submit(engine, request("x"))
         seen = []
         while engine.step():
-            if asked.wait(0) and not any(isinstance(item, (Delta, Finish)) for item in seen):
-                seen.append(next(asked))
+            if reporting.wait(0) and not any(isinstance(item, (Delta, Finish)) for item in seen):
+                seen.append(next(reporting))
         progress = [item for item in seen if isinstance(item, Progress)]
         assert progress[0] == Progress(0, 12, 0)
         assert progress[-1] == Progress(12, 12, 0) or isinstance(seen[-1], Progress)
         assert [item.n_computed for item in progress] == sorted({item.n_computed for item in progress})
         text, _ = read(other)
         assert text == "x"
-        assert "".join(item.text for item in (*seen, *asked) if isinstance(item, Delta)) == "hello, world"
+        assert "".join(item.text for item in (*seen, *reporting) if isinstance(item, Delta)) == "hello, world"
 
 
 def test_unread_progress_is_replaced_by_newer_progress():
@@ -162,7 +162,7 @@ def test_prompt_can_be_scored_without_output(model: Callable[[list[int], int], i
 
 
 @pytest.mark.parametrize(
-    ("members", "last"),
+    ("options", "last"),
     [
         pytest.param({}, END, id="the model's end"),
         pytest.param({"stop_token_ids": (ord("b"),)}, ord("b"), id="a stop token"),
@@ -170,9 +170,9 @@ def test_prompt_can_be_scored_without_output(model: Callable[[list[int], int], i
         pytest.param({"max_tokens": 2}, None, id="the limit"),
     ],
 )
-def test_finish_has_the_token_that_ended_the_output(members: dict[str, Any], last: int | None):
+def test_finish_has_the_token_that_ended_the_output(options: dict[str, Any], last: int | None):
     with stepped(FakeBackend()) as engine:
-        finish = complete(engine, request("abc", top_logprobs=1, **members))[1]
+        finish = complete(engine, request("abc", top_logprobs=1, **options))[1]
     assert (finish.last and (finish.last.id, finish.last.logprob)) == (last and (last, -0.5))
 
 
@@ -225,9 +225,9 @@ def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequ
 
 
 def test_prompt_of_several_steps_with_a_large_vocabulary():
-    """All but the last of them sample nothing."""
+    """All steps but the last sample nothing."""
     with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
-        assert complete(engine, request("a prompt that takes several turns"))[0] == "a prompt that takes several turns"
+        assert complete(engine, request("a prompt that takes several steps"))[0] == "a prompt that takes several steps"
 
 
 def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():

@@ -1,4 +1,4 @@
-"""The engine without free cells, with failing decodes, and with cached prefixes, also where slots cannot be cut."""
+"""The engine without free cells, with failing decodes, and with slots that cannot be truncated."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def test_capacity_recovers_after_decodes_that_were_refused_for_once(
     backend.error = error
     with stepped(backend) as engine:
 
-        def ask_all(letters: str) -> list[str]:
+        def complete_all(letters: str) -> list[str]:
             generations = [submit(engine, request(letter * 12)) for letter in letters]
             step_until_idle(engine)
             return [read(generation)[0] for generation in generations]
 
-        ask_all("uvwxyz")
+        complete_all("uvwxyz")
         backend.refused = range(backend._n_decodes + 3, backend._n_decodes + 3 + n_times)
         if error is NoFreeCells or n_times == 1:
-            assert ask_all("abcd"[:n_running]) == [letter * 12 for letter in "abcd"[:n_running]]
+            assert complete_all("abcd"[:n_running]) == [letter * 12 for letter in "abcd"[:n_running]]
         else:
             with contextlib.suppress(EngineError):
-                ask_all("abcd"[:n_running])
+                complete_all("abcd"[:n_running])
         backend.refused = range(0)
         letters = "efghijklmn"
-        assert ask_all(letters) == [letter * 12 for letter in letters]
+        assert complete_all(letters) == [letter * 12 for letter in letters]
         # No prefix is evicted while there are cells for it.
         assert engine.stats().n_cells_idle > 200 - 2 * 24
 
@@ -137,22 +137,22 @@ def test_engine_that_fails_every_step_stops_with_the_error():
             submit(engine, request())
 
 
-# Slots that cannot be cut.
+# Slots that cannot be truncated.
 
 LONG = "a prompt that is long enough to be worth a copy; "
 
 
 @pytest.mark.parametrize("n_batch", [8, 64])
 def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batch: int):
-    """Though the answer comes back as other tokens than it was said with."""
+    """The next prompt has the output as other tokens."""
     backend = FakeBackend(endless, can_truncate=False, n_batch=n_batch)
     with stepped(backend) as engine:
         text, n_cached = LONG, []
         for _ in range(3):
-            said, finish = complete(engine, request(text, max_tokens=5))
-            assert said == "abcde"
+            output, finish = complete(engine, request(text, max_tokens=5))
+            assert output == "abcde"
             n_cached.append((finish.usage.n_cached, len(text)))
-            text += said.upper() + "; and what else?"
+            text += output.upper() + "; and what else?"
         assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
 
 
@@ -197,7 +197,7 @@ def test_prefix_is_computed_if_its_snapshot_cannot_be_restored():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_outputs_are_the_same_where_slots_cannot_be_cut(seed: int):
+def test_outputs_are_the_same_where_slots_cannot_be_truncated(seed: int):
     random_ = random.Random(seed)
     requests = [
         request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)

@@ -14,10 +14,8 @@ from .engines import complete, read, request, step_until_idle, stepped
 from .fakes import END, FakeBackend, echo
 from .generations import request_for, submit
 
-# Speculation.
 
-
-def said(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
+def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
     """Text and end of one request, and the backend that computed it."""
     backend = FakeBackend(model, **options)
     with stepped(backend) as engine:
@@ -28,8 +26,8 @@ QUOTED = "the quick brown fox jumps over the lazy dog"
 
 
 def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
-    plain, plain_end, slow = said(request(QUOTED))
-    text, end, fast = said(request(QUOTED), max_drafted=16)
+    plain, plain_end, slow = completed(request(QUOTED))
+    text, end, fast = completed(request(QUOTED), max_drafted=16)
     assert text == plain == QUOTED
     assert (end.usage.n_completion, end.reason) == (plain_end.usage.n_completion, "stop")
     assert len(fast.batches) < len(slow.batches) / 3
@@ -41,7 +39,7 @@ def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
 
 @pytest.mark.parametrize("max_tokens", range(1, 30))
 def test_limit_within_a_draft_holds(max_tokens: int):
-    text, end, _ = said(request("abcd" * 5, max_tokens=max_tokens), endless_loop, max_drafted=16)
+    text, end, _ = completed(request("abcd" * 5, max_tokens=max_tokens), endless_loop, max_drafted=16)
     assert (text, end.reason) == (("abcd" * 10)[:max_tokens], "length")
     assert end.usage.n_completion == max_tokens
 
@@ -52,9 +50,9 @@ def endless_loop(tokens: list[int], n_prompt: int) -> int:
 
 def test_stop_text_within_a_draft_is_cut_and_counted():
     stop = request("abcd" * 5, stop=("cda",), max_tokens=60)
-    text, end, _ = said(request("abcd" * 5, stop=("dabcdabcdab",), max_tokens=60), endless_loop, max_drafted=16)
+    text, end, _ = completed(request("abcd" * 5, stop=("dabcdabcdab",), max_tokens=60), endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("abc", "dabcdabcdab", 14)
-    text, end, _ = said(stop, endless_loop, max_drafted=16)
+    text, end, _ = completed(stop, endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("ab", "cda", 5)
 
 
@@ -63,9 +61,9 @@ def test_stop_token_and_end_within_a_draft_end_the_output_there():
         return END if len(tokens) - n_prompt == 9 else endless_loop(tokens, n_prompt)
 
     prompt = (*b"abcdabcda", END, *b"abcdabcda")
-    text, end, _ = said(request_for(prompt), loop_that_ends, max_drafted=16)
+    text, end, _ = completed(request_for(prompt), loop_that_ends, max_drafted=16)
     assert (text, end.reason, end.usage.n_completion) == ("abcdabcda", "stop", 10)
-    text, end, _ = said(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, max_drafted=16)
+    text, end, _ = completed(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("ab", ord("c"), 3)
 
 
@@ -80,7 +78,7 @@ class SamplingBackend(FakeBackend):
         chance, sampled = sampler
         tokens = self._outputs[row]
         assert tokens[len(tokens) - len(sampled) :] == sampled, "the logits belong to other tokens"
-        # Mostly goes on in a loop, so that drafts are right for a while.
+        # Mostly the next token of a loop, so that drafts are accepted for a while.
         token = ord("abcd"[len(tokens) % 4]) if chance.random() < 0.9 else chance.choice(b"abcdwxyz")
         sampled.append(token)
         return token
@@ -88,14 +86,14 @@ class SamplingBackend(FakeBackend):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_seeded_sampling_gives_the_same_text_with_drafts(seed: int):
-    texts, n_turns = [], []
+    texts, n_steps = [], []
     for max_drafted in (0, 3, 16):
         backend = SamplingBackend(max_drafted=max_drafted)
         with stepped(backend) as engine:
             texts.append(complete(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))[0])
-            n_turns.append(len(backend.batches))
+            n_steps.append(len(backend.batches))
     assert texts[0] == texts[1] == texts[2]
-    assert n_turns[2] < n_turns[0]
+    assert n_steps[2] < n_steps[0]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -105,8 +103,8 @@ def test_many_sequences_with_drafts_give_what_each_gives_alone(seed: int):
         request("".join(random_.choices("abc", k=random_.randint(1, 40))), max_tokens=random_.randint(1, 60))
         for _ in range(12)
     ]
-    alone = [said(one)[0] for one in requests]
-    # Few cells, so that sequences are preempted and drafts cut.
+    alone = [completed(one)[0] for one in requests]
+    # Few cells, so that sequences are preempted and drafts shortened.
     backend = FakeBackend(max_drafted=8, n_ctx=100, n_cells=160, n_parallel=4, n_batch=16)
     with stepped(backend) as engine:
         generations = []
@@ -128,7 +126,7 @@ def test_drafts_that_save_no_time_end():
 
 
 def test_drafts_that_cost_nothing_are_long():
-    _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, max_drafted=16, n_ctx=1000)
+    _, finish, backend = completed(request("abcd" * 5, max_tokens=300), endless_loop, max_drafted=16, n_ctx=1000)
     assert finish.usage.n_draft_accepted > 250
     assert len(backend.batches) < 50
 
@@ -148,13 +146,13 @@ def test_cancel_between_steps_with_drafts_leaves_no_cells():
 
 
 def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
-    _, end, backend = said(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, max_drafted=16)
+    _, end, backend = completed(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, max_drafted=16)
     assert end.usage.n_completion == 30
     assert backend.n_allowed_ends == 1
 
 
 def test_minimum_of_tokens_is_over_in_time_where_ends_are_ignored():
-    _, end, backend = said(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_eos=True, max_tokens=9))
+    _, end, backend = completed(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_eos=True, max_tokens=9))
     assert (end.stop, end.usage.n_completion) == (ord("c"), 3)
     assert backend.n_allowed_ends == 1
 

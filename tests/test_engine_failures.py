@@ -19,7 +19,7 @@ from .serving import serving
 DEADLINE_S = 10
 TEXTS = ("one one one", "two two", "three")
 
-# Where an error is raised: an attribute of the engine, and the method of it. Further ones go with it.
+# Where errors are raised: one or more methods, by their paths from the engine.
 PLACES: dict[str, tuple[str, ...]] = {
     "decode": ("backend.decode",),
     "clear": ("backend.clear",),
@@ -44,7 +44,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         "_drafts._sources.0.drafter.forget",
     ),
 }
-# Caught for one sequence, or for a sampler whose request has ended anyway.
+# An error at these places ends at most one request.
 AFFECTS_ONE = {"sample", "logprobs", "allow_ends", "free_sampler", "scheduler adds"}
 FAILS_FOR_GOOD = {"failure path", "whole failure path"}
 
@@ -109,7 +109,7 @@ def ask(engine: Engine, text: str) -> Generation:
     ],
     ids=repr,
 )
-def test_error_in_the_engine_thread_ends_requests_and_leaves_no_one_waiting(
+def test_error_in_the_engine_thread_ends_requests_and_leaves_none_waiting(
     place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ):
     with started(FakeBackend(max_drafted=4)) as engine:
@@ -140,7 +140,7 @@ def test_error_in_the_engine_thread_ends_requests_and_leaves_no_one_waiting(
 
 @pytest.mark.parametrize("place", PLACES)
 def test_error_that_stays_ends_every_request(place: str, monkeypatch: pytest.MonkeyPatch):
-    """With an error each time the engine stops in the end, unless the requests have their text all the same."""
+    """The engine stops in the end, unless the requests complete in spite of the error."""
     with started(FakeBackend(max_drafted=4)) as engine:
         for where in PLACES[place]:
             Fault(ValueError("broken"), -1).put_into(engine, where, monkeypatch)
@@ -197,7 +197,7 @@ def test_failed_engine_shows_in_health_and_metrics(monkeypatch: pytest.MonkeyPat
 
 
 def test_request_whose_prefix_was_loaded_ends_if_it_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
-    """It is started by a command of its own, and is in no list of sequences by then."""
+    """When its command runs, the sequence is in neither list of the engine."""
     with Engine(FakeBackend()) as engine:
         loaded: list[Callable[[], None]] = []
         monkeypatch.setattr(engine._cache, "fetch", lambda tokens, then: loaded.append(then) or True)

@@ -59,7 +59,7 @@ def test_blocked_reader_is_woken_by_cancel_from_another_thread():
         gate.release(100)
 
 
-def test_close_ends_what_runs_and_what_waits():
+def test_close_ends_running_and_waiting_requests():
     backend = FakeBackend(endless, n_parallel=1, n_ctx=100_000, n_cells=100_000)
     with running(backend) as engine:
         generations = [submit(engine, request()) for _ in range(3)]
@@ -163,7 +163,7 @@ def test_random_cancels_leave_nothing_behind(seed: int):
         for thread in threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-        # The last cancel is a command like any other: what comes after it is run after it.
+        # Commands run in order: these run after the last cancel.
         engine.forget()
         for _ in range(2):
             done = threading.Event()

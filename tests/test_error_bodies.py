@@ -1,4 +1,4 @@
-"""Error bodies of the API, the list of models, and fields that nothing reads."""
+"""Error bodies of the API, the list of models, and unknown fields."""
 
 import pytest
 
@@ -79,6 +79,6 @@ def test_models_body():
 
 
 def test_unknown_lists_the_fields_that_were_not_read():
-    members = parse_body(b'{"a": 1, "b": 2}')
-    members.integer("a")
-    assert members.unknown() == ["b"]
+    body = parse_body(b'{"a": 1, "b": 2}')
+    body.integer("a")
+    assert body.unknown() == ["b"]

@@ -21,7 +21,7 @@ TEXTS = tuple(f"{i}: a prompt that is a good deal longer than one that is comput
 
 
 def ask(engine: Engine, text: str) -> tuple[str, int]:
-    """By hand, without the engine's thread: the text, and how many tokens of the prompt were cached."""
+    """Steps the engine by hand. Returns the text and the number of cached prompt tokens."""
     with submit(engine, request_for(tuple(text.encode()))) as generation:
         while engine.step():
             pass
@@ -61,7 +61,7 @@ def test_forgotten_prefixes_leave_no_snapshot():
             assert ask(engine, text)[1] == 0
 
 
-def test_failed_snapshot_costs_a_computation_only(caplog: Any):
+def test_prefix_whose_snapshot_failed_is_computed(caplog: Any):
     with full_engine() as engine:
         engine.forget()
         engine.backend.read_state = lambda slot: 1 / 0

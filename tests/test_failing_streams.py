@@ -14,7 +14,7 @@ import pytest
 
 from .exchanges import read
 from .response_events import check_stream
-from .serving import BIG, says, serving
+from .serving import BIG, generating, serving
 from .wire_schemas import validate
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -50,7 +50,7 @@ INTERFACES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 
 def breaking_at(n: int) -> Any:
     """A model that fails at the n-th token of the output."""
-    whole = says(OUTPUT)
+    whole = generating(OUTPUT)
 
     def model(tokens: Any, n_prompt: int) -> int:
         if len(tokens) - n_prompt == n:

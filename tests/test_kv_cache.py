@@ -20,7 +20,7 @@ class Cached:
 
     def __init__(self, n_cells: int = 200, *, max_snapshot_bytes: int = 0, n_slots: int = 4, **limits: Any):
         limits = CacheLimits(n_cells, 2, n_slots, 50, **limits)
-        # With cells of their own, all slots together have more than the shared ones that the cache counts.
+        # If slots have their own cells, they have more cells than the cache counts, which counts shared ones once.
         self.cells = FakeCells(limits, n_real_cells=n_cells if limits.is_unified else n_slots * n_cells)
         self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_truncate=self.cells.limits.can_truncate))
 

@@ -1,4 +1,4 @@
-"""Large requests and responses: decoded and encoded in slices, so that no other thread waits for them."""
+"""Large requests and responses are decoded and encoded in slices, so that other threads do not wait for long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from localchat.protocol.json_text import json_bytes, to_json
 
 from .serving import serving
 
-# Longer texts are large in these tests.
+# Texts of more characters are decoded in slices in these tests.
 LARGE = 10_000
 
 
@@ -51,7 +51,7 @@ def test_large_text_is_decoded_as_a_small_one(ascii: bool):
 
 
 @pytest.mark.parametrize("end", ["", "1,}", "NaN]", "1e999]", "1] 2", '"\\x"]', '{"a" 1}]', "1" * 400 + "]"])
-def test_large_text_that_is_wrong_gets_the_error_of_a_small_one(end: str):
+def test_large_invalid_text_gets_the_error_of_a_small_one(end: str):
     with pytest.raises(ValueError, match=r".") as small:
         decode_json("[" + end)
     with pytest.raises(ValueError, match=r".") as large:
@@ -61,7 +61,7 @@ def test_large_text_that_is_wrong_gets_the_error_of_a_small_one(end: str):
 
 @pytest.mark.parametrize("item", ["[],", "{},", "1,", '"",', "1.5,", '{"a":[]},'])
 def test_other_threads_run_while_a_large_text_is_decoded(item: str, monkeypatch: pytest.MonkeyPatch):
-    """A slice is a thousand values: between two of them the lock is free."""
+    """A slice is a thousand values. Between two slices, the lock is free."""
     pauses = []
     monkeypatch.setattr(time_slices.time, "sleep", lambda s: pauses.append(time_slices.working.locked()))
     text = "[" + item * 40_000 + "0]"
@@ -114,7 +114,7 @@ def test_length_of_a_value_is_that_of_its_text(value: Any, monkeypatch: pytest.M
 
 
 def test_log_probabilities_of_an_echoed_prompt_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch):
-    """Of a stream's chunk, too, whose first token has none."""
+    """Also in a chunk of a stream, in which the first token has none."""
     n_chars: list[int] = []
     real = json_text.to_json
     monkeypatch.setattr(json_text, "to_json", lambda value: n_chars.append(len(real(value))) or real(value))
@@ -210,7 +210,7 @@ def test_text_of_more_tokens_than_any_context_holds_is_refused(
 
 
 def test_objects_of_the_server_are_not_collected_again():
-    """A collection of all objects holds up the engine thread for tens of milliseconds."""
+    """A collection of all objects delays the engine thread by tens of milliseconds."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     import argparse
     import gc
@@ -222,7 +222,7 @@ def test_objects_of_the_server_are_not_collected_again():
 
     options: argparse.Namespace = read_options(["--ctx", "512"])
     file: ModelFile = model_file(None, alias=None)
-    service, ready = Service(Catalog([file])), threading.Event()
+    service, ready = Service(Catalog(file)), threading.Event()
     try:
         loader = Loader(service, file, options, "http://x/v1", on_ready=ready.set, on_failure=ready.set)
         loader.start()
@@ -256,7 +256,7 @@ LONG_TOOL = {"name": "f", "parameters": LONG}
         ("/api/chat", {"format": LONG}, "format"),
     ],
 )
-def test_long_schema_is_refused_before_anything_is_made_of_it(path: str, fields: dict[str, Any], field: str):
+def test_long_schema_is_refused_before_it_is_compiled(path: str, fields: dict[str, Any], field: str):
     body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
     with serving() as running:
         status, answer = running.request("POST", path, body)

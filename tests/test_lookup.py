@@ -1,4 +1,4 @@
-"""Drafts by prompt lookup, and the length of a draft that pays."""
+"""Drafts by prompt lookup, and the length of drafts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from localchat.engine.batch import Sequence
-from localchat.engine.drafting import MOST, DraftLength, best_length
+from localchat.engine.drafting import MAX_LENGTH, DraftLength, best_length
 from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
 
 
@@ -90,7 +90,15 @@ def test_drafter_pauses_where_drafts_are_rejected_and_tries_again_later():
 
 @pytest.mark.parametrize(
     ("chance", "cost", "length"),
-    [(1.0, 0.0, MOST), (1.0, 0.5, MOST), (0.0, 0.01, 0), (0.7, 0.25, 2), (0.3, 0.3, 0), (0.3, 0.05, 2), (0.9, 1.0, 0)],
+    [
+        (1.0, 0.0, MAX_LENGTH),
+        (1.0, 0.5, MAX_LENGTH),
+        (0.0, 0.01, 0),
+        (0.7, 0.25, 2),
+        (0.3, 0.3, 0),
+        (0.3, 0.05, 2),
+        (0.9, 1.0, 0),
+    ],
 )
 def test_best_length_weighs_the_chance_against_the_cost(chance: float, cost: float, length: int):
     assert best_length(chance, cost) == length
@@ -106,23 +114,23 @@ def test_best_length_is_never_shorter_for_a_better_chance_or_a_lower_cost():
         assert lengths == sorted(lengths, reverse=True)
 
 
-def test_length_grows_while_all_is_right_up_to_a_limit():
+def test_length_grows_up_to_a_limit_while_all_tokens_are_accepted():
     length, lengths = DraftLength(), []
     for n_known in range(8):
         lengths.append(length.at(n_known, 0.1))
         length.note(n_known, lengths[-1], lengths[-1], 0.1)
     assert lengths == sorted(lengths)
-    assert (lengths[0], lengths[-1]) == (best_length(0.7, 0.1), MOST)
+    assert (lengths[0], lengths[-1]) == (best_length(0.7, 0.1), MAX_LENGTH)
 
 
-def test_length_shrinks_with_what_was_wrong_and_does_not_count_what_is_behind_it():
+def test_length_shrinks_with_the_first_rejected_token_and_not_with_those_after_it():
     one, other = DraftLength(), DraftLength()
     one.note(10, 4, 2, 0.05)
     other.note(10, 16, 2, 0.05)
     assert one.at(10, 0.05) == other.at(10, 0.05) < DraftLength().at(10, 0.05)
 
 
-def test_pause_doubles_while_nothing_pays_and_ends_when_it_does():
+def test_pause_doubles_while_drafts_save_no_time_and_ends_when_they_do():
     length, n_known, pauses = DraftLength(), 0, []
     for _ in range(12):
         n_drafted = length.at(n_known, 0.5)
@@ -139,7 +147,7 @@ def test_pause_doubles_while_nothing_pays_and_ends_when_it_does():
         n_known += 1 << 10
         n_drafted = length.at(n_known, 0.5)
         length.note(n_known, n_drafted, n_drafted, 0.5)
-    assert length.at(n_known, 0.5) == MOST
+    assert length.at(n_known, 0.5) == MAX_LENGTH
     for _ in range(30):
         n_drafted = length.at(n_known, 0.5)
         if n_drafted == 0:
@@ -148,7 +156,7 @@ def test_pause_doubles_while_nothing_pays_and_ends_when_it_does():
     assert (length.at(n_known + 1, 0.5), length.at(n_known + 2, 0.5)) == (0, 2)
 
 
-def test_text_that_never_repeats_itself_soon_costs_nothing():
+def test_few_tokens_are_drafted_in_a_text_that_does_not_repeat_itself():
     """Of 2000 tokens with runs that recur only by chance, few are drafted."""
     random_, drafter = random.Random(1), LookupDrafter()
     sequence = Sequence(1, random_.choices(range(8), k=200), 5000)

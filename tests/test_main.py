@@ -1,4 +1,4 @@
-"""The terminal client as people run it: a child process against a scripted server."""
+"""`python -m localchat` as a child process, with a scripted server."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def run_program(
     )
 
 
-THOUGHT = sse({"choices": [choice({"reasoning_content": "hm"})]})
+REASONING = sse({"choices": [choice({"reasoning_content": "hm"})]})
 CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
 OTHERS = [
     {**choice({"reasoning_content": "hm", "tool_calls": [CALL]}, "tool_calls"), "index": 1},
     {**choice({"content": "no"}, "stop"), "index": 2},
 ]
-# The answer of the server and the options, then standard output, what standard error has, and the exit code.
+# The response of the server and the options, then stdout, a part of stderr, and the exit code.
 OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
     "answer": (HELLO, [], "Hello\n", "", 0),
     "models": (HELLO, ["--models"], "first\n", "", 0),
     "usage": (HELLO, ["--usage"], "Hello\n", "3 tokens in, 2 out, first after ", 0),
-    "reasoning": (chunked(THOUGHT, *ANSWER), [], "Hello\n", "", 0),
-    "reasoning on demand": (chunked(THOUGHT, *ANSWER), ["--show-reasoning"], "Hello\n", "hm\n", 0),
+    "reasoning": (chunked(REASONING, *ANSWER), [], "Hello\n", "", 0),
+    "reasoning on demand": (chunked(REASONING, *ANSWER), ["--show-reasoning"], "Hello\n", "hm\n", 0),
     "call": (
         chunked(sse({"choices": [choice({"tool_calls": [CALL]}, "tool_calls")]}), DONE),
         [],
@@ -113,7 +113,7 @@ def test_base_url_by_option_and_without_streaming():
         assert (done.stdout, done.returncode) == ("Hello\n", 0)
 
 
-def test_options_become_members_of_the_request():
+def test_options_become_fields_of_the_request():
     with always(HELLO) as server:
         run(server, "-s", "be brief", "-m", "mine", "-k", "key", "-o", "top_k=5", "-o", "stop=END", "-o", "x={}", "hi")
         request = server.requests[-1]
@@ -134,20 +134,20 @@ def test_system_may_be_an_option_too():
 
 
 @pytest.mark.parametrize(
-    ("piped", "words", "asked"),
+    ("piped", "words", "prompt"),
     [("text\n", ["explain"], "text\n\nexplain"), ("text", [], "text"), ("", ["explain", "it"], "explain it")],
     ids=["both", "piped", "words"],
 )
-def test_piped_input_comes_before_the_text(piped, words, asked):
+def test_piped_input_comes_before_the_text(piped, words, prompt):
     with always(HELLO) as server:
         run(server, *words, piped=piped)
-        assert server.requests[-1].json["messages"][0]["content"] == asked
+        assert server.requests[-1].json["messages"][0]["content"] == prompt
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_input_that_is_no_utf8_is_reported(errors):
-    """How Python reads such bytes depends on the locale; C.UTF-8, which containers have, lets them through."""
+    """The locale decides how Python reads such bytes: in C.UTF-8, as in containers, they become surrogates."""
     with always(HELLO) as server:
         done = subprocess.run(
             [sys.executable, "-m", "localchat", "hi"],
@@ -161,12 +161,12 @@ def test_input_that_is_no_utf8_is_reported(errors):
         assert b"not UTF-8" in done.stderr
 
 
-def test_answer_begins_a_line_of_its_own_after_thoughts():
-    thoughts = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
-    with always(chunked(*thoughts, *ANSWER)) as server:
+def test_content_begins_a_new_line_after_reasoning():
+    reasoning = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
+    with always(chunked(*reasoning, *ANSWER)) as server:
         done = run(server, "--show-reasoning", "hi", together=True)
         assert done.stdout == "hm\nHello\n"
-    with always(chunked(*thoughts, piece("", "length"), DONE)) as server:
+    with always(chunked(*reasoning, piece("", "length"), DONE)) as server:
         done = run(server, "--show-reasoning", "hi", together=True)
         assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
 
@@ -181,7 +181,7 @@ def test_answer_begins_a_line_of_its_own_after_thoughts():
         ("extra_body=x", "mapping"),
     ],
 )
-def test_impossible_option_is_reported(option, words):
+def test_wrong_value_of_an_option_is_reported(option, words):
     done = run(None, "-o", option, "hi")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("localchat: ")
@@ -232,16 +232,15 @@ def test_interrupt_is_130_and_the_server_sees_it():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
-def test_notes_are_not_mixed_into_the_answer_where_stderr_is_closed():
-    thought = sse({"choices": [choice({"reasoning_content": "hm"})]})
-    with always(chunked(thought, *ANSWER)) as server:
+def test_reports_are_not_written_to_stdout_if_stderr_is_closed():
+    with always(chunked(REASONING, *ANSWER)) as server:
         command = f"{sys.executable} -m localchat --usage --show-reasoning hi </dev/null 2>&-"
         out = subprocess.check_output(command, shell=True, env=environment(server.url), timeout=DEADLINE_S)
         assert out == b"Hello\n"
 
 
-def test_closed_output_is_quiet():
-    """As in `python -m localchat ... | head -c 1`."""
+def test_closed_output_causes_no_message():
+    """For example of `python -m localchat ... | head -c 1`."""
     closed = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Many prompts at once, and what a program's log tells of calls."""
+"""Client.map, and the log records of calls."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def echo(body: Json) -> list[Json]:
     return refusal("I do not like 7") if prompt == "7" else text(f"<{prompt}>")
 
 
-def test_many_prompts_in_order_with_errors_as_values(client_class):
+def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_class):
     progress: list[tuple[int, int]] = []
     with playing(echo, client_class=client_class) as (client, script):
-        answers = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
-    assert isinstance(answers[7], StatusError)
-    assert [str(answer) for answer in answers if answer is not answers[7]] == [f"<{n}>" for n in PROMPTS if n != "7"]
+        results = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
+    assert isinstance(results[7], StatusError)
+    assert [str(result) for result in results if result is not results[7]] == [f"<{n}>" for n in PROMPTS if n != "7"]
     assert progress == [(n, 20) for n in range(1, 21)]
     assert all(request["temperature"] == 0 for request in script.requests)
 
 
 def test_concurrency_is_used_and_bounded(client_class):
-    """Three requests are let go together: fewer would wait for ever, and there are never more."""
+    """The server responds when three requests are in flight. With fewer, the barrier breaks after its timeout."""
     gate, running, most = threading.Barrier(3), 0, 0
     lock = threading.Lock()
 
@@ -52,12 +52,12 @@ def test_concurrency_is_used_and_bounded(client_class):
             peer.send(HELLO)
 
     with Server(handle) as server, make_client(server, client_class) as client:
-        answers = client.map(PROMPTS[:9], concurrency=3)
-    assert [str(answer) for answer in answers] == ["Hello"] * 9
+        results = client.map(PROMPTS[:9], concurrency=3)
+    assert [str(result) for result in results] == ["Hello"] * 9
     assert most == 3
 
 
-def test_error_of_the_callback_cancels_what_is_running():
+def test_error_of_the_callback_cancels_requests_in_flight():
     waiting = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -91,7 +91,7 @@ def test_wrong_prompts_and_options_send_nothing():
         assert server.requests == []
 
 
-def test_log_tells_what_was_sent_but_no_key_and_no_prompt(caplog):
+def test_log_reports_requests_without_key_and_prompt(caplog):
     caplog.set_level(logging.DEBUG, "localchat.client")
     with always(HELLO) as server, Client(server.url + "?key=secret-1", "secret-2", "m") as client:
         client.chat("my prompt")
@@ -103,7 +103,7 @@ def test_log_tells_what_was_sent_but_no_key_and_no_prompt(caplog):
         assert "response: Hello" in caplog.text
 
 
-def test_log_tells_retries(caplog, monkeypatch):
+def test_log_reports_retries(caplog, monkeypatch):
     monkeypatch.setattr("localchat.failures._FIRST_DELAY_S", 0.001)
     caplog.set_level(logging.DEBUG, "localchat.client")
     with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=1) as client:

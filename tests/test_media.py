@@ -1,4 +1,4 @@
-"""Images and audio to parts of a message: where from, what type, and where they go."""
+"""Images and audio as parts of a message: sources, types, and their position in the message."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_image_type_is_detected_by_its_first_bytes(data: bytes, kind: str):
     ("data", "kind"),
     [(WAV, "wav"), (b"ID3\4 tag", "mp3"), (b"\xff\xfb\x90\0 frame", "mp3"), (b"\xff\xf3\x90\0 frame", "mp3")],
 )
-def test_audio_type_is_told_by_its_first_bytes(data: bytes, kind: str):
+def test_audio_type_is_detected_by_its_first_bytes(data: bytes, kind: str):
     encoded = base64.b64encode(data).decode()
     assert audio_part(data) == {"type": "input_audio", "input_audio": {"data": encoded, "format": kind}}
 
 
 @pytest.mark.parametrize("make", [image_part, audio_part])
 @pytest.mark.parametrize("data", [b"", b"hello", b"RIFF\0\0\0\0AVI ", b"\xff\xe0", b"\xff"])
-def test_unknown_type_is_an_error_that_names_those_known(make: Any, data: bytes):
+def test_unknown_type_is_an_error_that_names_the_known_types(make: Any, data: bytes):
     with pytest.raises(ValueError, match=r"known format \((png|wav)"):
         make(data)
 
@@ -69,8 +69,8 @@ def test_image_comes_from_path_bytes_url_and_part(tmp_path: Path):
     assert image_part("https://host/a.png", detail="low")["image_url"] == {"url": "https://host/a.png", "detail": "low"}
 
 
-def test_url_is_fetched_if_asked(url: str, monkeypatch: pytest.MonkeyPatch):
-    """Without a proxy, which could not reach this machine."""
+def test_url_is_fetched_with_embed_and_without_a_proxy(url: str, monkeypatch: pytest.MonkeyPatch):
+    """A proxy could not reach this machine."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert image_part(url)["image_url"]["url"] == url
     assert image_part(url, embed=True) == IMAGE
@@ -85,7 +85,7 @@ def test_url_is_fetched_if_asked(url: str, monkeypatch: pytest.MonkeyPatch):
     ],
     ids=["length", "chunked", "no-http"],
 )
-def test_url_that_gives_half_a_file_is_an_error(raw: bytes):
+def test_incomplete_response_of_a_url_is_an_error(raw: bytes):
     with answering_once(raw) as server, pytest.raises(OSError, match=r"cut|fetched"):
         image_part(server.url, embed=True)
 
@@ -97,7 +97,7 @@ def test_audio_comes_from_path_bytes_and_data_url(tmp_path: Path):
     assert audio_part(uri) == audio_part(path) == audio_part(WAV)
 
 
-def test_audio_by_url_is_fetched_by_the_caller_alone(url: str):
+def test_audio_by_url_is_refused_and_can_be_fetched_first(url: str):
     with pytest.raises(ValueError, match=r"media\.fetch"):
         audio_part(url)
     assert media.fetch(url) == PNG
@@ -114,7 +114,7 @@ def test_text_is_never_a_path(make: Any, tmp_path: Path):
         media.fetch(path.as_uri())
 
 
-def test_file_that_is_not_there_or_too_large_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_or_too_large_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(FileNotFoundError):
         image_part(tmp_path / "none.png")
     monkeypatch.setattr(media, "DEFAULT_MAX_BYTES", 4)
@@ -124,23 +124,23 @@ def test_file_that_is_not_there_or_too_large_is_an_error(tmp_path: Path, monkeyp
 
 def test_media_goes_before_the_text_of_the_last_message():
     history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
-    asked = attach([*history, {"role": "user", "content": "what?"}], [PNG], [WAV])
-    assert asked[:2] == history
-    assert asked[2] == {"role": "user", "content": [IMAGE, audio_part(WAV), TEXT]}
+    messages = attach([*history, {"role": "user", "content": "what?"}], [PNG], [WAV])
+    assert messages[:2] == history
+    assert messages[2] == {"role": "user", "content": [IMAGE, audio_part(WAV), TEXT]}
 
 
 @pytest.mark.parametrize(
     ("prompt", "content"),
     [("what?", [IMAGE, TEXT]), ("", [IMAGE]), ([], [IMAGE]), ([{"role": "user", "content": [TEXT]}], [IMAGE, TEXT])],
 )
-def test_prompt_of_any_form_takes_an_image(prompt: Any, content: Any):
+def test_every_kind_of_prompt_takes_an_image(prompt: Any, content: Any):
     assert attach(prompt, PNG) == [{"role": "user", "content": content}]
 
 
-def test_message_of_another_is_not_changed():
-    said: Dict[str, Any] = {"role": "assistant", "content": "look"}
-    assert attach([said], [PNG]) == [said, {"role": "user", "content": [IMAGE]}]
-    assert said == {"role": "assistant", "content": "look"}
+def test_image_after_an_assistant_message_goes_into_a_new_message():
+    message: Dict[str, Any] = {"role": "assistant", "content": "look"}
+    assert attach([message], [PNG]) == [message, {"role": "user", "content": [IMAGE]}]
+    assert message == {"role": "assistant", "content": "look"}
 
 
 def test_prompt_without_media_is_plain():
@@ -149,7 +149,7 @@ def test_prompt_without_media_is_plain():
 
 @pytest.mark.parametrize("image", [[b"GIF89a"], {"type": "image_url", "image_url": {"url": "https://host/a.gif"}}])
 @pytest.mark.parametrize("ask", [Client.chat, Client.run])
-def test_images_are_taken_and_the_audio_of_the_protocol_is_left(ask: Any, image: Any):
+def test_images_are_attached_and_the_request_field_audio_is_sent_unchanged(ask: Any, image: Any):
     with playing(text("ok")) as (client, script):
         ask(client, "x", images=image, audio={"voice": "alto", "format": "wav"})
     assert [part["type"] for part in script.requests[0]["messages"][0]["content"]] == ["image_url", "text"]

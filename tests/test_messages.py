@@ -233,7 +233,7 @@ def test_blocks_are_opened_filled_and_closed_one_after_another():
     assert events[-2:] == [{"type": "message_delta", "delta": ends, "usage": COUNTS}, {"type": "message_stop"}]
 
 
-def test_message_has_the_content_that_the_deltas_add_up_to():
+def test_deltas_add_up_to_the_content_of_the_message():
     events, whole = encoded(OutputEnd("tool_calls"))
     thinking, text, weather, now = whole.pop("content")
     assert (thinking["type"], thinking["thinking"]) == ("thinking", "Hm.")
@@ -264,19 +264,19 @@ def test_message_has_the_content_that_the_deltas_add_up_to():
         (OutputEnd("length"), 9, ("model_context_window_exceeded", None)),
     ],
 )
-def test_reason_of_the_end(end: OutputEnd, n_completion: int, expected: tuple[str, str | None]):
+def test_stop_reason(end: OutputEnd, n_completion: int, expected: tuple[str, str | None]):
     events, whole = encoded(end, n_completion=n_completion)
     assert (whole["stop_reason"], whole["stop_sequence"]) == expected
     assert tuple(events[-2]["delta"].values()) == expected
 
 
-def test_arguments_that_the_limit_cut_are_kept_as_text():
+def test_arguments_cut_by_the_length_limit_are_kept_as_text():
     cut = [ToolCallStart(0, "t1", "now"), ToolCallArguments(0, '{"a": [1,')]
     _, whole = encoded(OutputEnd("length"), events=cut)
     assert whole["content"][0]["input"] == {"_incomplete_json": '{"a": [1,'}
 
 
-def test_failure_takes_the_place_of_what_would_follow():
+def test_failure_ends_the_stream_with_an_error():
     encoder = MessageEncoder(HEAD, parsed(), lambda: USAGE)
     encoder.add(0, ContentDelta("Hi"))
     *_, last = encoder.failed(QueueFull("try again later"))

@@ -1,4 +1,4 @@
-"""POST /completion and POST /infill in llama.cpp's form."""
+"""POST /completion and POST /infill in llama.cpp's format."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
             {**GAP, "input_extra": FILES[:1]},
             "\x05project\n\x04a.py\nA\n\x04file\n\x01x\x02y\x03",
         ),
-        # Of too many files the end stays.
+        # The beginning of too many files is cut.
         (16, {}, {**GAP, "input_extra": FILES, "n_predict": 1}, "\n\nfile\nB\n\n\x01x\x02y\x03"),
     ],
     ids=["gap", "begun", "files", "file tokens", "repository", "context"],
 )
-def test_infill_writes_the_prompt_of_the_gap(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
+def test_infill_makes_a_fim_prompt(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
     with serving(echo, n_ctx=n_ctx, fim={"fim_tokens": (1, 2, 3), **facts}) as running:
         status, text = ask(running, "/infill", **fields)
         _, streamed = ask(running, "/infill", **fields, stream=True)
@@ -103,7 +103,7 @@ def test_infill_writes_the_prompt_of_the_gap(n_ctx: int, facts: dict[str, Any], 
         ({**GAP, "input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
         ({**GAP, "input_extra": ["a"]}, "input_extra[0]"),
     ],
-    ids=["no tokens for it", "nothing", "file without text", "no file"],
+    ids=["model without FIM tokens", "no fields", "file without text", "no file"],
 )
 def test_infill_that_cannot_run_is_refused(fields: dict[str, Any], param: str):
     with serving() as running:
@@ -112,7 +112,7 @@ def test_infill_that_cannot_run_is_refused(fields: dict[str, Any], param: str):
     assert (status, error["param"]) == (400, param)
 
 
-def test_infill_of_a_model_with_such_tokens(tmp_path: Path):
+def test_model_file_has_the_fim_tokens(tmp_path: Path):
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from localchat.engine import LoadOptions
     from localchat.engine.llama import load_backend

@@ -1,4 +1,4 @@
-"""Ollama's interface: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
+"""Ollama's API: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localchat.protocol.request import ParseOptions
 
 from .exchanges import ask
 from .live import running_server
-from .serving import THOUGHT, TOOLS, says, serving
+from .serving import THOUGHT, TOOLS, generating, serving
 
 DEADLINE_S = 60
 USER = {"role": "user", "content": "hello"}
@@ -29,7 +29,7 @@ def parse(path: str = "chat", **fields: Any) -> Any:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_chat_has_thinking_content_and_counts(stream):
-    with serving(says(THOUGHT), **BIG) as running:
+    with serving(generating(THOUGHT), **BIG) as running:
         status, answer = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
     lines = answer if stream else [answer]
     assert status == 200
@@ -44,14 +44,14 @@ def test_chat_has_thinking_content_and_counts(stream):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_call_is_whole_with_arguments_as_an_object(stream):
-    with serving(says(CALL), **BIG) as running:
+    with serving(generating(CALL), **BIG) as running:
         _, answer = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
     calls = [call for line in (answer if stream else [answer]) for call in line["message"].get("tool_calls", ())]
     assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
 
 
 def test_generate_with_template_raw_and_gap():
-    with serving(says("yes"), **BIG) as running:
+    with serving(generating("yes"), **BIG) as running:
         _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})
         assert "".join(line["response"] for line in lines) == "yes"
         assert running.last_prompt == "s\n\nhello"
@@ -68,7 +68,7 @@ def test_generate_with_template_raw_and_gap():
 )
 @pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("5m", "load")])
 def test_empty_request_loads_the_model(path, body, keep_alive, reason):
-    with serving(says("yes"), **BIG) as running:
+    with serving(generating("yes"), **BIG) as running:
         _, answer = ask(running.port, path, {**body, "keep_alive": keep_alive, "stream": False})
     assert (answer["done"], answer["done_reason"]) == (True, reason)
     assert answer.get("response", answer.get("message", {}).get("content")) == ""
@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
-def test_request_is_refused_by_name(path, fields, param):
+def test_refused_field_is_named(path, fields, param):
     with pytest.raises(BadRequest) as caught:
         parse(path, **fields)
     assert caught.value.param == param
@@ -121,7 +121,7 @@ def test_options_are_mapped():
     assert isinstance(parse("generate", prompt="a", suffix="b"), OllamaText)
 
 
-def test_results_belong_to_the_calls_in_their_order():
+def test_results_are_assigned_to_the_calls_in_order():
     call = {"function": {"name": "look", "arguments": {"a": 1}}}
     history = [USER, {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [call, call]}]
     history += [{"role": "tool", "content": text, "tool_name": "look"} for text in ("one", "two")]
@@ -131,14 +131,21 @@ def test_results_belong_to_the_calls_in_their_order():
     assert first["tool_call_id"] != second["tool_call_id"]
 
 
-def test_errors_are_one_text():
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/api/chat", {"messages": [USER]}),
+        ("/api/generate", {"prompt": "a"}),
+        ("/api/embed", {"input": "a"}),
+        ("/api/embeddings", {"prompt": "a"}),
+        ("/api/show", {}),
+        ("/api/pull", {}),
+    ],
+)
+def test_error_is_one_text(path: str, fields: dict[str, Any]):
     with serving() as running:
-        status, answer = ask(running.port, "/api/chat", {"messages": [USER], "model": "nobody"})
-        assert (status, type(answer["error"])) == (404, str)
-        status, answer = ask(running.port, "/api/pull", {"model": "nobody"})
-        assert (status, type(answer["error"])) == (404, str)
-        status, answer = ask(running.port, "/api/show", {"model": "nobody"})
-        assert (status, type(answer["error"])) == (404, str)
+        status, answer = ask(running.port, path, {**fields, "model": "nobody"})
+    assert (status, type(answer["error"])) == (404, str)
 
 
 # --- The built-in model ---
@@ -185,7 +192,7 @@ def test_capabilities_are_those_of_the_template(template, capabilities):
         assert ask(running.port, "/api/show", {"model": "Fake"})[1]["capabilities"] == capabilities
 
 
-def test_older_form_of_embeddings(url):
+def test_older_endpoint_for_embeddings(url):
     port = int(url.rpartition(":")[2])
     _, old = ask(port, "/api/embeddings", {"model": "demo", "prompt": "hello"})
     _, new = ask(port, "/api/embed", {"model": "demo", "input": "hello"})

@@ -1,4 +1,4 @@
-"""The tree of prefixes: what is shared, counted, cut, joined and dropped."""
+"""The prefix tree: matches, counts of cells, idle slots, and nodes that are split, joined and dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localchat.engine.prefix import Match, PrefixTree, n_common_of
 
 
 def filled(*slots: tuple[int, list[int]]) -> PrefixTree:
-    """A tree in which each slot took what was known of its tokens and computed the rest."""
+    """A tree in which each slot shares the longest known prefix of its tokens."""
     tree = PrefixTree()
     for slot, tokens in slots:
         run(tree, slot, tokens)
@@ -26,13 +26,13 @@ def run(tree: PrefixTree, slot: int, tokens: list[int]) -> int:
     return n_known
 
 
-def test_match_names_a_slot_that_has_it():
+def test_match_has_a_slot_with_the_prefix():
     tree = filled((0, [1, 2, 3]), (1, [1, 2, 7, 8]), (2, [5]))
     assert tree.match([1, 2, 7]) == Match(1, 3)
     assert tree.match([5, 5]) == Match(2, 1)
 
 
-def test_growing_slot_stays_one_run_and_a_shared_one_forks():
+def test_slot_that_shares_its_tokens_is_extended_in_a_new_node():
     tree = filled((0, [1, 2]))
     tree.extend(0, [3])
     tree.hold(1, tree.match([1, 2, 3]))
@@ -104,7 +104,7 @@ def test_whole_match_is_an_idle_slot_all_of_which_fits():
     assert tree.match_whole([8]) is None
 
 
-def test_runs_that_fork_no_more_are_joined():
+def test_node_is_joined_with_its_only_child():
     tree = filled((0, [1, 2, 3, 4]))
     for slot in range(1, 50):
         tree.hold(slot, tree.match([1, 2]))
@@ -128,12 +128,12 @@ def test_common_tokens(run_: list[int], tokens: list[int], start: int, n: int):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_use_agrees_with_a_plain_model(seed: int):
-    """Against sets of cells: the same cells, the same matches, whatever comes and goes."""
+    """The model has a list of cells for each slot."""
     random_ = random.Random(seed)
     tree, cells, next_cell = PrefixTree(), {}, 0
     active: set[int] = set()
     for _ in range(300):
-        action = random_.choice(["start", "extend", "rest", "resume", "drop"])
+        action = random_.choice(["start", "extend", "set idle", "set active", "drop"])
         idle = sorted(set(cells) - active)
         free = sorted(set(range(6)) - set(cells))
         if action == "start" and free:
@@ -150,11 +150,11 @@ def test_random_use_agrees_with_a_plain_model(seed: int):
             tree.extend(slot, tokens)
             cells[slot] = cells[slot] + [(next_cell + i, token) for i, token in enumerate(tokens)]
             next_cell += len(tokens)
-        elif action == "rest" and active:
+        elif action == "set idle" and active:
             slot = random_.choice(sorted(active))
             tree.set_idle(slot)
             active.discard(slot)
-        elif action == "resume" and idle:
+        elif action == "set active" and idle:
             slot = random_.choice(idle)
             tree.set_active(slot)
             active.add(slot)
@@ -170,8 +170,8 @@ def test_random_use_agrees_with_a_plain_model(seed: int):
 
 def common(held: list[tuple[int, int]], prompt: list[int]) -> int:
     n = 0
-    for (_, token), asked in zip(held, prompt):
-        if token != asked:
+    for (_, token), expected in zip(held, prompt):
+        if token != expected:
             break
         n += 1
     return n

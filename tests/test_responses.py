@@ -132,7 +132,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]},
         [{"role": "assistant", "content": "No."}, USER],
     ),
-    "items of tools that run elsewhere": (
+    "items of unsupported tools": (
         {"input": [USER, *({"type": kind, "id": "x"} for kind in IGNORED_ITEMS)]},
         [USER],
     ),
@@ -163,14 +163,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
     "parameters": ({"tools": [{**FUNCTION, "parameters": 1}]}, "tools[0].parameters"),
     "tool in a namespace": ({"tools": [{**CRM, "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
-    "choice of nobody": (
+    "choice of an unknown tool": (
         {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice.name"
     ),
-    "choice of a tool that runs elsewhere": (
+    "choice of an unsupported tool": (
         {"tools": [FUNCTION], "tool_choice": {"type": "web_search"}}, "tool_choice.type"
     ),
     "call without tools": ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
-    "allowed nothing": (
+    "no allowed tools": (
         {"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
         "tool_choice.tools",
     ),
@@ -190,7 +190,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED)
-def test_request_is_refused_by_name(fields, param):
+def test_refused_field_is_named(fields, param):
     with pytest.raises(BadRequest) as caught:
         parse(**fields)
     assert caught.value.param == param
@@ -248,7 +248,7 @@ def test_tools_of_each_kind():
     request = parse(tools=[*hosted, FUNCTION, {**PATCH, "format": grammar}, CRM, {"type": "function", "name": "bare"}])
     look, patch, find, bare = (tool["function"] for tool in request.tools)
     assert look == {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
-    assert next(iter(look)) == "name"  # as models have learnt it
+    assert next(iter(look)) == "name"  # As in the training data of models.
     assert patch["description"] == "Patches\n\nThe input must match this grammar (lark):\nstart: WORD"
     assert patch["parameters"]["required"] == ["input"]
     assert (find["name"], bare["name"]) == ("crm__find", "bare")
@@ -316,7 +316,7 @@ def response(id: str, text: str = "x") -> dict[str, Any]:
     return {"id": id, "object": "response", "output": [item]}
 
 
-def test_later_request_goes_on_with_a_stored_response():
+def test_request_continues_a_stored_response():
     store = ResponseStore()
     first = parse(store, instructions="first")
     store.put(response("resp_1", "yes"), first.earlier, first.items)

@@ -15,7 +15,7 @@ from localchat.serving.settings import Settings
 from .exchanges import ask
 from .live import running_server
 from .response_events import check_body, check_stream, check_types
-from .serving import THOUGHT, says, serving
+from .serving import THOUGHT, generating, serving
 
 ALL = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
@@ -27,7 +27,7 @@ def create(port: int, **fields: Any) -> tuple[int, Any]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_response_is_reasoning_and_a_message(stream):
     pytest.importorskip("openai", reason="its types come with the test extra")
-    with serving(says(THOUGHT), n_ctx=4000, n_cells=8000) as running:
+    with serving(generating(THOUGHT), n_ctx=4000, n_cells=8000) as running:
         status, answer = create(running.port, stream=stream)
     assert status == 200
     response = check_stream(answer) if stream else answer
@@ -41,7 +41,7 @@ def test_response_is_reasoning_and_a_message(stream):
 
 
 def test_limit_makes_it_incomplete():
-    with serving(says("hello there"), n_ctx=4000, n_cells=8000) as running:
+    with serving(generating("hello there"), n_ctx=4000, n_cells=8000) as running:
         _, events = create(running.port, stream=True, max_output_tokens=5)
     response = check_stream(events)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -50,7 +50,7 @@ def test_limit_makes_it_incomplete():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_conversation_goes_on_until_it_is_deleted(stream):
-    with serving(says("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
+    with serving(generating("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
         port = running.port
 
         def response(**fields: Any) -> Any:
@@ -78,7 +78,7 @@ def test_conversation_goes_on_until_it_is_deleted(stream):
 
 
 def test_conversation_object_collects_items():
-    with serving(says("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
+    with serving(generating("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
         port = running.port
         items = [{"type": "message", "role": "user", "content": "hello"}]
         _, made = ask(port, "/v1/conversations", {"items": items, "metadata": {"a": "b"}})
@@ -95,7 +95,7 @@ def test_conversation_object_collects_items():
 
 def test_truncation_drops_the_oldest_turns():
     turns = [{"role": "user", "content": f"{i}" * 60} for i in range(6)]
-    with serving(says("yes"), chat_template=ALL, n_ctx=200, n_cells=800) as running:
+    with serving(generating("yes"), chat_template=ALL, n_ctx=200, n_cells=800) as running:
         status, error = create(running.port, instructions="brief", input=turns)
         assert (status, error["error"]["code"], error["error"]["param"]) == (400, "context_length_exceeded", "input")
         status, _ = create(running.port, instructions="brief", input=turns, truncation="auto", max_output_tokens=8)

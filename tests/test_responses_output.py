@@ -36,7 +36,7 @@ def encoder(**fields: Any) -> ResponseEncoder:
 
 
 def run(events: list[Any], reason: str = "stop", **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The events of the stream, and the response, which the whole form must equal."""
+    """The events of the stream, and the response, which must equal that of a request without `stream`."""
     made, whole = encoder(**fields), encoder(**{**fields, "stream": False})
     chunks = made.take()
     for event in [*events, OutputEnd(reason)]:
@@ -80,7 +80,7 @@ OUTPUTS: dict[str, tuple[list[Any], dict[str, Any], list[tuple[str, str]]]] = {
         {"tools": [PATCH]},
         [("custom_tool_call", "a\nbé")],
     ),
-    "a call that no tool has": (call(0, "c1", "other", "{}"), {}, [("function_call", "{}")]),
+    "a call of an unknown tool": (call(0, "c1", "other", "{}"), {}, [("function_call", "{}")]),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The run of a request with several sequences, on a fake backend: one queue, one order, one end for all."""
+"""Runs with several sequences, on a fake backend."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_rows_with_logits_are_those_scored_and_the_newest_token():
     assert [chunk.rows_with_logits for chunk in run_step(scheduler).chunks] == [(0,)]
 
 
-def test_preempted_prompt_goes_on_scoring_where_it_was():
+def test_preempted_prompt_continues_scoring_at_the_same_token():
     scheduler = new_scheduler(60, 2, 10)
     scheduler.add(sequence(1, 20, 60))
     scored = Sequence(2, [*range(35)], 60, scores_prompt=True)
@@ -156,7 +156,7 @@ def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
 @pytest.mark.parametrize(
     ("n_prompt", "max_tokens"),
     [(0, 5), (5, 5), (5, 21)],
-    ids=["no prompt", "no room for a token", "more than all cells"],
+    ids=["no prompt", "no space for a token", "more than all cells"],
 )
 def test_sequence_that_can_never_run_is_refused(n_prompt: int, max_tokens: int):
     with pytest.raises(ValueError, match="20 cells"):

@@ -1,4 +1,4 @@
-"""Scheduling with drafts, and random arrivals with everything at once."""
+"""Scheduling with drafts, and a random test of all of the scheduler."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_rejected_draft_tokens_are_removed(sampled: list[int], n_computed: int, 
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
-def test_cut_comes_before_the_slot_is_shared_or_cleared():
+def test_rejected_draft_tokens_are_removed_before_the_slot_is_shared():
     scheduler = drafting()
     (sequence,) = scheduler.running
     sequence.draft = [4, 5]
@@ -80,7 +80,7 @@ def test_draft_never_goes_beyond_max_tokens():
     (sequence,) = scheduler.running
     sequence.draft = [4] * 8
     (chunk,) = scheduler.schedule().chunks
-    assert len(chunk.draft) == 2  # and with the token that comes after it there are 7
+    assert len(chunk.draft) == 2  # With these and the token that is sampled after them there are 7 tokens.
 
 
 def test_drafts_share_the_limit_of_a_step():
@@ -145,7 +145,7 @@ def test_draft_that_found_no_free_cells_is_left_out():
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
-@pytest.mark.parametrize(("can_truncate", "max_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
+@pytest.mark.parametrize(("can_truncate", "max_drafted"), [(False, 1), (True, 97)], ids=["no truncation", "no rows"])
 def test_limits_without_rows_for_drafts_are_refused(can_truncate: bool, max_drafted: int):
     with pytest.raises(ValueError, match="draft tokens per step"):
         CacheLimits(200, 4, 8, 100, can_truncate, max_drafted)

@@ -23,9 +23,9 @@ def test_finished_conversation_goes_on_in_its_own_slot():
     scheduler.add(with_prompt(1, 1, 2, 3))
     slot = run_step(scheduler).chunks[0].slot
     run_step(scheduler)
-    said = list(scheduler.running[0].tokens)
+    known = list(scheduler.running[0].tokens)
     finish(scheduler)
-    scheduler.add(with_prompt(2, *said, 8, 9))
+    scheduler.add(with_prompt(2, *known, 8, 9))
     batch = run_step(scheduler)
     assert scheduler.operations() == []
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
@@ -118,7 +118,7 @@ def test_forget_drops_all_idle_prefixes():
     assert scheduler.cache.n_cells_used == 0
 
 
-def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_cut():
+def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
     scheduler = new_scheduler(1000, 4, 100, can_truncate=False)
     scheduler.add(with_prompt(1, *SYSTEM))
     slot = run_step(scheduler).chunks[0].slot
@@ -133,8 +133,8 @@ def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_cut():
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
 
 
-def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_cut():
-    """There a copy is made, which others may begin with."""
+def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_truncated():
+    """A snapshot is taken there, for other prompts that begin with it."""
     scheduler = new_scheduler(1000, 4, 30, can_truncate=False)
     long = with_prompt(1, *SYSTEM)
     scheduler.add(long)
@@ -149,7 +149,7 @@ def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_cut():
     ]
 
 
-def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
+def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_truncated():
     scheduler = new_scheduler(1000, 4, 30, n_idle=8, can_truncate=False, max_snapshot_bytes=1000)
     for id in (1, 2, 3):
         scheduler.add(with_prompt(id, *SYSTEM))
@@ -162,10 +162,10 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
 
 
 @pytest.mark.parametrize(("can_truncate", "n_searches"), [(True, 2), (False, 4)])
-def test_waiting_sequence_searches_snapshots_once_where_slots_can_be_cut(
+def test_waiting_sequence_searches_snapshots_once_where_slots_can_be_truncated(
     can_truncate: bool, n_searches: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Elsewhere the snapshot that it needs may be taken while it waits."""
+    """Otherwise the snapshot that it needs may be taken while it waits."""
     scheduler = new_scheduler(20, 4, 10, can_truncate=can_truncate)
     searches: list[object] = []
     monkeypatch.setattr(scheduler.cache, "restore_snapshot", searches.append)

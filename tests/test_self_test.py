@@ -17,7 +17,7 @@ DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 LIVE = "pass"
 FAIL = "raise SystemExit('the file is cut')"
 DIE = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-# As on a machine whose AMX faults: death with the option, life without.
+# As on a machine whose AMX faults: it crashes only with the option.
 DIE_WITH_EXTRA_BUFTS = f"import json, sys\nif json.loads(sys.argv[2])['use_extra_bufts']: {DIE}"
 
 
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Child:
-    """Stands for the child's program: counts how often it is started."""
+    """Replaces the program of the child process, and records its starts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str):
         self.starts: list[bool] = []
@@ -42,12 +42,12 @@ class Child:
         return [sys.executable, "-c", self._program, model_path, self_test.to_json(options)]
 
 
-def test_real_child_proves_the_real_engine():
+def test_llama_cpp_passes_on_this_machine():
     options = self_test.passing_options(LoadOptions(n_parallel=2), DEMO)
     assert options.n_parallel == 2
 
 
-def test_child_that_lives_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_child_that_passes_changes_no_option(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     child = Child(monkeypatch, LIVE)
     assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
     assert child.starts == [True]
@@ -69,7 +69,7 @@ def test_child_that_is_killed_is_tried_again_without_extra_bufts(
 
 
 @pytest.mark.parametrize("program", [LIVE, DIE_WITH_EXTRA_BUFTS], ids=["fine", "without extra bufts"])
-def test_result_is_remembered(monkeypatch: pytest.MonkeyPatch, program: str):
+def test_result_is_saved(monkeypatch: pytest.MonkeyPatch, program: str):
     child = Child(monkeypatch, program)
     first = self_test.passing_options(LoadOptions(), DEMO)
     n_starts = len(child.starts)
@@ -77,7 +77,7 @@ def test_result_is_remembered(monkeypatch: pytest.MonkeyPatch, program: str):
     assert len(child.starts) == n_starts
 
 
-def test_changed_library_is_proven_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_changed_library_is_tested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     library = tmp_path / "libllama.so"
     library.write_bytes(b"one build")
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
@@ -88,7 +88,7 @@ def test_changed_library_is_proven_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(child.starts) == 2
 
 
-def test_child_that_always_crashes_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch, cache: Path):
+def test_child_that_always_crashes_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, cache: Path):
     Child(monkeypatch, DIE)
     with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {self_test.LIBRARY}$"):
         self_test.passing_options(LoadOptions(), DEMO)
@@ -128,7 +128,7 @@ def test_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="homes are found otherwise")
 def test_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch):
-    """As in containers that run under any number."""
+    """As in containers that run under an arbitrary user id."""
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name)
     monkeypatch.setattr("os.getuid", lambda: 987654321)

@@ -6,7 +6,7 @@ import select
 import pytest
 
 from .fakes import endless
-from .serving import TOOLS, chat_request, dechunked, delta_text, payloads, read_until, says, serving, wait_for
+from .serving import TOOLS, chat_request, dechunked, delta_text, generating, payloads, read_until, serving, wait_for
 
 
 def test_body_without_a_stream():
@@ -145,7 +145,7 @@ Let me look.
 def test_k6_k16_reasoning_content_and_calls():
     # A template without tools gets them in a message, which takes some tokens.
     """K8, T46, V35, V39."""
-    with serving(says(CALL), n_ctx=2000, n_cells=8000) as running:
+    with serving(generating(CALL), n_ctx=2000, n_cells=8000) as running:
         _, body = running.chat(tools=TOOLS)
         _, chunks = running.chat(tools=TOOLS, stream=True)
     choice = body["choices"][0]
@@ -167,7 +167,7 @@ def test_k6_k16_reasoning_content_and_calls():
 
 def test_k22_without_tools_nothing_is_a_call():
     """T26, T34, V39, L12."""
-    with serving(says(CALL)) as running:
+    with serving(generating(CALL)) as running:
         for members in ({}, {"tools": TOOLS, "tool_choice": "none"}):
             _, body = running.chat(**members)
             message = body["choices"][0]["message"]

@@ -7,7 +7,7 @@ import pytest
 
 from localchat.serving.settings import Settings
 
-from .serving import GOOD, read_answer, serving
+from .serving import GOOD, read_response, serving
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_key_is_needed_except_for_health(headers, status):
         response = client.getresponse()
         body = json.loads(response.read())
         client.request("GET", "/health")
-        assert read_answer(client)[0] == 200
+        assert read_response(client)[0] == 200
     assert response.status == status
     if status == 401:
         assert response.getheader("WWW-Authenticate") == "Bearer"

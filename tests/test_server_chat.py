@@ -20,12 +20,12 @@ from .serving import (
     THOUGHT,
     TOOLS,
     assert_in_order,
-    bad,
+    chat_body,
     chat_request,
     delta_text,
+    generating,
     raw_request,
     read_until,
-    says,
     serving,
 )
 
@@ -74,7 +74,7 @@ def test_k22_none_hides_the_tools_from_the_template():
 def test_k22_server_may_show_the_tools_all_the_same():
     template = "{{ tools }}{{ messages[0].content }}"
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
-    with serving(says(call), chat_template=template, **BIG) as running:
+    with serving(generating(call), chat_template=template, **BIG) as running:
         running.server.service.ready(Model("Fake", running.engine, keep_tools=True))
         _, body = running.chat(tools=TOOLS, tool_choice="none")
         shown = running.last_prompt
@@ -86,7 +86,7 @@ def test_k22_server_may_show_the_tools_all_the_same():
 def test_t47_legacy_functions_are_tools():
     """T47, K30: and they are answered as tool calls."""
     call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    with serving(says(call), **BIG) as running:
+    with serving(generating(call), **BIG) as running:
         _, body = running.chat(functions=[TOOLS[0]["function"]], function_call="auto")
         status, refused = running.chat(functions=[TOOLS[0]["function"]], function_call={"name": "other"})
     assert body["choices"][0]["finish_reason"] == "tool_calls"
@@ -114,7 +114,7 @@ TWO_CALLS = THOUGHT + "".join(
 )
 def test_appendix_a_order_in_every_mode(text, members, n, include_usage):
     """V15, V16, V19, V20, V21, V25, T16, G38, K2, K3, T45, V23."""
-    with serving(says(text), **BIG) as running:
+    with serving(generating(text), **BIG) as running:
         options = {"include_usage": include_usage}
         _, chunks = running.chat(n=n, stream=True, stream_options=options, **members)
     assert_in_order(chunks, n, usage=include_usage)
@@ -122,7 +122,7 @@ def test_appendix_a_order_in_every_mode(text, members, n, include_usage):
 
 def test_t13_text_that_was_held_back_comes_before_the_finish():
     """T13, V20: what could have become a stop text, a marker or a character is text at the end."""
-    with serving(says("ab<tool_")) as running:
+    with serving(generating("ab<tool_")) as running:
         _, chunks = running.chat(stop=["_x"], stream=True)
         _, body = running.chat(stop=["_x"])
     assert delta_text(chunks) == body["choices"][0]["message"]["content"] == "ab<tool_"
@@ -131,7 +131,7 @@ def test_t13_text_that_was_held_back_comes_before_the_finish():
 
 def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
     """T44, V34, K16, K17, K36."""
-    with serving(says(TWO_CALLS), **BIG) as running:
+    with serving(generating(TWO_CALLS), **BIG) as running:
         _, chunks = running.chat(tools=TOOLS, n=2, stream=True)
         _, body = running.chat(tools=TOOLS, n=2)
     heads = [
@@ -151,10 +151,10 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
 def test_v3_without_parallel_calls_the_output_ends_after_one():
     """Whether it is taken token by token, or when all of it is there."""
     members = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
-    with serving(says(TWO_CALLS), **BIG) as running:
+    with serving(generating(TWO_CALLS), **BIG) as running:
         _, body = running.chat(**members)
         _, chunks = running.chat(**members, stream=True)
-        late = running.chat_read_late(**members)
+        late = running.chat_taken_at_end(**members)
     n_tokens = TWO_CALLS.index("}}") + 2
     for told in (body, late):
         choice = told["choices"][0]
@@ -169,7 +169,7 @@ def test_v3_without_parallel_calls_the_output_ends_after_one():
 def test_k35_call_to_a_name_not_offered_stays_text():
     """K35, L12, L13."""
     call = '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>'
-    with serving(says(call), **BIG) as running:
+    with serving(generating(call), **BIG) as running:
         _, body = running.chat(tools=TOOLS)
     choice = body["choices"][0]
     assert choice["message"]["content"] == call
@@ -178,7 +178,7 @@ def test_k35_call_to_a_name_not_offered_stays_text():
 
 def test_k6_call_cut_by_the_limit_is_length():
     """K6, T6, K19: the result of the call is reported."""
-    with serving(says('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
+    with serving(generating('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
         _, body = running.chat(tools=TOOLS, max_tokens=50)
     choice = body["choices"][0]
     assert choice["finish_reason"] == "length"
@@ -217,11 +217,13 @@ def test_k1_request_id_comes_back_and_is_logged(caplog):
     """K1, V12: it is a header and a word in the log, not part of the reply's id."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running, contextlib.closing(running.client()) as client:
-        assert headers_of(client, bad(), {"X-Request-Id": "mine-1"})["X-Request-Id"] == "mine-1"
-        assert headers_of(client, bad(request_id="mine-2"), {})["X-Request-Id"] == "mine-2"
-        assert headers_of(client, bad(stream=True), {"X-Request-Id": "mine-3"})["X-Request-Id"] == "mine-3"
-        assert headers_of(client, bad(n=0), {"X-Request-Id": "mine-4"})["X-Request-Id"] == "mine-4"
-        ours = [headers_of(client, bad(), {"X-Request-Id": wrong})["X-Request-Id"] for wrong in ("a b", "x" * 201, "")]
+        assert headers_of(client, chat_body(), {"X-Request-Id": "mine-1"})["X-Request-Id"] == "mine-1"
+        assert headers_of(client, chat_body(request_id="mine-2"), {})["X-Request-Id"] == "mine-2"
+        assert headers_of(client, chat_body(stream=True), {"X-Request-Id": "mine-3"})["X-Request-Id"] == "mine-3"
+        assert headers_of(client, chat_body(n=0), {"X-Request-Id": "mine-4"})["X-Request-Id"] == "mine-4"
+        ours = [
+            headers_of(client, chat_body(), {"X-Request-Id": wrong})["X-Request-Id"] for wrong in ("a b", "x" * 201, "")
+        ]
     assert all(re.fullmatch("req-[0-9a-f]{32}", id) for id in ours)
     assert len(set(ours)) == 3
     for i in range(1, 5):
@@ -276,7 +278,7 @@ def test_k28_fault_is_400_before_anything_runs(members, param, stream):
     """K28, G6, G9, G43, V5, V11: in both modes, and the engine has heard of nothing."""
     with serving() as running:
         status, body = running.chat(stream=stream, **members)
-        assert running.work == []
+        assert running.requests == []
     assert (status, body["error"]["param"]) == (400, param)
 
 

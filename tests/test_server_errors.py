@@ -15,7 +15,7 @@ from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .generations import request_for, submit
-from .serving import GOOD, ask, bad, payloads, read_answer, serving
+from .serving import GOOD, ask, chat_body, payloads, read_response, serving
 
 POST = "POST /v1/chat/completions"
 INVALID = "invalid_request_error"
@@ -30,17 +30,24 @@ EMPTY = [{"role": "user", "content": ""}]
         pytest.param(POST, None, 411, "length_required", None, id="no body"),
         pytest.param(POST, b"hi", 400, INVALID, "body", id="g5-not JSON"),
         pytest.param(POST, b"[]", 400, INVALID, "body", id="g5-no object"),
-        pytest.param(POST, bad(temperature="hot"), 400, INVALID, "temperature", id="wrong type"),
-        pytest.param(POST, bad(n=0), 400, INVALID, "n", id="wrong range"),
-        pytest.param(POST, bad(messages=[]), 400, INVALID, "messages", id="g6-no messages"),
-        pytest.param(POST, bad(model="gpt"), 404, "model_not_found", "model", id="b-unknown model"),
-        pytest.param(POST, bad(messages=LONG), 400, "context_length_exceeded", "messages", id="k28-too long"),
+        pytest.param(POST, chat_body(temperature="hot"), 400, INVALID, "temperature", id="wrong type"),
+        pytest.param(POST, chat_body(n=0), 400, INVALID, "n", id="wrong range"),
+        pytest.param(POST, chat_body(messages=[]), 400, INVALID, "messages", id="g6-no messages"),
+        pytest.param(POST, chat_body(model="gpt"), 404, "model_not_found", "model", id="b-unknown model"),
+        pytest.param(POST, chat_body(messages=LONG), 400, "context_length_exceeded", "messages", id="k28-too long"),
         pytest.param(
-            POST, bad(messages=LONG, stream=True), 400, "context_length_exceeded", "messages", id="k31-too long, stream"
+            POST,
+            chat_body(messages=LONG, stream=True),
+            400,
+            "context_length_exceeded",
+            "messages",
+            id="k31-too long, stream",
         ),
-        pytest.param(POST, bad(messages=EMPTY), 400, INVALID, "messages", id="empty prompt"),
-        pytest.param(POST, bad(logit_bias={"999": 1}), 400, INVALID, "logit_bias", id="unknown token in logit_bias"),
-        pytest.param(POST, bad(stop_token_ids=[257]), 400, INVALID, "stop_token_ids", id="unknown stop token"),
+        pytest.param(POST, chat_body(messages=EMPTY), 400, INVALID, "messages", id="empty prompt"),
+        pytest.param(
+            POST, chat_body(logit_bias={"999": 1}), 400, INVALID, "logit_bias", id="unknown token in logit_bias"
+        ),
+        pytest.param(POST, chat_body(stop_token_ids=[257]), 400, INVALID, "stop_token_ids", id="unknown stop token"),
         pytest.param("GET /v1/chat/completions", None, 405, "method_not_allowed", None, id="GET chat"),
         pytest.param("PUT /v1/chat/completions", GOOD, 405, "method_not_allowed", None, id="PUT chat"),
         pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
@@ -59,7 +66,7 @@ def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, statu
             client.putheader("Content-Length", str(len(body)))
         client.endheaders(body)
         sock = client.sock
-        got_status, answer = read_answer(client)
+        got_status, answer = read_response(client)
         assert ask(client)[0] == 200
         assert client.sock is sock
     assert got_status == status
@@ -130,7 +137,7 @@ def test_k5_failure_inside_a_stream_is_an_event_then_done():
         assert all(choice["finish_reason"] is None for chunk in chunks[:-1] for choice in chunk["choices"])
         # The stream ended in order, so the connection goes on.
         client.request("GET", "/health")
-        assert read_answer(client)[0] == 200
+        assert read_response(client)[0] == 200
 
 
 def test_k40_full_queue_is_429_with_retry_after():
@@ -205,7 +212,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """K32: by how long it took so far; it is the error that rounds and bounds it."""
     now = iter((100.0, 106.0))
-    service = Service(Catalog([ModelFile(DEMO_PATH, "Fake")]), clock=lambda: next(now))
+    service = Service(Catalog(ModelFile(DEMO_PATH, "Fake")), clock=lambda: next(now))
     service.progress = progress
     with pytest.raises(ModelLoading) as loading:
         service.model()
@@ -229,7 +236,7 @@ def test_health_reports_a_failed_engine():
     with serving() as running, contextlib.closing(running.client()) as client:
         running.engine.failure = RuntimeError("out of luck")
         client.request("GET", "/health")
-        status, body = read_answer(client)
+        status, body = read_response(client)
         assert (status, body["error"]["type"]) == (500, "inference_error")
         assert "out of luck" in body["error"]["message"]
         assert ask(client)[0] == 500
@@ -243,4 +250,4 @@ def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
         assert "division" not in body["error"]["message"]
         assert "ZeroDivisionError" in caplog.text
         client.request("GET", "/health")
-        assert read_answer(client)[0] == 200
+        assert read_response(client)[0] == 200

@@ -17,7 +17,7 @@ import pytest
 
 from localchat.models.catalog import DEMO
 
-from .serving import BIG, openai_client, read_answer, says, serving
+from .serving import BIG, generating, openai_client, read_response, serving
 
 DEADLINE_S = 60
 MAX_TOKENS = 12
@@ -261,7 +261,7 @@ def ask_http(port: int, example: Example) -> tuple[int, Any]:
     body = None if example.members is None else json.dumps(example.members)
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
         client.request(example.method, example.path, body)
-        return read_answer(client)
+        return read_response(client)
 
 
 # How the package sends what has a place in it; the rest it cannot send.
@@ -392,7 +392,7 @@ def test_error_of_an_unserved_path_names_another(port: int):
 def test_openai_package_reads_reasoning_and_usage():
     """K8, K13, K15: members beyond the package's own are there too."""
     said = "<think>hm</think>Hello there.\n"
-    with serving(says(said), n_ctx=4000, n_cells=16000) as running:
+    with serving(generating(said), n_ctx=4000, n_cells=16000) as running:
         members = {"model": "Fake", "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
         _, chunks = ask_openai(running.port, Example("/v1/chat/completions", members))
     thoughts = [c["delta"].get("reasoning_content") or "" for chunk in chunks for c in chunk["choices"]]
@@ -412,7 +412,7 @@ SAID_CALL = """<think>hm</think>Let me see.
 
 def test_openai_packages_helper_gathers_a_stream_with_a_call():
     options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
-    with serving(says(SAID_CALL), n_ctx=4000, n_cells=16000) as running, openai_client(running.port) as client:
+    with serving(generating(SAID_CALL), n_ctx=4000, n_cells=16000) as running, openai_client(running.port) as client:
         with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
             kinds = {event.type for event in stream}
         message = stream.get_final_completion().choices[0].message
@@ -426,7 +426,7 @@ def test_openai_packages_helper_reads_a_response_as_a_class():
     pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
     kind = pydantic.create_model("Steps", answer=(int, ...))
     options = {"model": "Fake", "messages": [USER], "response_format": kind}
-    with serving(says('{"answer": 5}'), **BIG) as running, openai_client(running.port) as client:
+    with serving(generating('{"answer": 5}'), **BIG) as running, openai_client(running.port) as client:
         whole = client.chat.completions.parse(**options)
         with client.chat.completions.stream(**options, logprobs=True) as stream:
             kinds = {event.type for event in stream}

@@ -10,7 +10,7 @@ from localchat.engine import GenerationRequest, InvalidGrammar
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import BIG, LAST_MESSAGE, THOUGHT, TOOLS, delta_text, says, serving
+from .serving import BIG, LAST_MESSAGE, THOUGHT, TOOLS, delta_text, generating, serving
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
@@ -79,8 +79,8 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
 )
 def test_k8_reasoning_tokens_are_exact(text, n_thought):
     """K8: however the tokens come, one by one or all at once; the fake's tokens are bytes."""
-    with serving(says(text)) as running:
-        late = running.chat_read_late()
+    with serving(generating(text)) as running:
+        late = running.chat_taken_at_end()
         _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
     for usage in (late["usage"], chunks[-1]["usage"]):
         assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
@@ -94,8 +94,8 @@ CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
     """K8: taken token by token and when all of it is there; the next call is not part of it."""
     thought = "<think>\nhm\n"
-    with serving(says(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
-        late = running.chat_read_late(tools=TOOLS)
+    with serving(generating(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
+        late = running.chat_taken_at_end(tools=TOOLS)
         _, chunks = running.chat(tools=TOOLS, stream=True, stream_options={"include_usage": True})
     assert len(late["choices"][0]["message"]["tool_calls"]) == 2
     for usage in (late["usage"], chunks[-1]["usage"]):
@@ -164,7 +164,7 @@ def test_v44_log_probabilities_of_the_prompt():
     with serving() as running:
         running.chat(content="xaa")
         _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
-        assert [work.params.prompt_logprobs for work in running.work[1:]] == [1, None]
+        assert [request.params.prompt_logprobs for request in running.requests[1:]] == [1, None]
         _, without = running.chat(content="xaa")
     a = {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
     assert body["prompt_logprobs"] == [None, a]
@@ -196,12 +196,12 @@ def test_token_ids_whole_and_streamed():
 
 def test_k8_thought_is_repeated_beside_the_choices_where_the_server_has_the_option():
     """K8, G25, G29, G30, G34."""
-    with serving(says(THOUGHT), settings=Settings(port=0, thought_field=True)) as running:
+    with serving(generating(THOUGHT), settings=Settings(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
         _, chunks = running.chat(n=2, stream=True)
     assert body["thought"] == body["choices"][0]["message"]["reasoning_content"] == "hm"
     assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
-    with serving(says(THOUGHT)) as running:
+    with serving(generating(THOUGHT)) as running:
         assert "thought" not in running.chat()[1]
 
 
@@ -216,7 +216,7 @@ LEGACY: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("name", LEGACY)
 def test_reasoning_format_of_older_deepseek_has_reasoning_in_both_places(name: str):
     text, content, thought = LEGACY[name]
-    with serving(says(text)) as running:
+    with serving(generating(text)) as running:
         _, body = running.chat(reasoning_format="deepseek-legacy", n=2)
         _, chunks = running.chat(reasoning_format="deepseek-legacy", n=2, stream=True)
     for i in range(2):
@@ -239,7 +239,7 @@ def test_probabilities_after_sampling_have_names_of_their_own():
 
 
 def test_reasoning_format_none_leaves_reasoning_in_the_content():
-    with serving(says(THOUGHT)) as running:
+    with serving(generating(THOUGHT)) as running:
         _, body = running.chat(reasoning_format="none")
     message = body["choices"][0]["message"]
     assert message["content"] == THOUGHT
@@ -251,4 +251,4 @@ def test_tokens_of_all_markers_are_seen():
     """Also of those that are of several tokens, of which one may be a control token."""
     with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
         running.chat()
-        assert set(b"<|begin|>assistant") <= running.work[-1].visible_tokens
+        assert set(b"<|begin|>assistant") <= running.requests[-1].visible_tokens

@@ -11,7 +11,7 @@ import pytest
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import DEADLINE_S, GOOD, chat_request, payloads, read_answer, read_until, reset, serving, wait_for
+from .serving import DEADLINE_S, GOOD, chat_request, payloads, read_response, read_until, reset, serving, wait_for
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -110,8 +110,8 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
         with contextlib.closing(running.client()) as client:
             client.request("POST", "/v1/chat/completions", GOOD)
             wait_for(lambda: running.engine.stats().n_running == 1)
-            running.server.service.stop()
-            early = read_answer(client)
+            running.server.service.in_flight.stop()
+            early = read_response(client)
         late = running.chat()
         running.wait_until_idle()
     for status, body in (early, late):
@@ -122,7 +122,7 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
     """H16. On new connections and on those that were open; the request in flight ends as if nothing had happened."""
     with serving(is_gated=True) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
         used.request("GET", "/health")
-        assert read_answer(used)[0] == 200
+        assert read_response(used)[0] == 200
         sock.sendall(chat_request("hello", stream=True))
         running.gate.release()
         read_until(sock, b'"content":"h"')

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import random
-import re
 import signal
 import socket
 import struct
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from localchat import server as server_module
 from localchat.engine import Engine
 from localchat.protocol.params import NUMBERS
 
+from .live import running_process
 from .serving import payloads, wait_for
 
 DEADLINE_S = 60
@@ -245,30 +245,6 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 # --- the command ---
 
 
-@contextlib.contextmanager
-def command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
-    """The server as a process, once it is ready: with its port and what it writes."""
-    program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
-        lines: list[str] = []
-        # One that says nothing would be waited for without end.
-        deadline = threading.Timer(DEADLINE_S, process.kill)
-        deadline.start()
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                lines.append(line)
-                if match := re.search(r"ready.*:(\d+)/v1", line):
-                    break
-            else:
-                pytest.fail("".join(lines))
-            deadline.cancel()
-            yield process, int(match[1]), lines
-        finally:
-            deadline.cancel()
-            process.kill()
-
-
 PAGE = "https://page.example"
 OPTIONS = f"""
     --alias Tiny --any-name --strict --allow-chat-template --keep-tools --thought-field --cors {PAGE} --api-key secret
@@ -285,10 +261,10 @@ def test_options_of_the_command_hold():
     tool = {"type": "function", "function": {"name": "look_at_this"}}
     thought = {"role": "assistant", "content": "", "reasoning_content": "So"}
     goes_on = {"messages": [*said, thought], "continue_final_message": "reasoning_content", "max_tokens": 20}
-    with command(*OPTIONS.split()) as (_, port, _):
+    with running_process(*OPTIONS.split()) as server:
 
         def ask(path: str, headers: dict[str, str] = key, **members: Any) -> tuple[int, Any]:
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
                 body = json.dumps({"messages": said, **members}) if members else None
                 client.request("POST" if members else "GET", path, body, headers)
                 response = client.getresponse()
@@ -309,7 +285,7 @@ def test_options_of_the_command_hold():
         held = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nX-Api-Key: secret\r\n"
         held += b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
         with contextlib.ExitStack() as stack:
-            where = ("127.0.0.1", port)
+            where = ("127.0.0.1", server.port)
             for _ in range(9):
                 sock = stack.enter_context(socket.create_connection(where, DEADLINE_S))
                 sock.sendall(held)
@@ -363,33 +339,31 @@ def is_healthy(port: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_streams_in_order_and_the_process_with_0(number: int):
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with command() as (process, port, _):
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    with running_process() as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
         with contextlib.closing(client):
             # Sampled flatly, and many: some are surely running when the signal comes.
             body = request_body("Hi", stream=True, temperature=100, top_k=0, n=8)
             client.request("POST", "/v1/chat/completions", body)
             response = client.getresponse()
-            process.send_signal(number)
+            server.process.send_signal(number)
             raw = response.read()
         assert raw.endswith(b"data: [DONE]\n\n")
-        _, rest = process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == 0
-        assert "Traceback" not in rest
+        assert server.process.wait(DEADLINE_S) == 0
+    assert "Traceback" not in "".join(server.lines)
 
 
 def test_sigterm_lets_requests_end():
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with command("--drain", "60") as (process, port, _):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+    with running_process("--drain", "60") as server:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
             body = request_body("Hi", stream=True, temperature=100, top_k=0, n=4, max_tokens=200)
             client.request("POST", "/v1/chat/completions", body)
             response = client.getresponse()
-            process.send_signal(signal.SIGTERM)
-            wait_for(lambda: not is_healthy(port))
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: not is_healthy(server.port))
             assert b'"error"' not in response.read()
-        process.wait(DEADLINE_S)
-        assert process.returncode == 0
+        assert server.process.wait(DEADLINE_S) == 0
 
 
 def test_second_signal_ends_the_process():
@@ -397,16 +371,16 @@ def test_second_signal_ends_the_process():
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
     with (
-        command("--drain", "60", "--ctx", "100000") as (process, port, _),
-        contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client,
+        running_process("--drain", "60", "--ctx", "100000") as server,
+        contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client,
     ):
         client.request("POST", "/v1/chat/completions", body)
         response = client.getresponse()
-        process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not is_healthy(port))
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not is_healthy(server.port))
         # A second signal at once is the same one sent twice, as systemd and `timeout` do.
-        process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         assert response.read(1000)
         time.sleep(server_module.ONE_SIGNAL_S)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == -signal.SIGTERM
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE_S) == -signal.SIGTERM

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from localchat.serving.listener import why_not_listening
-from localchat.serving.options import comments_on, read_options, settings_of
+from localchat.serving.options import option_warnings, read_options, settings_of
 from localchat.serving.settings import Settings
 
 
@@ -49,17 +49,17 @@ def test_wrong_options_end_with_2_and_the_reason(line: str, message: str, capsys
 
 
 @pytest.mark.parametrize(
-    ("line", "comments"),
+    ("line", "warnings"),
     [
         (f"-t {os.cpu_count()} -np 64", []),
         ("-t 512", [f"--threads 512 on {os.cpu_count()} cores"]),
-        ("-np 128", ["--parallel 128: so many requests"]),
+        ("-np 128", ["--parallel 128: each request is slow"]),
     ],
 )
-def test_options_that_slow_the_server_down_get_a_line(line: str, comments: list[str]):
-    found = list(comments_on(read_options(line.split())))
-    assert len(found) == len(comments)
-    assert all(comment in line for comment, line in zip(comments, found))
+def test_options_that_slow_the_server_down_get_a_warning(line: str, warnings: list[str]):
+    found = list(option_warnings(read_options(line.split())))
+    assert len(found) == len(warnings)
+    assert all(expected in warning for expected, warning in zip(warnings, found))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .serving import delta_text, says, serving
+from .serving import delta_text, generating, serving
 
 CHAT = (
     "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
@@ -63,7 +63,7 @@ BEGUN = {"role": "assistant", "content": "Once"}
 )
 def test_k24_assistant_prefill(members, prompt, opening):
     """K24, T32, V10, V17, V41: it is in the prompt, and in the answer only with `echo`."""
-    with serving(says("!"), chat_template=CHAT) as running:
+    with serving(generating("!"), chat_template=CHAT) as running:
         _, plain = running.chat(**members)
         assert running.last_prompt == prompt
         _, body = running.chat(**members, echo=True, n=2)
@@ -82,7 +82,7 @@ def test_k24_assistant_prefill(members, prompt, opening):
 def test_k24_reasoning_may_be_left_open(thought):
     message = {"role": "assistant", "content": "", "reasoning_content": thought}
     members = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
-    with serving(says(" it is</think>42"), chat_template=CHAT) as running:
+    with serving(generating(" it is</think>42"), chat_template=CHAT) as running:
         answers = [running.chat(**members, echo=echo)[1] for echo in (False, True)]
         assert running.last_prompt.endswith("<think>\n" + thought)
     told = [body["choices"][0]["message"] for body in answers]

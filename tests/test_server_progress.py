@@ -11,9 +11,9 @@ from .serving import (
     chat_request,
     chunk_kind,
     delta_text,
+    generating,
     payloads,
     read_until,
-    says,
     serving,
     wait_for,
 )
@@ -21,7 +21,7 @@ from .serving import (
 
 def test_progress_of_a_long_prompt():
     """From what was cached to all of it, before the text; the status does not wait for the first token (K31)."""
-    with serving(says("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
+    with serving(generating("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
         sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
         running.gate.release(1)
         read_until(sock, b'"processed":64')

@@ -75,7 +75,7 @@ def test_v9_sampling_fields_reach_the_engine(members, expected):
     """V9, T48, G3, K42, and llama.cpp's table of sampling members."""
     with serving() as running:
         assert running.chat(**members)[0] == 200
-        sampling = running.work[-1].sampling
+        sampling = running.requests[-1].sampling
     assert dataclasses.replace(sampling, **expected) == sampling
 
 
@@ -98,7 +98,7 @@ def test_limits_reach_the_engine(members, attribute, value):
     """T25, G8, K11, K41, V13."""
     with serving() as running:
         assert running.chat(**members)[0] == 200
-        assert getattr(running.work[-1].params, attribute) == value
+        assert getattr(running.requests[-1].params, attribute) == value
 
 
 def test_k9_request_then_command_line_then_model_then_built_in():
@@ -113,8 +113,8 @@ def test_k9_request_then_command_line_then_model_then_built_in():
         running.server.service.ready(Model("Fake", running.engine, defaults=defaults))
         running.chat(top_k=0)
         running.chat(seed=-1)
-        sampling = running.work[0].sampling
-    assert [work.sampling.seed for work in running.work] == [7, None]
+        sampling = running.requests[0].sampling
+    assert [request.sampling.seed for request in running.requests] == [7, None]
     assert (sampling.top_k, sampling.top_p, sampling.min_p) == (0, 0.6, 0)
     assert (sampling.temperature, sampling.repeat_penalty) == (0.5, 1.0)
     assert (SamplingParams().temperature, SamplingParams().top_p, SamplingParams().top_k) == (1.0, 0.95, 64)
@@ -140,4 +140,4 @@ def test_seeds_of_the_choices_differ():
     """T17: with one seed for all, n choices would say the same."""
     with serving() as running:
         running.chat(n=3, seed=5)
-        assert [work.sampling.seed for work in running.work] == [5, 6, 7]
+        assert [request.sampling.seed for request in running.requests] == [5, 6, 7]

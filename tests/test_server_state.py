@@ -1,4 +1,4 @@
-"""The state of the server as values: props, slots, Prometheus' text; and the headers for browsers."""
+"""The bodies of /props, /slots, /metrics and /tokenize, and the CORS headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from localchat.serving.metrics import Metrics
 from .wire_schemas import validate
 
 
-def test_slots_are_as_many_as_can_run():
+def test_slots_lists_running_sequences_then_idle_slots():
     busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
     body = slots_body([busy, busy, busy], n_parallel=2, n_ctx=64)
     assert [slot["is_processing"] for slot in body] == [True, True]
@@ -92,7 +92,7 @@ def test_requests_are_counted_by_path_and_status():
     assert 'localchat_request_duration_seconds_bucket{le="+Inf"} 3' in text
 
 
-# --- tokens ---
+# --- Tokens ---
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_wrong_fields_are_named(parse: Any, body: bytes, param: str):
     assert wrong.value.param == param
 
 
-# --- web pages ---
+# --- CORS ---
 
 PAGE = "https://page.example"
 
@@ -152,21 +152,21 @@ def headers(**given: str) -> Message:
 
 
 @pytest.mark.parametrize(
-    ("origins", "asked", "allowed"),
+    ("origins", "origin", "allowed"),
     [
         pytest.param((), PAGE, None, id="off"),
         pytest.param((PAGE,), PAGE, PAGE, id="named"),
         pytest.param((PAGE + "/",), PAGE, PAGE, id="named with a slash"),
         pytest.param((PAGE,), "https://other.example", None, id="another"),
-        pytest.param((PAGE,), PAGE + ".evil.example", None, id="begins alike"),
+        pytest.param((PAGE,), PAGE + ".evil.example", None, id="prefix of another"),
         pytest.param(("*",), PAGE, PAGE, id="all"),
         pytest.param((PAGE, "http://b"), "http://b", "http://b", id="second"),
     ],
 )
-def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], asked: str, allowed: Any):
+def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], origin: str, allowed: Any):
     pages = OriginPolicy(origins)
-    assert pages.headers(headers(Origin=asked)).get("Access-Control-Allow-Origin") == allowed
-    assert bool(pages.preflight(headers(Origin=asked))) is (allowed is not None)
+    assert pages.headers(headers(Origin=origin)).get("Access-Control-Allow-Origin") == allowed
+    assert bool(pages.preflight(headers(Origin=origin))) is (allowed is not None)
 
 
 def test_responses_vary_by_origin_only_where_pages_are_allowed():
@@ -175,21 +175,21 @@ def test_responses_vary_by_origin_only_where_pages_are_allowed():
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("requested", "allowed"),
     [
-        pytest.param("authorization, x-stainless-os", "authorization, x-stainless-os", id="as asked"),
+        pytest.param("authorization, x-stainless-os", "authorization, x-stainless-os", id="as requested"),
         pytest.param(
             "x\x0bEvil: 1", "Authorization, Content-Type, X-Api-Key, X-Request-Id", id="with a control character"
         ),
         pytest.param("é", "Authorization, Content-Type, X-Api-Key, X-Request-Id", id="not ASCII"),
     ],
 )
-def test_preflight_names_the_requested_headers(asked: str, told: str):
+def test_preflight_names_the_requested_headers(requested: str, allowed: str):
     request = headers(Origin=PAGE)
-    request["Access-Control-Request-Headers"] = asked
-    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told
+    request["Access-Control-Request-Headers"] = requested
+    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == allowed
 
 
 def test_preflight_of_a_private_network_is_granted():
-    asked = headers(Origin=PAGE, Access_Control_Request_Private_Network="true")
-    assert OriginPolicy([PAGE]).preflight(asked)["Access-Control-Allow-Private-Network"] == "true"
+    request = headers(Origin=PAGE, Access_Control_Request_Private_Network="true")
+    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Private-Network"] == "true"

@@ -18,7 +18,7 @@ from localchat.serving import incoming
 from localchat.serving.exchange import SEND_BYTES, Exchange, Head
 from localchat.serving.settings import Settings
 
-from .serving import DEADLINE_S, GOOD, chat_request, exchange, raw_request, read_answer, read_until, serving, wait_for
+from .serving import DEADLINE_S, GOOD, chat_request, exchange, raw_request, read_response, read_until, serving, wait_for
 
 CHUNKED = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
 
@@ -115,7 +115,7 @@ def test_chunked_body_that_is_cut_is_no_request(n_left):
         sock.sendall(chunked(f"{len(GOOD):x}", GOOD.decode(), "0", "", "")[:-n_left])
         sock.shutdown(socket.SHUT_WR)
         assert b"200 OK" not in b"".join(iter(lambda: sock.recv(65536), b""))
-        assert running.work == []
+        assert running.requests == []
 
 
 DEEP = "[" * 150 + "]" * 150
@@ -127,10 +127,10 @@ def test_what_is_nested_too_deeply_is_a_bad_request(n, escape):
     start = f'{{"messages": [{{"role": "user", "content": "a{escape}"}}], "chat_template_kwargs": {{"x": '
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("POST", "/v1/chat/completions", start + "[" * n + "]" * n + "}}")
-        status, body = read_answer(client)
+        status, body = read_response(client)
         assert (status, body["error"]["param"]) == (400, "body")
         client.request("POST", "/v1/chat/completions", start + DEEP + "}}")
-        assert read_answer(client)[0] == 200
+        assert read_response(client)[0] == 200
 
 
 @pytest.mark.parametrize("n", [900, 100_000])
@@ -338,7 +338,7 @@ def test_body_that_is_announced_and_not_sent_holds_no_thread_without_the_key():
         wait_for(lambda: running.server.connections._idle)
         with contextlib.closing(running.client()) as other:
             other.request("GET", "/v1/models", headers={"Authorization": "Bearer k"})
-            assert read_answer(other)[0] == 200
+            assert read_response(other)[0] == 200
         assert time.monotonic() - began_at < 1
         assert b"Connection: close" in b"".join(iter(lambda: sock.recv(65536), b""))
 

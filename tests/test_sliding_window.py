@@ -92,7 +92,7 @@ def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path, tmp_path
     begun = [(*prompt[:60], 7) for prompt in prompts]
 
     def engine() -> Engine:
-        files = StateFiles(tmp_path, "sliding", 1 << 30) if has_files else None
+        files = StateFiles(tmp_path, "sliding", 1 << 30, can_truncate=True) if has_files else None
         return Engine(load_backend(str(path), options), state_files=files).start()
 
     with engine() as first:

@@ -1,4 +1,4 @@
-"""Copies outside the memory: which one fits, and which one goes."""
+"""Snapshots: which one is found for a prompt, and which one is dropped at the limit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_prefix_of_a_snapshot_is_used_where_a_cache_can_be_truncated():
     snapshots.add([1, 2, 9], b"short")
     assert snapshots.find([1, 2, 3, 5]) == ([1, 2, 3, 4], b"long")
     assert snapshots.find([1, 2, 9, 9]) == ([1, 2, 9], b"short")
-    assert snapshots.find([1, 2]) == ([1, 2, 9], b"short")  # as good as the other one, and less to copy
+    assert snapshots.find([1, 2]) == ([1, 2, 9], b"short")  # The shorter of two with equal common prefixes.
     assert snapshots.find([7]) is None
     assert snapshots.n_known([1, 2, 3, 5]) == 3
     assert snapshots.find([1, 2, 3, 5], 3) == ([1, 2, 3, 4], b"long")

@@ -1,4 +1,4 @@
-"""Prefixes in files: what was written comes back or nothing does, within the room that there is."""
+"""Prefixes in files: a file gives the whole state that was written or nothing, and the size of all is limited."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TOKENS = list(range(1000, 1040))
 DATA = bytes(range(256)) * 4
 
 
-def files_in(folder: Path, key: str = "a model", max_bytes: int = 1 << 20) -> StateFiles:
-    return StateFiles(folder, key, max_bytes)
+def files_in(folder: Path, key: str = "a model", max_bytes: int = 1 << 20, *, can_truncate: bool = True) -> StateFiles:
+    return StateFiles(folder, key, max_bytes, can_truncate=can_truncate)
 
 
-def found(files: StateFiles, tokens: list[int], *, whole: bool = False) -> SavedPrefix:
-    prefix = files.find(tokens, whole=whole)
+def found(files: StateFiles, tokens: list[int]) -> SavedPrefix:
+    prefix = files.find(tokens)
     assert prefix is not None
     return prefix
 
 
-def test_what_was_written_comes_back_also_later(tmp_path: Path):
+def test_saved_prefix_is_read_by_the_same_and_a_later_instance(tmp_path: Path):
     files = files_in(tmp_path / "new" / "folder")
     files.write(TOKENS, DATA)
     for reader in (files, files_in(tmp_path / "new" / "folder")):
@@ -33,25 +33,32 @@ def test_what_was_written_comes_back_also_later(tmp_path: Path):
         assert reader.read(prefix) == DATA
 
 
-def test_longest_common_prefix_is_found_and_a_whole_one_on_request(tmp_path: Path):
-    files = files_in(tmp_path)
+@pytest.mark.parametrize("can_truncate", [True, False])
+def test_longest_common_prefix_is_found_and_only_a_whole_one_without_truncation(tmp_path: Path, can_truncate: bool):
+    files = files_in(tmp_path, can_truncate=can_truncate)
     files.write([1, 2, 3, 4, 5, 6], b"long")
     files.write([1, 2, 9], b"other")
-    assert found(files, [1, 2, 3, 4, 7]).tokens == [1, 2, 3, 4, 5, 6]
-    assert files.find([1, 2, 3, 4, 7], whole=True) is None
-    assert found(files, [1, 2, 9, 7], whole=True).tokens == [1, 2, 9]
+    common = files.find([1, 2, 3, 4, 7])
+    assert (common and common.tokens) == ([1, 2, 3, 4, 5, 6] if can_truncate else None)
+    assert found(files, [1, 2, 9, 7]).tokens == [1, 2, 9]
     assert files.find([7]) is None
 
 
-def test_longer_prefix_replaces_what_it_begins_with(tmp_path: Path):
+def test_longer_prefix_replaces_its_own_prefixes(tmp_path: Path):
     files = files_in(tmp_path)
     files.write([1, 2], b"short")
     files.write([3], b"other")
     files.write([1, 2, 3], b"long")
     assert len(list(tmp_path.iterdir())) == 2
-    files.write([1, 2, 3, 4], b"longer", replaces_shorter=False)
-    assert len(list(tmp_path.iterdir())) == 3
     assert files.read(found(files, [1, 2])) == b"long"
+
+
+def test_longer_prefix_replaces_nothing_without_truncation(tmp_path: Path):
+    files = files_in(tmp_path, can_truncate=False)
+    files.write([1, 2, 3], b"short")
+    files.write([1, 2, 3, 4], b"long")
+    assert len(list(tmp_path.iterdir())) == 2
+    assert files.read(found(files, [1, 2, 3])) == b"short"
 
 
 def test_same_prefix_again_is_one_file(tmp_path: Path):
@@ -62,15 +69,14 @@ def test_same_prefix_again_is_one_file(tmp_path: Path):
     assert files.read(found(files, TOKENS)) == DATA[::-1]
 
 
-def test_other_models_and_settings_see_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_files_of_another_key_are_not_found(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     files_in(tmp_path, "one").write(TOKENS, DATA)
     assert files_in(tmp_path, "other").find(TOKENS) is None
     assert files_in(tmp_path, "one").find(TOKENS) is not None
     assert caplog.messages == []
 
 
-def test_every_byte_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Whichever byte of a file is changed, nothing of it is used, and one line says so."""
+def test_file_with_any_changed_byte_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     files_in(tmp_path).write(TOKENS[:5], DATA[:20])
     (path,) = tmp_path.iterdir()
     content = path.read_bytes()
@@ -88,7 +94,7 @@ def test_every_byte_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     assert files_in(tmp_path).read(SavedPrefix(path, TOKENS[:5])) == DATA[:20]
 
 
-def test_change_after_the_start_is_noticed_too(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_file_that_changed_after_the_start_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     files = files_in(tmp_path)
     files.write(TOKENS, DATA)
     (path,) = tmp_path.iterdir()
@@ -100,7 +106,7 @@ def test_change_after_the_start_is_noticed_too(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("n_left", [0, 1, 17, 18, 40, 100, 300, -500, -33, -32, -1])
-def test_cut_file_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, n_left: int):
+def test_truncated_file_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, n_left: int):
     files_in(tmp_path).write(TOKENS, DATA)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:n_left])
@@ -135,18 +141,18 @@ def test_file_of_another_kind_is_ignored_with_one_line(
     assert files.find(TOKENS) is not None
 
 
-def test_size_is_bounded_and_the_least_recently_used_goes_first(tmp_path: Path):
+def test_least_recently_used_file_is_removed_at_the_limit(tmp_path: Path):
     files = files_in(tmp_path, max_bytes=4000)
     for i in range(3):
         files.write([i], DATA)
         os.utime(found(files, [i]).path, ns=(i, i))
-    assert files.read(found(files, [0])) == DATA  # it is the newest now
+    assert files.read(found(files, [0])) == DATA  # This makes it the most recently used.
     files.write([3], DATA)
     assert [files.find([i]) is not None for i in range(4)] == [True, False, True, True]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4000
 
 
-def test_files_of_other_models_count_and_go_like_ours(tmp_path: Path):
+def test_files_of_other_models_count_towards_the_limit_and_are_removed(tmp_path: Path):
     other = files_in(tmp_path, "other")
     other.write(TOKENS, DATA)
     os.utime(found(other, TOKENS).path, ns=(1, 1))
@@ -156,7 +162,7 @@ def test_files_of_other_models_count_and_go_like_ours(tmp_path: Path):
     assert files.read(found(files, [1])) == DATA
 
 
-def test_what_is_no_file_of_ours_is_never_touched(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_files_of_other_kinds_are_never_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     names = ["notes.txt", "my.state", "0123.state", f"{'0' * 32}.state.bak"]
     for name in names:
         (tmp_path / name).write_bytes(DATA * 10)
@@ -167,7 +173,7 @@ def test_what_is_no_file_of_ours_is_never_touched(tmp_path: Path, caplog: pytest
     assert caplog.messages == []
 
 
-def test_state_larger_than_the_limit_is_not_written_and_evicts_nothing(tmp_path: Path):
+def test_state_larger_than_the_limit_is_not_written_and_removes_nothing(tmp_path: Path):
     files = files_in(tmp_path, max_bytes=2 * len(DATA))
     files.write([1], DATA)
     files.write([2], DATA * 3)
@@ -175,7 +181,7 @@ def test_state_larger_than_the_limit_is_not_written_and_evicts_nothing(tmp_path:
     assert files.read(found(files, [1])) == DATA
 
 
-def test_half_written_files_of_the_past_are_swept_and_new_ones_are_not(tmp_path: Path):
+def test_old_partial_files_are_removed_and_new_ones_are_not(tmp_path: Path):
     old, new = tmp_path / "localchat-part-old", tmp_path / "localchat-part-new"
     old.write_bytes(DATA)
     new.write_bytes(DATA)
@@ -184,9 +190,7 @@ def test_half_written_files_of_the_past_are_swept_and_new_ones_are_not(tmp_path:
     assert [path.exists() for path in (old, new)] == [False, True]
 
 
-def test_full_disk_is_one_log_line_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_full_disk_is_only_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -197,7 +201,7 @@ def test_full_disk_is_one_log_line_and_nothing_else(
     assert files.find(TOKENS) is None
 
 
-def test_file_that_another_server_removed_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_file_that_another_server_removed_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     files = files_in(tmp_path)
     files.write(TOKENS, DATA)
     prefix = found(files, TOKENS)

@@ -1,4 +1,4 @@
-"""The fit finds the factors of made-up machines, and what follows from them is bounded."""
+"""The predicted time of steps on simulated machines, and the numbers of tokens that follow from it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_time_of_a_step_is_predicted(fixed, output, prompt, cell, seed):
 def test_prompt_beside_running_sequences_is_computed_at_nine_tenths_of_the_speed(
     fixed, output, prompt, cell, n_outputs
 ):
-    """Or in a step of `MAX_GAP_S`, where that is less."""
+    """Or in a step of `MAX_GAP_S`, if that is shorter."""
     seconds = machine(fixed, output, prompt, cell)
     cost = fitted(seconds, mixed_steps(1))
     running = StepSize(n_outputs, 0, n_outputs * 200)
     n_prompt = cost.prompt_tokens(running)
-    whole_s = seconds(running + StepSize(0, n_prompt, attended(0, n_prompt)))
+    whole_s = seconds(StepSize(n_outputs, n_prompt, running.n_attended + attended(0, n_prompt)))
     assert whole_s < 1.15 * MAX_GAP_S
     assert 0.08 < seconds(running) / whole_s < 0.12 or whole_s > 0.85 * MAX_GAP_S
 
@@ -104,7 +104,7 @@ def test_factors_are_kept_while_all_steps_are_alike():
     assert cost.seconds(StepSize(0, 512, 131_328)) == pytest.approx(seconds(StepSize(0, 512, 131_328)), rel=0.1)
 
 
-def test_machine_that_becomes_slow_is_noticed():
+def test_prediction_follows_a_machine_that_becomes_slow():
     slow = tuple(4 * factor for factor in LARGE)
     cost = fitted(machine(*LARGE), mixed_steps(1))
     for step in mixed_steps(2, 60):
@@ -112,7 +112,7 @@ def test_machine_that_becomes_slow_is_noticed():
     assert cost.seconds(StepSize(4, 200, 20_000)) == pytest.approx(machine(*slow)(StepSize(4, 200, 20_000)), rel=0.25)
 
 
-def test_one_step_that_was_held_up_changes_little():
+def test_one_delayed_step_changes_the_prediction_little():
     steps = list(mixed_steps(1))
     before, after = (fitted(machine(*LARGE), steps) for _ in range(2))
     after.note(StepSize(8, 0, 800), 60.0)

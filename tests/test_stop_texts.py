@@ -1,4 +1,4 @@
-"""Token bytes to text: split characters and stop texts, fed in every possible cut."""
+"""Token bytes to text: characters and stop texts, with the bytes divided into pieces in every way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localchat.engine.stop_texts import TextStream
 
 
 def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | None]:
-    """All that comes out of the pieces up to a stop, and the stop text that was hit."""
+    """The text of the pieces up to a stop text, and this stop text."""
     stream, out = TextStream(stop), []
     for piece in pieces:
         out.append(stream.feed(piece))
@@ -22,7 +22,7 @@ def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | No
 
 
 def cuts(data: bytes) -> list[list[bytes]]:
-    """The data whole, byte by byte, cut in two at every place, and at random places."""
+    """The data whole, byte by byte, split in two at every position, and split at random positions."""
     random_ = random.Random(len(data))
     result = [[data], [data[i : i + 1] for i in range(len(data))]]
     result += [[data[:i], data[i:]] for i in range(1, len(data))]
@@ -57,17 +57,17 @@ def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text:
         assert read(pieces, stop) == (text, stopped_by), pieces
 
 
-def test_text_is_shown_as_soon_as_it_cannot_be_a_stop():
+def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
     stream = TextStream(("<end>",))
     assert [stream.feed(piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
 
 
-def test_character_is_shown_with_its_last_byte():
+def test_character_is_returned_with_its_last_byte():
     stream = TextStream()
     assert [stream.feed(bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
 
 
-def test_nothing_is_shown_after_a_stop():
+def test_nothing_is_returned_after_a_stop_text():
     stream = TextStream(("!",))
     assert stream.feed(b"a!b") == "a"
     assert stream.feed(b"c") == ""

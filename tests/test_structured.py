@@ -1,4 +1,4 @@
-"""Answers that hold a value: how servers of all kinds are asked for one, and how it is checked and asked for again."""
+"""Structured output: the modes for different servers, validation, and repeated requests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, List, Optional, Union
 
 import pytest
 
-from localchat import BadRequestError, Client, DoesNotFit, ToolCall
+from localchat import BadRequestError, DoesNotFit, ToolCall
 from localchat.events import Choice, Reply
 from localchat.schema import json_schema
 from localchat.structured import read_reply, response_format
 
 from .clients import client_class
-from .scripted import Script, playing, refusal, scripted
+from .scripted import Script, chunk, playing, refusal
 
 __all__ = ["client_class"]  # A fixture: used by name.
 
@@ -33,30 +33,31 @@ class Address:
 
 
 def answer(text: str, reason: str = "stop") -> list[Any]:
-    return [{"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}]
+    return [chunk(reason, content=text)]
 
 
-def asked(script: Script) -> list[Any]:
+def formats(script: Script) -> list[Any]:
+    """The type of the response format in each request."""
     return [request.get("response_format", {}).get("type") for request in script.requests]
 
 
-def test_value_everywhere():
+def test_chat_stream_and_run_parse_the_value():
     with playing(*[answer(ADA)] * 3) as (client, _script):
         assert client.chat("Who?", response_format=Person).parsed == Person("Ada", 36)
         with client.stream("Who?", response_format=Person) as stream:
             for event in stream:
-                if event.type == "message_stop":  # There already, so nobody has to read on.
+                if event.type == "message_stop":  # The value is there at the last event, before the stream has ended.
                     assert stream.reply.parsed == Person("Ada", 36)
         assert client.run("Who?", response_format=Person).parsed == Person("Ada", 36)
 
 
-def test_value_of_a_completion():
-    whole = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
-    with playing(whole) as (client, _script):
+def test_complete_parses_the_value():
+    completion = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
+    with playing(completion) as (client, _script):
         assert client.complete("Who?", response_format=Person).parsed == Person("Ada", 36)
 
 
-def test_stream_that_does_not_fit_ends_in_the_error():
+def test_stream_of_an_invalid_value_raises_instead_of_the_last_event():
     with playing(answer('{"name": "Ada"}')) as (client, _script):
         types = []
         with client.stream("Who?", response_format=Person) as stream:
@@ -67,7 +68,7 @@ def test_stream_that_does_not_fit_ends_in_the_error():
             assert stream.reply.text == '{"name": "Ada"}'
 
 
-def test_answer_that_does_not_fit_is_asked_for_again():
+def test_request_is_repeated_after_an_invalid_value():
     answers = [answer('{"name": "Ada"}'), answer("no"), answer(ADA)]
     with playing(*answers) as (client, script):
         reply = client.chat("Who?", system="Be brief.", response_format=Person, retries_on_mismatch=2)
@@ -79,7 +80,7 @@ def test_answer_that_does_not_fit_is_asked_for_again():
     assert "not JSON" in messages[5]["content"]
 
 
-def test_retries_on_mismatch_end(client_class):
+def test_last_retry_raises_the_error(client_class):
     refused = pytest.raises(DoesNotFit, match="not JSON")
     with playing(*[answer("no")] * 2, client_class=client_class) as (client, script), refused:
         client.chat("Who?", response_format=Person, retries_on_mismatch=1)
@@ -91,52 +92,48 @@ NO_JSON = refusal("'response_format.type' must be 'text'")
 OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must have type 'object'")
 
 
-def test_server_without_schemas_is_asked_for_json_with_the_schema_in_the_prompt():
+def test_server_without_schemas_gets_json_object_and_the_schema_in_the_prompt():
     with playing(NO_SCHEMA, answer(ADA)) as (client, script):
         reply = client.chat("Who?", system="Be brief.", response_format=Person)
     assert reply.parsed == Person("Ada", 36)
     assert reply.warnings == (
         "the server refused the JSON Schema: JSON was requested with response_format json_object",
     )
-    assert asked(script) == ["json_schema", "json_object"]
+    assert formats(script) == ["json_schema", "json_object"]
     system, user = script.requests[1]["messages"]
     assert system["content"].startswith("Be brief.\n\nAnswer with JSON alone")
     assert '"age"' in system["content"]
     assert user == {"role": "user", "content": "Who?"}
 
 
-def test_server_without_any_response_format_is_asked_in_the_prompt(client_class):
+def test_server_without_response_format_gets_the_schema_in_the_prompt(client_class):
     answers = (NO_SCHEMA, NO_JSON, answer(f"```json\n{ADA}\n```"))
     with playing(*answers, client_class=client_class) as (client, script):
         reply = client.chat("Who?", response_format=Person)
     assert reply.parsed == Person("Ada", 36)
-    assert asked(script) == ["json_schema", "json_object", None]
+    assert formats(script) == ["json_schema", "json_object", None]
     assert [message["role"] for message in script.requests[2]["messages"]] == ["system", "user"]
 
 
-def test_completion_of_a_server_without_any_response_format_is_checked_here():
+def test_completion_of_a_server_without_response_format_is_validated():
     texts = [[{"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}] for text in (ADA, "no")]
     with playing(NO_SCHEMA, NO_JSON, texts[0], NO_SCHEMA, texts[1]) as (client, script):
         assert client.complete("Ada is", response_format=Person).parsed == Person("Ada", 36)
-        assert asked(script) == ["json_schema", "json_object", None]
+        assert formats(script) == ["json_schema", "json_object", None]
         assert [request["prompt"] for request in script.requests] == ["Ada is"] * 3
         with pytest.raises(DoesNotFit, match="not JSON"):
             client.complete("Ada is", response_format=Person)
 
 
-def test_refusal_of_all_forms_is_the_error():
-    with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
-        refused = pytest.raises(BadRequestError, match="must be 'text'")
-        with refused:
-            client.chat("Who?", response_format=Person)
+def test_refusal_of_the_last_mode_is_raised():
+    refused = pytest.raises(BadRequestError, match="must be 'text'")
+    with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script), refused:
+        client.chat("Who?", response_format=Person)
     assert len(script.requests) == 3
 
 
-def test_other_refusals_and_ready_made_formats_are_no_reason_to_ask_again():
-    with (
-        scripted(refusal("temperature is too high"), NO_SCHEMA) as script,
-        Client(script.base_url, model="m") as client,
-    ):
+def test_other_errors_and_ready_made_formats_do_not_change_the_mode():
+    with playing(refusal("temperature is too high"), NO_SCHEMA) as (client, script):
         with pytest.raises(BadRequestError):
             client.chat("Who?", response_format=Person)
         with pytest.raises(BadRequestError):
@@ -152,7 +149,7 @@ ROOTS: dict[str, tuple[Any, str, Any]] = {
 
 
 @pytest.mark.parametrize(("target", "text", "value"), ROOTS.values(), ids=ROOTS)
-def test_root_that_is_no_object_is_wrapped_where_a_server_insists(target, text, value):
+def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects(target, text, value):
     wrapped = answer(f'{{"value": {text}}}')
     with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, answer(text)) as (client, script):
         assert client.chat("Who?", response_format=target).parsed == value
@@ -160,29 +157,29 @@ def test_root_that_is_no_object_is_wrapped_where_a_server_insists(target, text, 
         assert (schema["type"], schema["required"]) == ("object", ["value"])
         assert "$defs" not in schema["properties"]["value"]
         assert client.chat("Who?", response_format=target).parsed == value
-        assert asked(script)[2:] == ["json_schema", "json_schema", "json_object"]
+        assert formats(script)[2:] == ["json_schema", "json_schema", "json_object"]
         assert client.chat("Who?", response_format=target).parsed == value
 
 
-def test_reply_tells_whether_it_was_truncated():
+def test_reply_has_truncated():
     with playing(answer("a", "length"), answer("a")) as (client, _script):
         assert client.chat("x").truncated
         assert not client.chat("x").truncated
 
 
-MISFITS: dict[str, tuple[Any, list[Any], str]] = {
+INVALID: dict[str, tuple[Any, list[Any], str]] = {
     "wrong type": (Person, answer('{"name": 1, "age": 2}'), r"^the answer does not fit: \$\.name: expected string"),
     "pattern of another language": (
         {"type": "string", "pattern": r"^\p{L}+$"},
         answer('"abc"'),
         "Python cannot read the pattern",
     ),
-    "number that may go on": (int, answer("12", "length"), "12 may be the beginning .*raise max_tokens"),
+    "number that may be cut": (int, answer("12", "length"), "12 may be the beginning .*raise max_tokens"),
 }
 
 
-@pytest.mark.parametrize(("target", "script", "words"), MISFITS.values(), ids=MISFITS)
-def test_answer_that_does_not_fit_is_in_the_error(target, script, words):
+@pytest.mark.parametrize(("target", "script", "words"), INVALID.values(), ids=INVALID)
+def test_error_has_the_invalid_text_and_its_path(target, script, words):
     with playing(script) as (client, _), pytest.raises(DoesNotFit, match=words) as caught:
         client.chat("x", response_format=target)
     text = script[0]["choices"][0]["delta"]["content"]
@@ -190,7 +187,7 @@ def test_answer_that_does_not_fit_is_in_the_error(target, script, words):
     assert caught.value.path == ("$.name" if target is Person else "$")
 
 
-def test_targets_and_ready_made_formats():
+def test_response_format_may_be_a_target_or_ready_made():
     with playing(answer('{"name": "Bonn"}'), answer('{"name": "Bonn"}'), answer("12")) as (client, script):
         assert client.chat("x", response_format="name").parsed == {"name": "Bonn"}
         assert client.chat("x", response_format={"type": "json_object"}).parsed is None
@@ -199,20 +196,20 @@ def test_targets_and_ready_made_formats():
     assert script.requests[1]["response_format"] == {"type": "json_object"}
 
 
-# One reply
+# read_reply and response_format
 
 
-def reply(text: str, **members: Any) -> Reply:
-    return Reply((Choice(text=text, **members),))
+def reply(text: str, **fields: Any) -> Reply:
+    return Reply((Choice(text=text, **fields),))
 
 
 @pytest.mark.parametrize("text", ['{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'])
-def test_reply_is_read(text: str):
+def test_value_is_parsed_also_in_a_fenced_block(text: str):
     assert read_reply(Address, reply(text)) == Address("High")
 
 
 @pytest.mark.parametrize(
-    ("text", "members", "path", "message"),
+    ("text", "fields", "path", "message"),
     [
         ("Sure! {}", {}, "$", "not JSON"),
         ('{"street": NaN}', {}, "$", "NaN is not JSON"),
@@ -222,14 +219,14 @@ def test_reply_is_read(text: str):
         ("[" * 100_000, {}, "$", "not JSON"),
     ],
 )
-def test_reply_that_does_not_fit_is_an_error_with_all_there_is(text: str, members: Any, path: str, message: str):
-    answer = reply(text, **members)
+def test_error_has_path_text_and_reply(text: str, fields: Any, path: str, message: str):
+    invalid = reply(text, **fields)
     with pytest.raises(DoesNotFit, match=message) as caught:
-        read_reply(Address, answer)
-    assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, answer)
+        read_reply(Address, invalid)
+    assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, invalid)
 
 
-def test_reply_that_calls_tools_instead_has_no_value():
+def test_reply_that_calls_tools_has_no_value():
     assert read_reply(Address, reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
 
 
@@ -237,7 +234,7 @@ def test_reply_that_calls_tools_instead_has_no_value():
     ("target", "name", "strict"),
     [(Address, "Address", True), ("a, b", "answer", True), (List[int], None, True), ({"title": "A b"}, "A_b", None)],
 )
-def test_response_format_names_and_describes(target: Any, name: Any, strict: Any):
+def test_response_format_has_name_schema_and_strict(target: Any, name: Any, strict: Any):
     described = response_format(target)["json_schema"]
     assert described.get("strict") == strict
     assert name in (None, described["name"])
@@ -245,6 +242,6 @@ def test_response_format_names_and_describes(target: Any, name: Any, strict: Any
 
 
 @pytest.mark.parametrize("ready", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, {"type": "x"}])
-def test_ready_made_response_format_is_left_alone(ready: Any):
+def test_ready_made_response_format_is_unchanged(ready: Any):
     assert response_format(ready) == ready
     assert read_reply(ready, reply("not JSON")) is None

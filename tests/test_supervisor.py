@@ -42,7 +42,7 @@ def crash(file: int, *requests: bytes) -> None:
     with contextlib.suppress(ZeroDivisionError), contextlib.ExitStack() as stack:
         for request in requests:
             stack.enter_context(server.during(request))
-        assert CrashRecord(file).settle() == len(requests)
+        assert CrashRecord(file).add_suspects() == len(requests)
         _ = 1 / 0  # none of them ends in order
 
 
@@ -81,7 +81,7 @@ def test_requests_that_have_ended_are_no_suspects(file):
     record = CrashRecord(file)
     with record.during(A), pytest.raises(ZeroDivisionError), record.during(B):
         _ = 1 / 0
-    assert CrashRecord(file).settle() == 0
+    assert CrashRecord(file).add_suspects() == 0
 
 
 def test_suspects_run_one_at_a_time_and_beside_others(file):
@@ -107,7 +107,7 @@ def test_more_requests_than_the_record_holds_run_unrecorded(file):
     with contextlib.ExitStack() as stack:
         for n in range(1030):
             stack.enter_context(record.during(fingerprint("POST", "/x", str(n).encode())))
-        assert CrashRecord(file).settle() == 1024
+        assert CrashRecord(file).add_suspects() == 1024
 
 
 def test_refused_request_gets_400_over_http(file):

@@ -1,4 +1,4 @@
-"""A chat template in the sandbox: what it can use, its errors, BOS, and the end of the prompt."""
+"""A chat template in the sandbox: Jinja features, errors, BOS, and the assistant prefill."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from .chat_templates import SPECIAL, USER, call_message, render
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        pytest.param("  {% if true %}\nx\n  {% endif %}\ny", "x\ny", id="blocks take their own lines"),
+        pytest.param("  {% if true %}\nx\n  {% endif %}\ny", "x\ny", id="a line with only a block"),
         pytest.param(
             "{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01", id="break"
         ),
@@ -78,9 +78,8 @@ def test_template_language(source, expected):
 )
 def test_template_error(source, message, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
-    with pytest.raises(TemplateError, match=message) as caught:
+    with pytest.raises(TemplateError, match=message):
         render(source)
-    assert caught.value.status == 400
 
 
 def test_input_nested_too_deeply_is_an_error():
@@ -93,7 +92,7 @@ def test_input_nested_too_deeply_is_an_error():
         render(None, [call_message("[" * 100_000)])
 
 
-def test_a_template_cannot_change_what_it_is_given():
+def test_template_cannot_change_its_variables():
     messages = [{"role": "user", "content": "hi"}]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}]
     source = "{% set _ = tools[0].function.parameters.required.append('b') %}{{ tools | tojson }}"
@@ -106,9 +105,9 @@ def test_a_template_cannot_change_what_it_is_given():
     [
         pytest.param("{{ messages[0].content }}", True, "hi", "<s>hi", id="added"),
         pytest.param("{{ bos_token }}{{ messages[0].content }}", True, "hi", "<s>hi", id="not doubled (T33)"),
-        pytest.param("{{ bos_token }}{{ messages[0].content }}", False, "hi", "<s>hi", id="template's own"),
+        pytest.param("{{ bos_token }}{{ messages[0].content }}", False, "hi", "<s>hi", id="printed by the template"),
         pytest.param("{{ messages[0].content }}", False, "hi", "hi", id="none"),
-        pytest.param("{{ messages[0].content }}", True, "<s>hi", "<s><s>hi", id="a user's does not count"),
+        pytest.param("{{ messages[0].content }}", True, "<s>hi", "<s><s>hi", id="in user text"),
     ],
 )
 def test_prompt_starts_with_one_bos(source, add_bos, content, expected):
@@ -129,19 +128,19 @@ THINKING = CHATML.replace(
             {"content": "It is"},
             {"variables": {"think": True}},
             "<think>\n\n</think>\n\nIt is",
-            id="content where thinking is open",
+            id="content after a start of reasoning in the prompt",
         ),
         pytest.param(
             {"content": "It is", "reasoning_content": "hm"},
             {},
             "<think>\nhm\n</think>\n\nIt is",
-            id="thinking and content",
+            id="reasoning and content",
         ),
         pytest.param(
             {"content": "", "reasoning_content": "hm"},
             {"continue_final_message": "reasoning_content"},
             "<think>\nhm",
-            id="thinking goes on",
+            id="reasoning",
         ),
     ],
 )
@@ -164,7 +163,7 @@ def test_final_message_is_the_assistant_prefill(final, options, opening):
             "<|start|> <|channel|> <|message|>",
             {"content": "Hi", "reasoning_content": "hm"},
             "<|channel|>analysis<|message|>\nhm\n<|end|><|start|>assistant<|channel|>final<|message|>Hi",
-            id="channels of thinking and text",
+            id="channels of reasoning and text",
         ),
         pytest.param(
             "<|open|> <|close|> <|sep|>", {"content": "Hi"}, "<|open|>response<|sep|>Hi", id="tag of the text"
@@ -181,10 +180,8 @@ def test_prefix_is_the_assistant_prefill():
     assert render(None, prefix="Sure").endswith("assistant\nSure")
 
 
-@pytest.mark.parametrize(
-    "messages", [[], [USER], [USER, call_message({})], ["hi"]], ids=["none", "user", "call", "no message"]
-)
-def test_what_cannot_be_continued_is_an_error(messages):
+@pytest.mark.parametrize("messages", [[], [USER], [USER, call_message({})]], ids=["none", "user", "call"])
+def test_only_an_assistant_message_without_calls_can_be_continued(messages):
     with pytest.raises(TemplateError, match="needs an assistant message") as caught:
         render(None, messages, continue_final_message=True)
     assert caught.value.param == "continue_final_message"

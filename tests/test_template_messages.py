@@ -1,11 +1,11 @@
-"""Messages and tools as a chat template gets them, in the form that it supports."""
+"""Conversion of messages and tools to the format that a chat template supports."""
 
 import re
 
 import pytest
 
 from localchat.prompt.segments import text_of
-from localchat.prompt.template import CHATML, ChatTemplate, TemplateError
+from localchat.prompt.template import CHATML, ChatTemplate
 
 from .chat_templates import CALLS, USER, call_message, render
 
@@ -14,48 +14,17 @@ from .chat_templates import CALLS, USER, call_message, render
     ("message", "expected"),
     [
         pytest.param({"role": "user", "content": "a"}, "[user]a", id="text"),
-        pytest.param(
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            "[user]ab",
-            id="parts are joined without separator (K25)",
-        ),
-        pytest.param({"role": "user", "content": []}, "[user]", id="no parts"),
-        pytest.param({"role": "assistant", "content": None}, "[assistant]", id="null is removed (T28)"),
+        pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
         pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
         pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
         pytest.param(call_message({"a": 1}), '[assistant]<f:{"a": 1}:call_1>', id="arguments as object"),
         pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
-        pytest.param(call_message(None), "[assistant]<f:{}:call_1>", id="null arguments"),
-        pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="undecodable arguments stay text"),
-        pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="decoded to no object stays text"),
-        pytest.param({"role": "assistant", "content": "a", "tool_calls": []}, "[assistant]a", id="no calls"),
+        pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="invalid JSON stays text"),
+        pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),
     ],
 )
 def test_message_as_the_template_sees_it(message, expected):
     assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
-
-
-@pytest.mark.parametrize(
-    ("message", "param"),
-    [
-        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]", id="image"),
-        pytest.param({"role": "user", "content": ["a"]}, "messages[1].content[0]", id="bare text as a part"),
-        pytest.param(
-            {"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text", id="part without text"
-        ),
-        pytest.param({"role": "user", "content": 5}, "messages[1].content", id="number"),
-        pytest.param(
-            {"role": "assistant", "tool_calls": [{}]}, "messages[1].tool_calls[0].function.name", id="nameless call"
-        ),
-        pytest.param({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls", id="calls no list"),
-        pytest.param("hi", "messages[1]", id="text for a message"),
-        pytest.param({"content": "hi"}, "messages[1].role", id="no role"),
-    ],
-)
-def test_error_of_a_message_that_cannot_be_rendered_names_its_field(message, param):
-    with pytest.raises(TemplateError, match=re.escape(param)) as caught:
-        render(CHATML, [USER, message])
-    assert caught.value.param == param
 
 
 def test_template_that_prints_arguments_gets_text():
@@ -66,7 +35,7 @@ def test_template_that_prints_arguments_gets_text():
 
 @pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
 @pytest.mark.parametrize("written", ["{oops", "[1]"])
-def test_template_that_reads_arguments_one_by_one_is_shown_what_is_no_object(decoded, written):
+def test_template_that_iterates_arguments_gets_invalid_ones_as_one_argument(decoded, written):
     source = CALLS.replace(
         "{{ ARGUMENTS }}", f"{{% for k, v in {decoded}.items() %}}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}"
     )
@@ -102,14 +71,14 @@ TWO_CALLS = {
         pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
     ],
 )
-def test_template_that_shows_one_call_of_a_message_gets_it_with_its_result(source, results, expected):
+def test_template_that_shows_one_call_per_message_gets_a_message_for_each_call(source, results, expected):
     told = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
     calls = '[assistant]so<f:{"a": 1}:call_1>', '[assistant]<f:{"a": 2}:call_2>'
     shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *told, USER])
     assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
 
 
-def test_calls_without_ids_go_with_results_in_their_order():
+def test_calls_without_ids_match_results_in_order():
     calls = [{"type": "function", "function": call["function"]} for call in TWO_CALLS["tool_calls"]]
     results = [{"role": "tool", "content": id, "tool_call_id": id} for id in ("x", "y")]
     source = ONE_CALL[0].values[0].replace("ARGUMENTS", "call.function.arguments | tojson")
@@ -117,7 +86,7 @@ def test_calls_without_ids_go_with_results_in_their_order():
     assert shown == '[assistant]so<f:{"a": 1}:>[tool]x[assistant]<f:{"a": 2}:>[tool]y'
 
 
-def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
+def test_template_that_requires_short_ids_gets_equal_ids_for_call_and_result():
     source = CALLS.replace(
         "ARGUMENTS", "raise_exception('nine, please') if call.id | length != 9 else call.function.arguments | tojson"
     )
@@ -130,11 +99,6 @@ def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     for other in ("abc", "a" * 12, "call-1_xy"):
         shown = text_of(template.render([call_message({}, other)])).replace("\n", "")
         assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
-
-
-def test_field_of_calls_is_absent_where_there_are_none():
-    source = "{% for m in messages %}{{ 'calls' if m.tool_calls is defined else 'none' }}{% endfor %}"
-    assert render(source, [{"role": "assistant", "content": "a", "tool_calls": []}]) == "none"
 
 
 def test_template_that_reads_parts_gets_parts():
@@ -156,7 +120,7 @@ def test_template_that_iterates_tools_gets_a_list():
         ),
     ],
 )
-def test_template_that_reads_every_part_of_a_tool_gets_them_all(function, shown):
+def test_template_that_requires_all_fields_of_a_tool_gets_them(function, shown):
     source = (
         "{% for tool in tools or [] %}{{ tool.function.description + '! ' }}{{ tool.function | tojson }}{% endfor %}"
     )
@@ -166,18 +130,18 @@ def test_template_that_reads_every_part_of_a_tool_gets_them_all(function, shown)
     )
 
 
-def test_template_that_reads_no_more_than_the_name_of_a_tool_gets_it_as_it_is():
+def test_template_that_reads_only_the_name_of_a_tool_gets_it_unchanged():
     source = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}"
     assert render(source, tools=[{"type": "function", "function": {"name": "f"}}]) == '{"name": "f"}'
 
 
-def test_template_that_knows_the_developer_gets_one():
+def test_template_with_the_developer_role_gets_developer_messages():
     source = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}{# developer #}"
     assert render(source, [{"role": "developer", "content": "x"}]) == "developer x"
 
 
 @pytest.mark.parametrize("other", ["", "{{ raise_exception('who?') }}"])
-def test_template_that_only_names_the_developer_gets_the_system(other):
+def test_template_without_the_developer_role_gets_system_messages(other):
     source = (
         "{% for m in messages %}{% if m.role in ('system', 'user') %}{{ m.role }} {{ m.content }}"
         f"{{% else %}}{other}{{% endif %}}{{% endfor %}}{{# developer #}}"
@@ -216,12 +180,12 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
         ),
     ],
 )
-def test_fields_that_a_template_cannot_render_are_moved_into_ones_it_can(roles, messages, expected):
+def test_unsupported_content_moves_to_supported_messages(roles, messages, expected):
     assert render(PLAIN.replace("ROLES", str(roles)), messages) == expected
 
 
 @pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
-def test_template_without_tools_gets_them_described(roles):
+def test_template_without_tools_gets_a_description_of_the_tools(roles):
     messages = [{"role": "system", "content": "Be brief."}, USER]
     tools = [{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}]
     text = render(PLAIN.replace("ROLES", str(roles)), messages, tools=tools)
@@ -249,7 +213,7 @@ def test_template_of_lfm_gets_calls_in_its_notation():
     assert render(source, [call_message({"a": "x"})]) == "[assistant]<|tool_call_start|>[f(a='x')]<|tool_call_end|>"
 
 
-def test_template_that_shows_calls_only_without_content_gets_none():
+def test_template_that_shows_calls_only_without_content_gets_null_content():
     source = """{%- for m in messages -%}
     {%- if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif -%}
     {%- endfor -%}"""
@@ -281,7 +245,7 @@ def test_template_that_reads_reasoning_in_parts_gets_parts():
     ],
     ids=["refused", "taken"],
 )
-def test_reasoning_beside_text_and_calls_is_left_out_where_it_is_refused(refusal, shown):
+def test_reasoning_is_left_out_if_the_template_refuses_it_with_text_and_calls(refusal, shown):
     source = (
         "{% for m in messages %}"
         + refusal
@@ -291,7 +255,7 @@ def test_reasoning_beside_text_and_calls_is_left_out_where_it_is_refused(refusal
     assert render(source, [message]).startswith(shown)
 
 
-def test_variables_are_read_but_do_not_replace_ours():
+def test_variables_of_a_request_do_not_replace_those_of_the_server():
     source = "{{ enable_thinking }} {{ messages[0].content }} {{ bos_token }}"
     template = ChatTemplate(source, bos_token="<s>")
     variables = {"enable_thinking": False, "messages": [], "bos_token": "no"}

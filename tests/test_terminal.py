@@ -1,4 +1,4 @@
-"""The chat of `python -m localchat` on a pseudo-terminal, and what its parts do."""
+"""The chat of `python -m localchat` on a pseudo-terminal, the options of the command line, and Markdown styles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """A child process on a pseudo-terminal of its own: what a user types, and what is shown."""
+    """A child process on a pseudo-terminal of its own: type input and read the output."""
 
     def __init__(self, home: Path, url: str, *arguments: str, stdin: Any = None) -> None:
         self._shown = ""
@@ -70,7 +70,7 @@ class Terminal:
         self.type("\x04")
 
     def wait_for(self, words: str) -> str:
-        """What was shown since the last wait, up to these words."""
+        """Wait until the words are shown. Return the output between the last wait and these words."""
         deadline = time.monotonic() + 3 * DEADLINE_S
         while words not in self._shown:
             left = deadline - time.monotonic()
@@ -80,7 +80,7 @@ class Terminal:
         return before
 
     def close(self) -> tuple[int, str]:
-        """The exit code, and what was shown at last."""
+        """Wait for the end of the program. Return its exit code and the output since the last wait."""
         deadline = time.monotonic() + DEADLINE_S
         try:
             while self._read(deadline - time.monotonic()):
@@ -94,7 +94,7 @@ class Terminal:
         return os.WEXITSTATUS(status), self._shown
 
     def _read(self, seconds: float) -> bool:
-        """Read what is shown; False if the program has ended."""
+        """Read output; False if the program has ended."""
         readable, _, _ = select.select([self._file], [], [], max(seconds, 0))
         if not readable:
             os.kill(self._pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ def url() -> Iterator[str]:
 
 
 def numbered() -> Server:
-    """Answers with the number of the request and the last message."""
+    """A server whose response is the number of the request and the last message."""
 
     def answer(request: Any, number: int) -> bytes:
         if request.method == "GET":
@@ -127,12 +127,13 @@ def numbered() -> Server:
     return serving(answer)
 
 
-def said(server: Server) -> list[tuple[str, str]]:
+def sent(server: Server) -> list[tuple[str, str]]:
+    """The roles and contents of the messages in the last request."""
     return [(message["role"], message["content"]) for message in server.requests[-1].json["messages"]]
 
 
 def test_chat_with_the_built_in_model(tmp_path, url):
-    """As a person would: two questions, the answer known from the first, and Ctrl-D."""
+    """Two prompts with a response each, then Ctrl-D. The conversation and the history are saved."""
     terminal = Terminal(tmp_path, url, "-o", "temperature=0", "-o", "max_tokens=40")
     assert url in terminal.wait_for("> ")
     for question in ("What is your name?", "Hello!"):
@@ -157,7 +158,7 @@ def test_chat_with_the_built_in_model(tmp_path, url):
         ([], None, "the server's model at "),
     ],
 )
-def test_greeting_names_the_model_that_answers(names, model, greeting):
+def test_greeting_has_the_name_of_the_model(names, model, greeting):
     raw = with_length(json.dumps({"data": [{"id": name} for name in names]}).encode())
     with serving(lambda request, number: raw) as server, Client(server.url) as client:
         assert _greeting(client, model) == greeting + server.url
@@ -179,27 +180,27 @@ def test_commands_of_the_chat(tmp_path):
             ("four", "three\nfour>"),
             (" /five", "/five>"),
             ("/save talk.json", "saved 9 messages"),
-            ("/clear", "the instructions are kept"),
+            ("/clear", "the conversation is empty, the instructions are kept"),
             ("/model second", "* second"),
             ("six", ": six>"),
         ):
-            if typed not in ('lines"""', "four"):  # Before these, the prompt is another.
+            if typed not in ('lines"""', "four"):  # These continue a message, at another prompt.
                 terminal.wait_for("> ")
             terminal.type(f"{typed}\r")
             terminal.wait_for(shown)
         assert server.requests[-1].json["model"] == "second"
-        assert said(server) == [("system", "be brief"), ("user", "six")]
+        assert sent(server) == [("system", "be brief"), ("user", "six")]
         terminal.type("/load talk.json\r")
         terminal.wait_for("loaded 9 messages")
         terminal.type("seven\r")
         terminal.wait_for(": seven>")
-        users = [content for role, content in said(server) if role == "user"]
+        users = [content for role, content in sent(server) if role == "user"]
         assert users == ["one", "two\nlines", "three\nfour", " /five", "seven"]
         terminal.type("/quit\r")
         assert terminal.close()[0] == 0
 
 
-def test_interrupt_ends_the_answer_and_not_the_chat(tmp_path):
+def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
     gone = []
 
     def handle(peer: Peer, server: Server) -> None:
@@ -222,19 +223,19 @@ def test_interrupt_ends_the_answer_and_not_the_chat(tmp_path):
         terminal.interrupt()
         terminal.wait_for("not kept)")
         terminal.wait_for("> ")
-        terminal.interrupt()  # At the prompt it ends nothing either.
-        terminal.type("\r")  # Python misses an interrupt in the moment after a prompt is shown, up to the next key.
+        terminal.interrupt()  # At the prompt, Ctrl-C does not end the chat either.
+        terminal.type("\r")  # Just after the prompt is shown, Python handles an interrupt only at the next key.
         terminal.wait_for("Ctrl-D ends the chat)")
         terminal.wait_for("> ")
         terminal.type("second\r")
         terminal.wait_for("Hello\n> ")
-        assert said(server) == [("user", "second")]
+        assert sent(server) == [("user", "second")]
         terminal.end()
         assert terminal.close()[0] == 0
     assert gone == [True]
 
 
-def test_server_that_fails_does_not_end_the_chat_and_one_that_is_down_does(tmp_path):
+def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):
     broken = sse({"error": "bad luck"})
     with serving(lambda request, number: MODELS if request.method == "GET" else chunked(broken)) as server:
         terminal = Terminal(tmp_path, server.url)
@@ -260,7 +261,7 @@ def test_last_conversation_is_continued(tmp_path):
         run(server.url, tmp_path, "-s", "be brief", "one")
         run(server.url, tmp_path, "--no-save", "two")
         run(server.url, tmp_path, "-c", "three")
-        roles, contents = zip(*said(server))
+        roles, contents = zip(*sent(server))
     assert roles == ("system", "user", "assistant", "user")
     assert contents[1::2] == ("one", "three")
     assert (tmp_path / "localchat" / "last.json").stat().st_mode & 0o777 == 0o600
@@ -294,9 +295,9 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
         ('{"a": "x"}', "stop", 1, "", "does not fit"),
         ('{"a": 1', "length", 3, "", "does not fit"),
     ],
-    ids=["fits", "wrong", "cut"],
+    ids=["valid", "invalid", "cut"],
 )
-def test_answer_is_checked_by_a_schema(text, finish, code, out, words, tmp_path):
+def test_response_is_validated_with_a_schema(text, finish, code, out, words, tmp_path):
     (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
     with always(chunked(piece(text[:3]), piece(text[3:], finish), DONE)) as server:
         done = run(server.url, tmp_path, "--schema", "s.json", "hi")
@@ -340,7 +341,7 @@ def add(a: int, b: int) -> int:
 
 
 def calling() -> Server:
-    """Calls add(1, 2), and then says what it got."""
+    """A server that calls add(1, 2) and then responds with the result."""
     call = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
 
     def answer(request: Any, number: int) -> bytes:
@@ -382,7 +383,7 @@ def test_without_a_terminal_tools_run_only_with_yes(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["no_colon", "no_such_module:f", "json:no_such", "json:JSONDecodeError", ":", "a:"])
-def test_tool_that_cannot_be_is_an_error(name, tmp_path):
+def test_tool_that_cannot_be_loaded_is_an_error(name, tmp_path):
     done = run("http://127.0.0.1:9/v1", tmp_path, "--tool", name, "hi")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("localchat: --tool ")
@@ -403,7 +404,7 @@ MARKDOWN = {
 
 
 @pytest.mark.parametrize(("text", "styled"), MARKDOWN.values(), ids=MARKDOWN)
-def test_markdown_gets_styles_however_it_is_cut(text, styled):
+def test_markdown_gets_the_same_styles_however_the_text_is_cut(text, styled):
     for at in range(len(text) + 1):
         markdown = Markdown()
         assert markdown.feed(text[:at]) + markdown.feed(text[at:]) + markdown.flush() == styled

@@ -1,4 +1,4 @@
-"""The number of threads on a simulated machine: a step's time follows from its threads and the cores that it gets."""
+"""The number of threads on a simulated machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORK_S = 0.03
 
 
 class Machine:
-    """Some cores, of which other programs keep some busy; a thread without a core of its own delays all threads.
+    """A machine on which other programs keep some cores busy. A thread without a core delays all threads.
 
     `sync_s` is what each thread beyond the first adds to a step.
     """
@@ -23,7 +23,7 @@ class Machine:
         self.sync_s = sync_s
         self.work_s = work_s
         self.now_s = 0.0
-        # As the engine has it: what a step took under the count before a trial.
+        # As in StepTimer: the measured time of a step before the trial.
         self.predicted_s = 0.0
 
     def step(self) -> None:

@@ -1,4 +1,4 @@
-"""The loop around tools against scripted answers: rounds, what goes back to the server, and how a run ends."""
+"""Runs with tools against scripted responses: rounds, the messages that are sent back, and the end of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["client_class"]  # A fixture: used by name.
 # Rounds
 
 
-def test_run_calls_the_function_and_returns_the_answer():
+def test_run_calls_the_function_and_returns_the_final_reply():
     with playing(calls(("add", '{"a": 1, "b": 2}')), text("It is ", "3.")) as (client, script):
         reply = client.run("1+2?", tools=[add])
     assert reply.text == "It is 3."
@@ -51,7 +51,7 @@ def test_run_calls_the_function_and_returns_the_answer():
     ]
 
 
-def test_run_without_tools_sends_none():
+def test_request_of_a_run_without_tools_has_no_field_tools():
     with playing(text("hi")) as (client, script):
         assert client.run("x", system="be brief").text == "hi"
     assert "tools" not in script.requests[0]
@@ -75,7 +75,7 @@ def test_stream_yields_the_results_as_events():
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-def test_text_of_a_run_is_that_of_all_rounds():
+def test_text_of_a_run_has_the_text_of_all_rounds():
     with playing([chunk(content="Let me see. "), *calls(("add", '{"a": 1, "b": 2}'))], text("3")) as (client, _):
         assert "".join(client.run_stream("x", tools=[add]).text) == "Let me see. 3"
 
@@ -97,19 +97,19 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
 
 
-def test_tool_choice_is_for_the_first_round_only():
+def test_tool_choice_is_sent_in_the_first_round_only():
     with playing(calls(("add", '{"a": 1, "b": 1}')), text("2")) as (client, script):
         client.run("x", tools=[add], tool_choice="required")
     assert [request.get("tool_choice") for request in script.requests] == ["required", None]
 
 
 @pytest.mark.parametrize(("options", "message"), [({"n": 2}, "n must be 1"), ({"max_rounds": 0}, "at least 1")])
-def test_run_refuses_what_makes_no_sense(options: Any, message: str):
+def test_wrong_option_of_a_run_is_a_value_error(options: Any, message: str):
     with Client("http://127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
         client.run("x", **options)
 
 
-def test_run_checks_the_last_answer_against_its_format():
+def test_last_response_of_a_run_is_validated():
     answers = [calls(("add", '{"a": 1, "b": 1}')), text('{"name": "Bonn"}')]
     with playing(*answers) as (client, _):
         assert client.run("x", tools=[add], response_format=Place).parsed == Place("Bonn")
@@ -118,15 +118,15 @@ def test_run_checks_the_last_answer_against_its_format():
     assert caught.value.text == "none"
 
 
-def test_answer_that_is_cut_is_an_error():
+def test_cut_response_is_an_error():
     with playing([chunk(content="a")]) as (client, _), pytest.raises(IncompleteStream):
         client.run("x")
 
 
-# What goes back to the server
+# Messages that are sent back
 
 
-def test_missing_ids_are_made_up_and_match():
+def test_missing_ids_are_generated_and_match():
     delta = {"function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
     with playing([chunk(tool_calls=[delta]), chunk("stop")], text("ok")) as (client, script):
         client.run("x", tools=[add])
@@ -135,14 +135,14 @@ def test_missing_ids_are_made_up_and_match():
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
-def test_reasoning_goes_back_under_its_own_name(name: str):
-    thought = chunk(**{name: "Hm."})
-    with playing([thought, *calls(("add", '{"a": 1, "b": 2}'))], text("ok")) as (client, script):
+def test_reasoning_is_sent_back_under_the_name_that_the_server_uses(name: str):
+    reasoning = chunk(**{name: "Hm."})
+    with playing([reasoning, *calls(("add", '{"a": 1, "b": 2}'))], text("ok")) as (client, script):
         client.run("x", tools=[add])
     assert script.requests[-1]["messages"][1][name] == "Hm."
 
 
-def test_unknown_members_of_a_call_go_back():
+def test_unknown_fields_of_a_call_are_sent_back():
     signed = {"google": {"thought_signature": "abc"}}
     with playing(calls(("add", '{"a": 1, "b": 2}'), extra_content=signed), text("ok")) as (client, script):
         client.run("x", tools=[add])
@@ -152,7 +152,7 @@ def test_unknown_members_of_a_call_go_back():
 # Ends
 
 
-def test_run_that_is_left_early_closes_its_stream():
+def test_leaving_the_with_closes_the_stream():
     with playing(text("a", "b", "c")) as (client, _):
         with client.run_stream("x") as run:
             assert next(event for event in run if event.type == "content_delta").delta == "a"
@@ -163,7 +163,7 @@ def test_run_that_is_left_early_closes_its_stream():
         assert run.reply.text.startswith("a")
 
 
-def test_run_that_is_closed_by_another_thread_between_two_events_does_not_end_like_a_whole_one():
+def test_run_that_another_thread_closes_between_two_events_raises():
     with playing(text("a", "b", "c")) as (client, _):
         run = client.run_stream("x")
         next(run)
@@ -175,7 +175,7 @@ def test_run_that_is_closed_by_another_thread_between_two_events_does_not_end_li
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
+def test_run_without_references_closes_its_connection(asynchronous: bool):
     gone = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -190,7 +190,7 @@ def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
         while not gone.is_set():
             await asyncio.sleep(0.01)
 
-    gc.disable()  # It would drop what refers to itself, at some time.
+    gc.disable()  # The collector would delete a run that is part of a reference cycle.
     try:
         with Server(handle) as server:
             if asynchronous:
@@ -202,7 +202,7 @@ def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
         gc.enable()
 
 
-def test_run_that_is_closed_after_its_end_has_ended():
+def test_closing_a_run_after_its_end_has_no_effect():
     with playing(text("a")) as (client, _):
         run = client.run_stream("x")
         assert run.finish().text == "a"
@@ -212,7 +212,7 @@ def test_run_that_is_closed_after_its_end_has_ended():
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
-    """While a tool works, and while nobody waits for it."""
+    """While a tool is running, and between two events."""
 
     async def main(client: AsyncClient) -> None:
         started, go_on = asyncio.Event(), asyncio.Event()
@@ -238,19 +238,19 @@ def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
 
     with scripted(calls(("slow", ""), ("slow", "")), text("a", "b")) as script:
 
-        async def asked() -> None:
+        async def with_client() -> None:
             async with AsyncClient(script.base_url, model="m") as client:
                 await main(client)
 
-        asyncio.run(asked())
+        asyncio.run(with_client())
         assert len(script.requests) == 2
 
 
-def test_run_that_is_closed_while_tools_work_side_by_side_starts_no_other():
-    begun, started, go_on = [], threading.Barrier(3), threading.Event()
+def test_run_that_is_closed_while_tools_run_in_parallel_starts_no_other_tool():
+    called, started, go_on = [], threading.Barrier(3), threading.Event()
 
     def slow(n: int) -> int:
-        begun.append(n)
+        called.append(n)
         started.wait(DEADLINE_S)
         assert go_on.wait(DEADLINE_S)
         return n
@@ -267,10 +267,10 @@ def test_run_that_is_closed_while_tools_work_side_by_side_starts_no_other():
         run.close()
         go_on.set()
         thread.join(DEADLINE_S)
-    assert sorted(begun) == [0, 1]
+    assert sorted(called) == [0, 1]
 
 
-def test_run_that_is_closed_while_a_tool_works_asks_no_more():
+def test_run_that_is_closed_while_a_tool_runs_sends_no_other_request():
     started, go_on = threading.Event(), threading.Event()
 
     def slow() -> str:

@@ -1,4 +1,4 @@
-"""Functions as tools, and the loop that runs what a model calls, against scripted answers."""
+"""Functions as tools: definitions, validation of calls, approval, errors, and parallel calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from typing import Any, Dict, List, Optional
 
 import pytest
 
-from localchat import (
-    Client,
-    Tool,
-    ToolCall,
-)
+from localchat import Client, Tool, ToolCall
 from localchat.tools import Toolbox, result_text
 
 from .clients import client_class, waiting_client
@@ -60,7 +56,7 @@ def fail() -> None:
 
 
 def results(script: Script) -> List[str]:
-    """What the model was told, in the last request."""
+    """The tool results in the last request."""
     return [message["content"] for message in script.requests[-1]["messages"] if message["role"] == "tool"]
 
 
@@ -103,14 +99,15 @@ def test_partial_and_object_are_described_by_what_they_call():
     assert forecast.parameters["properties"] == {"days": {"type": "integer", "description": "How many."}}
 
 
-def test_tool_may_have_another_name():
+def test_name_and_description_of_a_tool_may_be_given():
     tool = Tool.of(lambda: 1, name="one", description="One.")
     assert tool.definition["function"]["name"] == "one"
+    assert tool.definition["function"]["description"] == "One."
     assert Tool.of(tool) is tool
 
 
 @pytest.mark.parametrize(("wrong", "error"), [(lambda: 1, ValueError), (3, TypeError), (Place, TypeError)])
-def test_what_is_no_tool_is_refused(wrong: Any, error: Any):
+def test_value_that_cannot_be_a_tool_is_refused(wrong: Any, error: Any):
     with pytest.raises(error):
         Tool.of(wrong)
 
@@ -140,17 +137,15 @@ def test_result_is_text_for_the_model(value: Any, shown: str):
 # Calls
 
 
-def test_arguments_become_what_the_function_takes():
-    with playing(calls(("weather", '{"place": {"name": "Bonn"}, "unit": "fahrenheit"}')), text("warm")) as (
-        client,
-        script,
-    ):
+def test_arguments_are_converted_to_the_types_of_the_function():
+    call = ("weather", '{"place": {"name": "Bonn"}, "unit": "fahrenheit"}')
+    with playing(calls(call), text("warm")) as (client, script):
         client.run("x", tools=[weather])
     assert json.loads(results(script)[0]) == {"place": "Bonn", "degrees": 20, "unit": "fahrenheit"}
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "error"),
     [
         (("sub", "{}"), "there is no tool 'sub'; the tools are: add, weather"),
         (("add", '{"a": 1'), 'you wrote: {"a": 1'),
@@ -161,16 +156,16 @@ def test_arguments_become_what_the_function_takes():
         (("weather", '{"place": {}}'), "$.place.name: missing"),
     ],
 )
-def test_mistake_of_the_model_is_sent_to_the_model(call: Any, told: str):
+def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str):
     with playing(calls(call), text("sorry")) as (client, script):
         assert client.run("x", tools=[add, weather]).text == "sorry"
     assert results(script)[0].startswith("Error: ")
-    assert told in results(script)[0]
-    replayed = script.requests[-1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
-    assert isinstance(json.loads(replayed), dict)  # Servers refuse a history that does not parse.
+    assert error in results(script)[0]
+    sent = script.requests[-1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert isinstance(json.loads(sent), dict)  # Servers refuse messages with arguments that do not parse.
 
 
-def test_exception_of_a_tool_is_sent_in_short_and_logged(caplog: pytest.LogCaptureFixture):
+def test_exception_of_a_tool_is_shortened_for_the_model_and_logged(caplog: pytest.LogCaptureFixture):
     with playing(calls(("fail", "")), text("oh")) as (client, script), caplog.at_level(logging.WARNING):
         client.run("x", tools=[fail])
     assert results(script)[0].startswith("Error: RuntimeError: no luck")
@@ -186,7 +181,7 @@ def test_exception_of_a_tool_is_raised_on_request(parallel: bool, client_class: 
         assert len(script.requests) == 1
 
 
-def test_stop_iteration_of_a_tool_is_an_exception_like_others(client_class: Any):
+def test_stop_iteration_of_a_tool_is_handled_like_other_exceptions(client_class: Any):
     def find(name: str) -> str:
         return next(known for known in ["a"] if known == name)
 
@@ -199,7 +194,7 @@ def test_stop_iteration_of_a_tool_is_an_exception_like_others(client_class: Any)
 
 
 async def later(a: int) -> int:
-    """Add one, at leisure."""
+    """Add one."""
     await asyncio.sleep(0)
     return a + 1
 
@@ -210,14 +205,14 @@ def test_run_refuses_coroutine_functions():
 
 
 class Later:
-    """Shows nowhere that it is to be awaited."""
+    """A callable object that returns a coroutine; inspect.iscoroutinefunction is false for it."""
 
     async def __call__(self, a: int) -> int:
         return await later(a)
 
 
 class Promise:
-    """Can be awaited, and is no coroutine."""
+    """An awaitable that is not a coroutine."""
 
     def __init__(self, a: int) -> None:
         self.value = a + 1
@@ -228,19 +223,19 @@ class Promise:
 
 
 @pytest.mark.parametrize("function", [Later(), lambda a: later(a), lambda a: Promise(a)])
-def test_coroutine_of_a_function_that_is_none_is_awaited_or_refused(function: Any):
+def test_awaitable_that_a_tool_returns_is_awaited_or_refused(function: Any):
     tool = Tool.of(function, name="later")
-    for kind, told in ((Client, "only an AsyncClient can run"), (waiting_client, "2")):
+    for kind, result in ((Client, "only an AsyncClient can run"), (waiting_client, "2")):
         with playing(calls(("later", '{"a": 1}')), text("x"), client_class=kind) as (client, script):
             client.run("x", tools=[tool])
-        assert told in results(script)[0]
+        assert result in results(script)[0]
 
 
 # Approval
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"),
+    ("approval", "result"),
     [
         (True, "3"),
         (None, "Error: this call was not approved and did not run"),
@@ -250,17 +245,17 @@ def test_coroutine_of_a_function_that_is_none_is_awaited_or_refused(function: An
         ("ask me later", "Error: ask me later"),
     ],
 )
-def test_approval_hook_decides(verdict: Any, told: str):
-    asked = []
+def test_call_runs_only_if_the_approval_hook_returns_true(approval: Any, result: str):
+    received = []
 
     def approve(call: ToolCall) -> Any:
-        asked.append((call.name, call.arguments))
-        return verdict
+        received.append((call.name, call.arguments))
+        return approval
 
     with playing(calls(("add", '{"a": 1, "b": 2}')), text("ok")) as (client, script):
         client.run("x", tools=[add], on_call=approve)
-    assert asked == [("add", {"a": 1, "b": 2})]
-    assert results(script) == [told]
+    assert received == [("add", {"a": 1, "b": 2})]
+    assert results(script) == [result]
 
 
 def test_approval_hook_that_is_a_coroutine_function_is_awaited_or_refused():
@@ -276,7 +271,7 @@ def test_approval_hook_that_is_a_coroutine_function_is_awaited_or_refused():
         client.run("x", tools=[add], on_call=refuse)
 
 
-def test_approval_hook_is_not_asked_about_calls_that_cannot_run():
+def test_approval_hook_is_not_called_for_calls_that_are_not_valid():
     def never(call: ToolCall) -> Any:
         raise AssertionError(call)
 
@@ -284,7 +279,7 @@ def test_approval_hook_is_not_asked_about_calls_that_cannot_run():
         assert client.run("x", tools=[add], on_call=never).text == "ok"
 
 
-def test_approval_hook_can_end_the_run():
+def test_exception_of_the_approval_hook_ends_the_run():
     def stop(call: ToolCall) -> Any:
         raise KeyError("enough")
 
@@ -331,4 +326,4 @@ def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
         assert [event.type for event in run].count("tool_result") == 4
         assert (run.done, run.reply.text) == (True, "ok")
         assert results(script)[:2] == ["2", "3"]
-        assert [told[:7] for told in results(script)[2:]] == ["Error: ", "Error: "]
+        assert [result[:7] for result in results(script)[2:]] == ["Error: ", "Error: "]

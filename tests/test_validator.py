@@ -1,16 +1,16 @@
-"""The check of JSON by a JSON Schema: each keyword, and agreement with the grammars of the server."""
+"""Validation against a JSON Schema: each keyword, and agreement with the grammars of the server."""
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any, List, Tuple
+from typing import Any, List
 
 import pytest
 
 from localchat.validator import validation_errors
 
 from .grammar_cases import CASES
+from .grammar_validator import load
 
 
 @pytest.mark.parametrize(
@@ -55,51 +55,40 @@ from .grammar_cases import CASES
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
 )
-def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any]):
+def test_keyword_allows_good_and_refuses_bad_values(schema: Any, good: List[Any], bad: List[Any]):
     assert [value for value in good if list(validation_errors(value, schema))] == []
     assert [value for value in bad if not list(validation_errors(value, schema))] == []
 
 
-def read_json(text: str) -> Any:
-    """ValueError for text that is not JSON, or has a name twice, which the checker cannot see."""
-
-    def members(pairs: List[Tuple[str, Any]]) -> Any:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError(text)
-        return dict(pairs)
-
-    return json.loads(text, parse_constant=int, object_pairs_hook=members)
-
-
-def fits(text: str, schema: Any) -> bool:
+def is_valid(text: str, schema: Any) -> bool:
     try:
-        return not list(validation_errors(read_json(text), schema))
+        return not list(validation_errors(load(text), schema))
     except ValueError:
         return False
 
 
-def test_server_and_client_mean_the_same_by_a_schema():
-    """But for formats, of which the client knows some and reads them generously."""
+def test_client_accepts_and_refuses_what_the_grammars_of_the_server_do():
+    """Except for formats: the client knows only some, and is not strict about them."""
     for name, case in CASES.items():
-        assert [text for text in case.accept if not fits(text, case.schema)] == [], name
+        assert [text for text in case.accept if not is_valid(text, case.schema)] == [], name
         if not name.startswith("format:"):
-            assert [text for text in case.reject if fits(text, case.schema)] == [], name
+            assert [text for text in case.reject if is_valid(text, case.schema)] == [], name
 
 
 @pytest.mark.parametrize("reference", ["#/nowhere", "#nowhere", "#/allOf/1", "#/allOf/x", "other.json", "other#/$ref"])
-def test_reference_that_leads_nowhere_is_the_fault_of_the_schema(reference: str):
+def test_unresolved_reference_is_a_value_error(reference: str):
     with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
         list(validation_errors(1, {"$ref": reference, "allOf": [True]}))
 
 
 @pytest.mark.parametrize("step", [0, -2, 0.0])
-def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
+def test_multiple_of_zero_or_less_is_a_value_error(step):
     with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
         list(validation_errors(1.5, {"multipleOf": step}))
 
 
 @pytest.mark.parametrize(
-    ("value", "step", "fits"),
+    ("value", "step", "is_multiple"),
     [
         (10_000_000_001, 10, False),
         (10_000_000_000, 10, True),
@@ -110,5 +99,5 @@ def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
         (float("inf"), 2, False),
     ],
 )
-def test_multiples_of_large_numbers_are_exact(value, step, fits):
-    assert (not list(validation_errors(value, {"type": "number", "multipleOf": step}))) is fits
+def test_multiples_of_large_numbers_are_exact(value, step, is_multiple):
+    assert (not list(validation_errors(value, {"type": "number", "multipleOf": step}))) is is_multiple

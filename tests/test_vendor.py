@@ -1,4 +1,4 @@
-"""The client as one file: it runs without any package, under every Python that is here."""
+"""The client as one file, or as a folder: it runs without packages, under every Python on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
 
 
 def candidates(version: str) -> Iterator[str]:
-    """This Python, those on the PATH, and those that pyenv has installed."""
+    """Paths of this Python, of one on the PATH, and of those that pyenv has installed."""
     if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
         yield sys.executable
     on_path = shutil.which(f"python{version}")
@@ -96,7 +96,7 @@ with c.Client(model="m", timeout=5) as client:
         assert copy.replace(events[1], delta="x") == dataclasses.replace(events[1], delta="x")
     assert [field.name for field in dataclasses.fields(events[1])] == ["delta", "choice_index", "raw"]
     assert c.Reply().headers is not c.Reply().headers
-    print("no more:", not hasattr(client, "conversation") and not hasattr(c, "RunKeywords"))
+    print("omitted:", not hasattr(client, "conversation") and not hasattr(c, "RunKeywords"))
 """
 
 
@@ -104,7 +104,7 @@ def test_one_file_is_a_module_too(python, one_file):
     types = "message_start content_delta content_delta usage message_stop"
     with always(HELLO) as server:
         command = [python, "-I", "-S", "-W", "error", "-c", USE, str(one_file.parent), types]
-        assert run(command, server) == "no more: True\n"
+        assert run(command, server) == "omitted: True\n"
 
 
 ASYNC = """
@@ -193,14 +193,14 @@ def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
     assert f"cannot write {tmp_path / 'chat.py'}: " in capsys.readouterr().err
 
 
-def test_clash_of_names_is_refused():
+def test_different_definitions_of_one_name_are_refused():
     trees = {"a.py": ast.parse("x = 1"), "b.py": ast.parse("def x(): pass")}
     with pytest.raises(ValueError, match=r"x is defined in a\.py and in b\.py"):
         vendor._check_names(trees)
 
 
 def test_size_of_the_one_file(one_file):
-    """Lines that hold code; what is left are docstrings, comments and blanks."""
+    """Lines of code, without docstrings, comments and blank lines."""
     source = one_file.read_text(encoding="utf-8")
     prose = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
@@ -244,7 +244,7 @@ def test_feature_works_with_the_files_that_the_docs_name(feature, option, files,
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_folder_keeps_files_of_others(tmp_path, capsys):
+def test_file_of_a_folder_that_this_program_did_not_write_is_kept(tmp_path, capsys):
     (tmp_path / "sse.py").write_text("mine", encoding="utf-8")
     with pytest.raises(SystemExit):
         vendor.main([str(tmp_path)])

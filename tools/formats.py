@@ -264,7 +264,8 @@ def sources(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
         files = sorted((*path.glob("*.jinja"), *path.glob("*.gguf"))) if path.is_dir() else [path]
         for file in files:
             is_model = file.suffix == ".gguf"
-            yield file.name, (read_header(file).chat_template if is_model else file.read_text("utf-8")) or ""
+            text = read_header(file).metadata.get("tokenizer.chat_template") if is_model else file.read_text("utf-8")
+            yield file.name, text or ""
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

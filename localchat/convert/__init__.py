@@ -1,9 +1,9 @@
-"""llama-stack's vocabulary and OpenAI's, converted both ways. No I/O, and llama-stack need not be there.
+"""Convert between the types of llama-stack and those of OpenAI's API. No I/O; llama-stack need not be installed.
 
-Messages, tool definitions, sampling options, replies and log probabilities, and `stack_events`, which shows a stream
-as llama-stack does (docs/contract.md has the rows). What comes from llama-stack may be its objects or dicts; what goes
-there is dicts, or small classes that have its names. Where llama-stack's own conversions disagree or lose something,
-one rule holds everywhere.
+Messages, tool definitions, sampling options, replies, log probabilities and streams are converted; docs/contract.md
+lists the rules. Arguments of llama-stack's types may be its objects or dicts. Results are dicts, or the dataclasses of
+this package, whose fields have llama-stack's names. Where llama-stack's own conversions differ from each other or lose
+data, this package has one rule.
 """
 
 from .calls import StackCall, UnparseableToolCall, native_calls, stack_call, stack_calls

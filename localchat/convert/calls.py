@@ -1,4 +1,4 @@
-"""Tool calls: those of events and messages, and those that models of the Llama family write into their text."""
+"""Tool calls of events and messages, and the native calls that models of the Llama family generate as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StackCall:
-    """A call with its arguments decoded, and as they came."""
+    """A call with its arguments decoded, and as the text that the model generated."""
 
     call_id: str
     tool_name: str
@@ -28,7 +28,7 @@ class StackCall:
 
 @dataclass(frozen=True)
 class UnparseableToolCall:
-    """A call whose arguments are not a JSON object: they stay text."""
+    """A call whose arguments, kept as text, are not a JSON object."""
 
     call_id: str = ""
     tool_name: str = ""
@@ -39,7 +39,7 @@ AnyCall = Union[StackCall, UnparseableToolCall]
 
 
 def stack_call(call: ToolCall | Mapping[str, Any]) -> AnyCall:
-    """One call, from an event or from the `tool_calls` of a message. Never raises."""
+    """Convert one call of an event or of the `tool_calls` of a message. Never raises."""
     if isinstance(call, ToolCall):
         return _stack_call(call.id, call.name, call.arguments_json)
     function = call.get("function")
@@ -50,7 +50,7 @@ def stack_call(call: ToolCall | Mapping[str, Any]) -> AnyCall:
 
 
 def stack_calls(calls: Iterable[ToolCall | Mapping[str, Any]] | None) -> list[AnyCall]:
-    """All calls of a message; null is none. Good ones stay typed beside bad ones."""
+    """Convert the calls of a message; None is no calls. One unparseable call does not affect the others."""
     return [stack_call(call) for call in calls or ()]
 
 
@@ -64,10 +64,11 @@ def _stack_call(id: Any, name: Any, text: str) -> AnyCall:
     return StackCall(id or "", name, arguments, text)
 
 
-# Calls in the text of a model
+# Native calls
 
 PYTHON_TAG = "<|python_tag|>"
-MARKS: dict[str, StopReason | None] = {
+# The control tokens that may be in the text, and the stop reason of those that end it.
+MARKERS: dict[str, StopReason | None] = {
     "<|eot_id|>": "end_of_turn",
     "<|eom_id|>": "end_of_message",
     PYTHON_TAG: None,
@@ -77,15 +78,12 @@ _DOTTED_CALL = re.compile(r"\s*(\w+)\.call\((.*)\)\s*", re.DOTALL)
 
 
 def native_calls(text: str) -> list[StackCall]:
-    """The calls in a text, if it is nothing but calls: JSON objects apart by `;`, <function=...>, or
-    `name.call(key="value")`.
+    """The calls of a text that consists of calls only; otherwise none.
+
+    The notations are JSON objects separated by `;`, `<function=name>{...}</function>`, and `name.call(key="value")`.
     """
     text = text.replace(PYTHON_TAG, "").strip()
-    for read in (_tagged_calls, _dotted_call, _json_calls):
-        calls = read(text)
-        if calls:
-            return calls
-    return []
+    return _tagged_calls(text) or _dotted_call(text) or _json_calls(text)
 
 
 def _tagged_calls(text: str) -> list[StackCall]:
@@ -101,9 +99,9 @@ def _dotted_call(text: str) -> list[StackCall]:
     try:
         call = ast.parse(f"f({match[2]})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            return []  # Several calls, or more than a call.
+            return []  # Several calls, or other text beside the call.
         if call.args or any(word.arg is None for word in call.keywords):
-            return []  # It is unknown which parameters these are for.
+            return []  # Positional arguments and **arguments have no parameter names.
         named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
         return _all_typed([_stack_call("", match[1], json.dumps(named))])
     except (ValueError, SyntaxError, TypeError, RecursionError):
@@ -131,6 +129,7 @@ def _all_typed(calls: Sequence[AnyCall]) -> list[StackCall]:
 
 
 def is_offered(call: StackCall, offered: Collection[str] | None) -> bool:
+    """Whether the request had the tool of this call. None stands for any tool. Log a call of another tool."""
     known = offered is None or call.tool_name in offered
     if not known:
         log.warning("the model calls %r, which was not offered", call.tool_name)

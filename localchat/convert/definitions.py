@@ -1,4 +1,4 @@
-"""Tool definitions of llama-stack as OpenAI's, and types that are given by name."""
+"""Convert tool definitions of llama-stack to OpenAI's, and names of Python types to JSON Schema."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {
 
 
 def type_schema(name: str) -> Json:
-    """The schema of a Python type that is given by name, of JSON's own names as they are."""
+    """The schema of a Python annotation, such as "List[int]", or of the name of a JSON Schema type."""
     try:
         return _type_schema(ast.parse(name.strip(), mode="eval").body)
     except (SyntaxError, ValueError):
@@ -31,7 +31,7 @@ def type_schema(name: str) -> Json:
 
 
 def _type_schema(node: ast.expr) -> Json:
-    """ValueError for what is no annotation."""
+    """Raise ValueError if the expression is not an annotation."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return {"anyOf": [_type_schema(node.left), _type_schema(node.right)]}
     outer = node.value if isinstance(node, ast.Subscript) else node
@@ -51,7 +51,7 @@ def _type_schema(node: ast.expr) -> Json:
 
 
 def tool_definition(tool: Any) -> Json:
-    """OpenAI's form of a llama-stack ToolDefinition. A default of 0, false or "" is one, None is none."""
+    """Convert a llama-stack ToolDefinition. A default of None is omitted; 0, False and "" are kept."""
     tool = fields_of(tool)
     parameters = {name: fields_of(parameter) for name, parameter in (tool.get("parameters") or {}).items()}
     function: Json = {"name": tool_name(tool["tool_name"])}

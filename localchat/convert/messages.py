@@ -1,4 +1,4 @@
-"""Messages of llama-stack as OpenAI's, and back."""
+"""Convert messages of llama-stack to OpenAI's, and back."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from .values import Json, fields_of, tool_name
 
 
 def to_openai(message: Any) -> Json:
-    """A llama-stack message as OpenAI's; `developer` becomes system.
+    """Convert a llama-stack message to OpenAI's. The role `developer` becomes `system`.
 
     Raises:
-        ValueError: There is no role, an unknown one, or content of an unknown form.
+        ValueError: The role or the type of the content is missing or unknown.
     """
     message = fields_of(message)
-    role = message.get("role")
-    if role not in _ROLES:
-        raise ValueError(f"the role must be one of {', '.join(_ROLES)}, not {role!r}")
-    converted: Json = {"role": _ROLES[role], "content": _openai_content(message.get("content"))}
+    role = _role(message)
+    converted: Json = {"role": role, "content": _openai_content(message.get("content"))}
     if role == "assistant" and message.get("tool_calls"):
         converted["tool_calls"] = [_openai_call(fields_of(call)) for call in message["tool_calls"]]
     if role == "tool":
@@ -33,15 +31,13 @@ def to_openai(message: Any) -> Json:
 
 
 def from_openai(message: Mapping[str, Any]) -> Json:
-    """OpenAI's message as llama-stack's.
+    """Convert a message of OpenAI's API to llama-stack's. The role `developer` becomes `system`.
 
     Raises:
-        ValueError: There is no role, an unknown one, or content of an unknown form.
+        ValueError: The role or the type of the content is missing or unknown.
     """
-    role = message.get("role")
-    if role not in _ROLES:
-        raise ValueError(f"the role must be one of {', '.join(_ROLES)}, not {role!r}")
-    converted: Json = {"role": _ROLES[role], "content": _stack_content(message.get("content"))}
+    role = _role(message)
+    converted: Json = {"role": role, "content": _stack_content(message.get("content"))}
     if role == "assistant":
         calls = stack_calls(message.get("tool_calls"))
         converted.update(tool_calls=[dict(vars(call)) for call in calls])
@@ -52,7 +48,7 @@ def from_openai(message: Mapping[str, Any]) -> Json:
 
 
 def with_parts(message: Mapping[str, Any]) -> Json:
-    """A message whose content is a list of parts in any case, its other fields as they are."""
+    """A message whose content is a list of parts, also if it was text. The other fields are unchanged."""
     content = _openai_content(message.get("content"))
     return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
@@ -60,8 +56,15 @@ def with_parts(message: Mapping[str, Any]) -> Json:
 _ROLES = {"user": "user", "assistant": "assistant", "tool": "tool", "system": "system", "developer": "system"}
 
 
+def _role(message: Mapping[str, Any]) -> str:
+    role = message.get("role")
+    if role not in _ROLES:
+        raise ValueError(f"the role must be one of {', '.join(_ROLES)}, not {role!r}")
+    return _ROLES[role]
+
+
 def _openai_call(call: Mapping[str, Any]) -> Json:
-    """The arguments go back as they came: another spelling would miss the server's prefix cache."""
+    """Convert a call. The text of the arguments is kept if it is known, for the prefix cache of the server."""
     arguments = call.get("arguments_json") or call.get("arguments") or {}
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     function = {"name": tool_name(call.get("tool_name")), "arguments": text}
@@ -84,7 +87,7 @@ def _openai_part(item: Any) -> Json:
         return {"type": "text", "text": item["text"]}
     if kind == "image":
         return _openai_image(fields_of(item.get("image") or item))
-    if kind == "image_url":  # Converted already.
+    if kind == "image_url":  # A part of OpenAI's API.
         return dict(item)
     raise ValueError(f"there is no counterpart of content of type {kind!r}")
 

@@ -1,4 +1,4 @@
-"""Replies and streams as llama-stack shows them."""
+"""Convert replies and streams to the types of llama-stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..events import Choice, ContentDelta, MessageStop, StreamEvent, ToolCall, ToolCallDelta
-from .calls import MARKS, PYTHON_TAG, AnyCall, StackCall, is_offered, native_calls, stack_call, stack_calls
+from .calls import MARKERS, PYTHON_TAG, AnyCall, StackCall, is_offered, native_calls, stack_call, stack_calls
 from .values import StopReason, chat_logprobs, stop_reason, streamed_logprobs
 
 ParseStatus = Literal["started", "in_progress", "succeeded", "failed"]
@@ -18,7 +18,7 @@ ParseStatus = Literal["started", "in_progress", "succeeded", "failed"]
 
 @dataclass(frozen=True)
 class StackReply:
-    """A whole answer as llama-stack has it."""
+    """A complete response, with the fields of llama-stack's CompletionMessage."""
 
     content: str
     tool_calls: tuple[AnyCall, ...]
@@ -27,30 +27,30 @@ class StackReply:
 
 
 def stack_reply(choice: Choice, offered: Collection[str] = ()) -> StackReply:
-    """A choice as llama-stack has it; the choice has been read from all the forms that servers give it.
+    """Convert a choice.
 
     Args:
-        choice: Of a reply of Client.chat or Client.complete.
-        offered: The names of the tools. Calls are looked for in the text only if there are some;
-            those to other names stay text.
+        choice: A choice of a reply of Client.chat or Client.complete.
+        offered: The names of the tools of the request. Native calls in the text are parsed only if there are some. If
+            one of them calls another tool, the text is kept too.
     """
-    content, marked = _without_mark(choice.text)
+    content, marker_reason = _without_marker(choice.text)
     calls: list[AnyCall] = stack_calls(choice.tool_calls)
     if offered and not calls:
         found = native_calls(content)
         calls = [call for call in found if is_offered(call, offered)]
         content = content if len(calls) < len(found) or not found else ""
-    reason = marked or stop_reason(choice.finish_reason_raw or choice.finish_reason)
+    reason = marker_reason or stop_reason(choice.finish_reason_raw or choice.finish_reason)
     if calls and reason == "end_of_turn":
-        reason = "end_of_message"  # The calls in the reply decide.
+        reason = "end_of_message"  # A message with calls is not the end of the turn.
     return StackReply(content, tuple(calls), reason, chat_logprobs(choice.logprobs))
 
 
-def _without_mark(text: str) -> tuple[str, StopReason | None]:
-    """Text without the marker at its end, and its stop reason."""
-    for mark, reason in MARKS.items():
-        if reason is not None and text.endswith(mark):
-            return text[: -len(mark)], reason
+def _without_marker(text: str) -> tuple[str, StopReason | None]:
+    """The text without a marker at its end, and the stop reason of the marker."""
+    for marker, reason in MARKERS.items():
+        if reason is not None and text.endswith(marker):
+            return text[: -len(marker)], reason
     return text, None
 
 
@@ -59,7 +59,7 @@ def _without_mark(text: str) -> tuple[str, StopReason | None]:
 
 @dataclass(frozen=True)
 class CompletionPiece:
-    """A piece of a streamed completion. The last has no text, but the reason."""
+    """A piece of a streamed completion. The last one has the stop reason and no text."""
 
     delta: str
     stop_reason: StopReason | None = None
@@ -75,7 +75,7 @@ class StackText:
 
 @dataclass(frozen=True)
 class StackToolCall:
-    """llama-stack's ToolCallDelta: text while it is under way, a call when it is complete."""
+    """llama-stack's ToolCallDelta: text while the call is generated, then the complete call."""
 
     tool_call: str | StackCall
     parse_status: ParseStatus
@@ -83,7 +83,7 @@ class StackToolCall:
 
 @dataclass(frozen=True)
 class StackEvent:
-    """One event of llama-stack's view."""
+    """llama-stack's event of a streamed chat response."""
 
     event_type: Literal["start", "progress", "complete"]
     delta: StackText | StackToolCall
@@ -91,28 +91,29 @@ class StackEvent:
     logprobs: list[dict[str, float]] | None = None
 
 
-_ANY_MARK = re.compile("|".join(map(re.escape, MARKS)))
+_ANY_MARKER = re.compile("|".join(map(re.escape, MARKERS)))
 
 
-class _MarkScanner:
-    """Finds the markers of the Llama family in text, however it is cut."""
+class _MarkerScanner:
+    """Finds the markers of the Llama family in text that comes in pieces of any size."""
 
     def __init__(self) -> None:
+        # The end of the text, which may be the beginning of a marker.
         self._held = ""
-        # The stop reason of the first marker of an end.
+        # The stop reason of the first marker that has one.
         self.reason: StopReason | None = None
 
     def feed(self, text: str) -> Iterator[str]:
-        """The text that is certain by now, and each python tag as a piece of its own."""
+        """Yield the text without markers, and each python tag as a piece of its own. Hold back a possible marker."""
         self._held += text
-        match = _ANY_MARK.search(self._held)
+        match = _ANY_MARKER.search(self._held)
         while match:
             yield from self._take(match.start())
-            mark, self._held = match[0], self._held[len(match[0]) :]
-            self.reason = self.reason or MARKS[mark]
-            if mark == PYTHON_TAG:
-                yield mark
-            match = _ANY_MARK.search(self._held)
+            marker, self._held = match[0], self._held[len(match[0]) :]
+            self.reason = self.reason or MARKERS[marker]
+            if marker == PYTHON_TAG:
+                yield marker
+            match = _ANY_MARKER.search(self._held)
         yield from self._take(len(self._held) - self._tail())
 
     def _take(self, length: int) -> Iterator[str]:
@@ -121,20 +122,20 @@ class _MarkScanner:
             yield text
 
     def flush(self) -> str:
-        """What was held back and turned out to be text."""
+        """The text that was held back."""
         text, self._held = self._held, ""
         return text
 
     def _tail(self) -> int:
-        """How many characters at the end may begin a marker."""
-        longest = max(map(len, MARKS)) - 1
+        """The number of characters at the end that may begin a marker."""
+        longest = max(map(len, MARKERS)) - 1
         tails = (self._held[-size:] for size in range(min(longest, len(self._held)), 0, -1))
-        return next((len(tail) for tail in tails if any(mark.startswith(tail) for mark in MARKS)), 0)
+        return next((len(tail) for tail in tails if any(marker.startswith(tail) for marker in MARKERS)), 0)
 
 
 def completion_pieces(events: Iterable[StreamEvent]) -> Iterator[CompletionPiece]:
-    """The events of a completion as llama-stack's pieces. A cut stream raises, as it always does."""
-    scanner = _MarkScanner()
+    """Convert the events of a completion. The error of a failed or cut stream is raised."""
+    scanner = _MarkerScanner()
     for event in events:
         if event.choice_index != 0:
             continue
@@ -153,33 +154,35 @@ def completion_pieces(events: Iterable[StreamEvent]) -> Iterator[CompletionPiece
 def stack_events(
     events: Iterable[StreamEvent], offered: Collection[str] | None = None, choice_index: int = 0
 ) -> Iterator[StackEvent]:
-    """A stream of chat events as llama-stack shows it.
+    """Convert the events of a chat stream.
 
-    One `start`, `progress` for text and calls, one `complete` with the stop reason. A stream that fails or is
-    cut raises and has no `complete`.
+    The result has one `start` event, `progress` events for text and calls, and one `complete` event with the stop
+    reason. The error of a failed or cut stream is raised; there is no `complete` event then.
 
     Args:
         events: A Stream, or its events.
-        offered: Names of the tools; a call in the text to another one fails. None allows all.
-        choice_index: llama-stack knows one choice.
+        offered: The names of the tools of the request. A native call of another tool is reported as failed. None
+            allows all.
+        choice_index: The choice to convert; events of other choices are ignored.
     """
-    view = _View(offered)
+    converter = _Converter(offered)
     for event in events:
         handle = _HANDLERS.get(event.type)
         if handle is not None and (event.choice_index == choice_index or event.type == "message_start"):
-            yield from handle(view, event)
+            yield from handle(converter, event)
 
 
-class _View:
-    """What llama-stack's view of one choice has to remember."""
+class _Converter:
+    """Converts the events of one choice."""
 
     def __init__(self, offered: Collection[str] | None) -> None:
         self._offered = offered
-        self._scanner = _MarkScanner()
-        # The text of a call that the model writes into its text; None outside of one.
+        self._scanner = _MarkerScanner()
+        # The text after the python tag, which should be native calls; None before the tag.
         self._native: list[str] | None = None
-        # Positions of the calls that have been started, and whether there were any of both kinds.
+        # The indexes of the calls that have a `started` event.
         self._started: set[int] = set()
+        # Whether there was a call, native or not.
         self._called = False
 
     def start(self, event: StreamEvent) -> Iterator[StackEvent]:
@@ -192,7 +195,7 @@ class _View:
             logprobs = None
 
     def _piece(self, text: str, logprobs: list[dict[str, float]] | None = None) -> StackEvent:
-        """Text, or a piece of a call once the tag has been seen."""
+        """A piece of text, or after the python tag a piece of a native call."""
         if text == PYTHON_TAG and self._native is None:
             self._native = []
             return StackEvent("progress", StackToolCall("", "started"), None, logprobs)
@@ -202,7 +205,7 @@ class _View:
         return StackEvent("progress", StackToolCall(text, "in_progress"), None, logprobs)
 
     def call_piece(self, event: ToolCallDelta) -> Iterator[StackEvent]:
-        """`name(` and then the arguments as they come."""
+        """A piece of a call. The text of a call is `name(arguments)`."""
         if event.index not in self._started:
             self._started.add(event.index)
             yield StackEvent("progress", StackToolCall("", "started"))
@@ -211,7 +214,7 @@ class _View:
             yield StackEvent("progress", StackToolCall(event.delta, "in_progress"))
 
     def call(self, event: ToolCall) -> Iterator[StackEvent]:
-        """The end of a call, with the call or with its text."""
+        """The end of a call: the parsed call, or its text if it cannot be parsed."""
         self._called = True
         if event.index in self._started:
             yield StackEvent("progress", StackToolCall(")", "in_progress"))
@@ -226,14 +229,14 @@ class _View:
         if rest:
             yield self._piece(rest)
         if self._native is not None:
-            yield from self._native_end("".join(self._native))
+            yield from self._native_calls("".join(self._native))
         reason = self._scanner.reason or stop_reason(event.reason_raw or event.reason)
         if self._called and reason == "end_of_turn" and self._scanner.reason is None:
-            reason = "end_of_message"  # The calls in the reply decide.
+            reason = "end_of_message"  # A message with calls is not the end of the turn.
         yield StackEvent("complete", StackText(""), reason)
 
-    def _native_end(self, text: str) -> Iterator[StackEvent]:
-        """The calls in the text; what cannot be read, or was not offered, fails with its text."""
+    def _native_calls(self, text: str) -> Iterator[StackEvent]:
+        """The native calls in the text. For a call of another tool, or text that cannot be parsed, the text fails."""
         calls = native_calls(text)
         for call in calls:
             self._called = True
@@ -243,18 +246,18 @@ class _View:
             yield StackEvent("progress", StackToolCall(text, "failed"))
 
 
-# Reasoning and token counts have no place in llama-stack's view; an error raises.
-_HANDLERS: dict[str, Callable[[_View, Any], Iterator[StackEvent]]] = {
-    "message_start": _View.start,
-    "content_delta": _View.text,
-    "tool_call_delta": _View.call_piece,
-    "tool_call": _View.call,
-    "message_stop": _View.stop,
+# Events of other types, such as reasoning and token counts, have no counterpart in llama-stack.
+_HANDLERS: dict[str, Callable[[_Converter, Any], Iterator[StackEvent]]] = {
+    "message_start": _Converter.start,
+    "content_delta": _Converter.text,
+    "tool_call_delta": _Converter.call_piece,
+    "tool_call": _Converter.call,
+    "message_stop": _Converter.stop,
 }
 
 
 def _raw_choice(event: StreamEvent) -> Mapping[str, Any]:
-    """The choice of the payload that an event came with, for what the event itself does not hold."""
+    """The choice in the payload of an event, with the fields that the event does not have."""
     choices = event.raw.get("choices") if isinstance(event.raw, Mapping) else None
     listed = choices if isinstance(choices, list) else []
     found = (

@@ -1,4 +1,4 @@
-"""Stop reasons, sampling options and log probabilities, and how objects of llama-stack are read."""
+"""Convert stop reasons, sampling options and log probabilities, and read objects of llama-stack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..shapes import plain
 Json = dict[str, Any]
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
 
-# One table, where llama-stack's own conversions disagree.
+# llama-stack's own conversions differ from each other; this table is used for all of them.
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_of_turn",
     "eos": "end_of_turn",
@@ -25,29 +25,29 @@ _STOP_REASONS: dict[str, StopReason] = {
 
 
 def stop_reason(raw: str | None) -> StopReason | None:
-    """llama-stack's stop reason for a server's finish reason.
+    """llama-stack's stop reason for a server's finish reason. An unknown reason is "end_of_turn".
 
-    None means that there is no reason yet, or that the turn failed. An unknown word is an end of the turn.
+    None means that there is no finish reason yet, or that the generation failed.
     """
     if raw is None or not raw.strip():
         return None
     word = raw.strip().lower()
-    known = normal_reason(word)
-    return None if known == "error" else _STOP_REASONS.get(word) or _STOP_REASONS.get(known or "", "end_of_turn")
+    normal = normal_reason(word)
+    return None if normal == "error" else _STOP_REASONS.get(word) or _STOP_REASONS.get(normal or "", "end_of_turn")
 
 
-# The fields of each strategy that are sent. Its temperature goes along with top-k too.
+# The fields of each strategy that are sent.
 _STRATEGIES = {"greedy": (), "top_p": ("temperature", "top_p"), "top_k": ("temperature", "top_k")}
 
 
 def sampling_options(params: Any) -> Json:
-    """Fields of a request for llama-stack's SamplingParams; none for None.
+    """The request fields for llama-stack's SamplingParams; none for None.
 
-    What is set is sent, zeros included; a repetition penalty of 1 does nothing and is left out. Fields
-    that llama-stack does not have (min_p, seed) pass through.
+    Every field that is not None is sent, also one that llama-stack does not have, such as min_p and seed. A repetition
+    penalty of 1 has no effect and is omitted.
 
     Raises:
-        ValueError: A strategy that has no counterpart.
+        ValueError: The strategy is unknown.
     """
     fields = dict(fields_of(params)) if params is not None else {}
     strategy, penalty = fields_of(fields.pop("strategy", None) or {}), fields.pop("repetition_penalty", None)
@@ -73,14 +73,14 @@ def completion_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, fl
 
 
 def streamed_logprobs(text: str, logprobs: Any) -> list[dict[str, float]] | None:
-    """The same for a piece of a streamed completion, where some servers give a bare number."""
+    """The same for a piece of a streamed completion. Some servers send only a number, for the whole piece."""
     if isinstance(logprobs, (int, float)):
         return [{text: float(logprobs)}]
     return completion_logprobs(logprobs) if isinstance(logprobs, Mapping) else None
 
 
 def chat_logprobs(items: Iterable[Any] | None) -> list[dict[str, float]] | None:
-    """A map for each position of a chat answer: the alternatives and the chosen token."""
+    """A map of token to log probability for each position of a chat response: the sampled token and alternatives."""
     positions = [
         {option["token"]: option["logprob"] for option in (*(item.get("top_logprobs") or ()), item)}
         for item in items or ()
@@ -97,14 +97,14 @@ def fields_of(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     try:
-        members = plain(value)
+        fields = plain(value)
     except TypeError:
-        members = getattr(value, "__dict__", None)
-    if not isinstance(members, Mapping):
+        fields = getattr(value, "__dict__", None)
+    if not isinstance(fields, Mapping):
         raise ValueError(f"this is no message, call or definition: {value!r}")
-    return members
+    return fields
 
 
 def tool_name(name: Any) -> str:
-    """Built-in tools are members of an enum."""
+    """The name of a tool. In llama-stack, built-in tools are members of an enum."""
     return str(name.value if isinstance(name, Enum) else name or "")

@@ -1,6 +1,6 @@
-"""Many generations at once on one model: submit token ids, iterate text.
+"""The engine runs many sequences at once on one model: token ids go in, tokens and text come out.
 
-Importing this does not import llama_cpp; `load` does.
+Importing this package does not import llama_cpp; `load` does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
 from ..protocol.server_state import SequenceStats
+from .backend import Backend
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine
 from .histogram import Histogram, HistogramValues
@@ -76,7 +77,7 @@ __all__ = [
 
 log = logging.getLogger("localchat.engine")
 
-# What a few dozen long conversations with a model of some billion parameters take.
+# The size of a few dozen long conversations with a model of a few billion parameters.
 DEFAULT_CACHE_BYTES = 4 << 30
 
 
@@ -97,28 +98,28 @@ def load(
 
     Args:
         path: The model.
-        options: How it is run.
+        options: The size of the context, threads and devices.
         draft_path: A smaller model of the same vocabulary for speculative decoding.
-        cache_folder: Where cached prefixes are saved and found again after a restart; None for nowhere.
-        cache_bytes: The limit of all files in that folder.
+        cache_folder: The folder of the disk cache; None for no disk cache.
+        cache_bytes: The size limit of the disk cache.
         max_snapshot_bytes: The limit of snapshots of evicted prefixes in memory.
-        self_test_model: A small quantised model for the self-test of llama.cpp (self_test.py); None for the model.
+        self_test_model: A small quantised model for the self-test of llama.cpp (self_test.py); None to use `path`.
         checks_files: Whether files that this build has not loaded before are loaded in a child process first
             (crash_check.py).
-        max_queue: Sequences that may wait beside those that run.
+        max_queue: The limit of waiting sequences.
         progress: Called with the loaded share of the model, 0 to 1.
 
     Raises:
         WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be truncated.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
-    options = _passing_options(path, draft_path, options, self_test_model, checks_files)
+    options = _checked_options(path, draft_path, options, self_test_model, checks_files)
     from .llama import load_backend, load_draft_backend
 
     _warn_without_gpu(options)
     backend = load_backend(path, options, progress)
     try:
-        files = None if cache_folder is None else _state_files(cache_folder, backend.state_key(), cache_bytes)
+        files = None if cache_folder is None else _state_files(cache_folder, backend, cache_bytes)
         draft_backend = None if draft_path is None else load_draft_backend(draft_path, options, backend)
     except BaseException:
         backend.close()
@@ -132,17 +133,17 @@ def load(
     ).start()
 
 
-def _passing_options(
+def _checked_options(
     path: str, draft_path: str | None, options: LoadOptions, self_test_model: str | None, checks_files: bool
 ) -> LoadOptions:
-    """The options that pass the self-test, and with which the files crash no child process."""
+    """Runs the self-test, then checks the files. Returns the options that passed the self-test."""
     from .crash_check import check_model_file
     from .self_test import passing_options
 
     options = passing_options(options, self_test_model or path)
     if checks_files:
-        for file in {path, draft_path or path}:
-            if os.path.isfile(file) and not (self_test_model and os.path.samefile(file, self_test_model)):
+        for file in (path, draft_path):
+            if file and os.path.isfile(file) and not (self_test_model and os.path.samefile(file, self_test_model)):
                 check_model_file(file, options)
     return options
 
@@ -157,8 +158,8 @@ def _warn_without_gpu(options: LoadOptions) -> None:
         )
 
 
-def _state_files(folder: Path, key: str, max_bytes: int) -> StateFiles:
+def _state_files(folder: Path, backend: Backend, max_bytes: int) -> StateFiles:
     try:
-        return StateFiles(folder, key, max_bytes)
+        return StateFiles(folder, backend.state_key(), max_bytes, can_truncate=backend.limits.can_truncate)
     except OSError as error:
         raise EngineError(f"prefixes cannot be saved in {str(folder)!r}: {error.strerror or error}") from error

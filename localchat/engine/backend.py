@@ -1,4 +1,4 @@
-"""The interface between the engine and llama.cpp: what llama/backend.py implements and tests fake."""
+"""The interface of the engine to a model: llama/backend.py implements it with llama.cpp, and tests with a fake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .values import GenerationRequest, ModelFacts
 
 
 class NoFreeCells(Exception):
-    """The backend found no free cells for a batch; nothing has been changed."""
+    """The backend found no free cells for a batch, and changed nothing."""
 
 
 class DecodeFailed(Exception):
@@ -19,7 +19,7 @@ class DecodeFailed(Exception):
 
 
 class CacheBackend(Protocol):
-    """The cells of a context, by slots. Runs on the engine thread."""
+    """The KV cache of a context, by slots. Runs on the engine thread."""
 
     limits: CacheLimits
 
@@ -30,20 +30,20 @@ class CacheBackend(Protocol):
         """Gives an empty slot the first `n_tokens` cells of another slot, shared or copied."""
 
     def truncate(self, slot: int, n_tokens: int) -> None:
-        """Frees all but the first `n_tokens` cells of a slot. Only if the limits have `can_truncate`."""
+        """Frees all but the first `n_tokens` cells of a slot. Called only if `limits.can_truncate`."""
 
     def read_state(self, slot: int) -> Data:
         """A copy of the state of a slot."""
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        """Fills an empty slot with a state of `n_tokens` tokens; False if it does not fit, and the slot is empty."""
+        """Fills an empty slot with a state of `n_tokens` tokens. False if it does not fit: the slot stays empty."""
 
 
 class Backend(CacheBackend, Protocol):
     """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
     facts: ModelFacts
-    # The threads of the first step, and the most that a later one may have; 1 if the number does not matter.
+    # The number of CPU threads of the first step, and its limit in later steps. With a limit of 1 it never changes.
     threads: tuple[int, int]
 
     def tokenize(
@@ -69,7 +69,7 @@ class Backend(CacheBackend, Protocol):
         """
 
     def sample_forced(self, sampler: Any) -> int | None:
-        """The next token if a constraint allows no other, as `sample` would return it; None otherwise."""
+        """The next token, which the sampler accepts as in `sample`, if a constraint forces it; None otherwise."""
 
     def allow_ends(self, sampler: Any) -> None:
         """Allows stop tokens, and end tokens that are not ignored. Called once, after `min_tokens` tokens."""
@@ -89,8 +89,8 @@ class Backend(CacheBackend, Protocol):
         """Selects the likeliest tokens of rows of the last batch, for large vocabularies.
 
         Each of `samples` is a sampler, a row, and the number of tokens that the sampler may sample from earlier rows of
-        the batch. Returns whether all samplers then take so little time that more threads would not help. Several
-        threads may call it for different rows.
+        the batch. Returns whether sampling from these rows is now so quick that more threads would not help. Several
+        threads may call this method for different rows.
         """
 
     def sample(self, sampler: Any, row: int) -> int:
@@ -100,7 +100,7 @@ class Backend(CacheBackend, Protocol):
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
 
     def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The same by the candidates from which the sampler sampled `token`, if its request has post_sampling_probs."""
+        """The same among the candidates from which the sampler chose `token`, for requests with post_sampling_probs."""
 
     def n_cells_used(self) -> int:
         """Cells in use, counted by the context itself."""

@@ -1,16 +1,16 @@
-"""What a step computes: sequences, their chunks of a batch, and the limits of all. Pure."""
+"""Sequences, the batch of a step, and the limits of a context. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
+from .prefix import n_common_of
 from .step_cost import StepSize, attended
 
-# Of shorter prompts no snapshot is taken: they are computed as fast.
+# No snapshot is taken of shorter prompts: to compute them is as fast as to restore them.
 MIN_CHECKPOINT = 32
-# The most tokens that a constraint adds behind a sampled one in a step.
+# The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
 
 
@@ -25,40 +25,41 @@ class Sequence:
         # The limit of prompt and output together.
         self.max_length = max_length
         self.n_prompt = len(prompt)
-        # So many of the first tokens have cells in `slot`; the slot is None while the sequence waits.
+        # The number of first tokens that have cells in `slot`; `slot` is None while the sequence waits.
         self.n_computed = 0
         self.slot: int | None = None
-        # Prompt tokens that were cached when it first ran; None before.
+        # Prompt tokens that were cached when the sequence first ran; None before that.
         self.n_cached: int | None = None
-        # Draft tokens for the next step; they are not known.
+        # Draft tokens for the next step; they are not in `tokens`.
         self.draft: list[int] = []
-        # Whether it gives up its slot while others wait for one.
+        # Whether the sequence gives up its slot while others wait for one.
         self.is_suspended = False
-        # Whether snapshots have been searched for a prefix of it.
+        # Whether the snapshots have been searched for a prefix of this sequence.
         self.has_searched_snapshots = False
-        # Whether log probabilities of the prompt are wanted, and for how many of its tokens they are taken.
+        # Whether log probabilities of the prompt are wanted, and the number of its first tokens whose logits were used.
         self.scores_prompt = scores_prompt
         self.n_scored = 0
 
     @property
     def is_to_score(self) -> bool:
-        """Whether tokens of the prompt are left to be scored; those of its last one give the first of the answer."""
+        """Whether prompt tokens remain to be scored. The logits of the last prompt token are for the first output."""
         return self.scores_prompt and self.n_scored < self.n_prompt - 1
 
     @property
     def reusable_tokens(self) -> list[int]:
-        """The tokens whose cells may be reused. The last one is always computed, since its logits are needed."""
+        """The tokens whose cells may be reused. The last token is always computed, since its logits are needed."""
         return self.tokens[: self.n_scored] if self.is_to_score else self.tokens[:-1]
 
     @property
     def n_missing(self) -> int:
-        """Tokens known and not yet computed: the newest one, and those before it that a constraint forced or a prompt
-        has."""
+        """The number of known tokens that are not computed: 1 while each step samples a token, more if tokens were
+        forced or the prompt is not computed."""
         return len(self.tokens) - self.n_computed
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether tokens are missing that no step sampled, or that lost their cells since."""
+        """Whether more is missing than the newest token and forced ones: a part of the prompt, or of the tokens of a
+        preempted sequence."""
         return self.n_missing > 1 and (self.n_computed < self.n_prompt or self.n_missing > 1 + MAX_FORCED)
 
     @property
@@ -67,7 +68,8 @@ class Sequence:
 
     @property
     def is_at_checkpoint(self) -> bool:
-        """Whether all of the prompt is computed that others may have in common with it: all but its last token."""
+        """Whether the prompt is computed up to its last token. If slots cannot be truncated a snapshot is taken here,
+        since a later request that begins with this prompt can use it."""
         return self.n_computed == self.n_prompt - 1 >= MIN_CHECKPOINT
 
     @property
@@ -84,11 +86,12 @@ class BatchChunk:
     first: int
     n_tokens: int
     wants_output: bool
-    """Whether it ends with the newest token and its draft, whose logits give the next tokens."""
+    """Whether the chunk ends with the newest token and its draft, whose logits give the next tokens."""
     draft: tuple[int, ...] = ()
-    """Draft tokens, the last of its rows."""
+    """The draft tokens, in the last rows."""
     is_scored: bool = False
-    """Whether the logits of the other rows are wanted as well; then it has no draft."""
+    """Whether the logits of the other rows are wanted as well, for the log probabilities of the prompt. Such a chunk
+    has no draft."""
 
     @property
     def output_rows(self) -> range:
@@ -103,10 +106,12 @@ class BatchChunk:
     def rows_with_logits(self) -> tuple[int, ...]:
         return (*self.scored_rows, *self.output_rows)
 
-    def n_accepted(self, run: Many[int]) -> int:
-        """How many draft tokens were sampled and have cells by now. The newest token of the run has none yet."""
-        n_compared = min(len(self.draft), len(run) - 1)
-        return next((i for i in range(n_compared) if self.draft[i] != run[i]), max(n_compared, 0))
+    def n_accepted(self, run: list[int]) -> int:
+        """The number of accepted draft tokens: the first ones that are equal to the sampled tokens `run`.
+
+        The last token of `run` is not counted: it becomes the newest token, which counts as not computed.
+        """
+        return n_common_of(list(self.draft), run[:-1])
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
@@ -125,7 +130,7 @@ class Batch:
 
     @property
     def size(self) -> StepSize:
-        """What the step has to compute, before `update` changes the sequences."""
+        """The amount of work. Call it before `Scheduler.update`, which changes the sequences."""
         n_outputs = sum(len(chunk.rows_with_logits) for chunk in self.chunks)
         n_attended = sum(attended(chunk.sequence.n_computed, chunk.n_tokens) for chunk in self.chunks)
         return StepSize(n_outputs, self.n_tokens - n_outputs, n_attended)
@@ -141,32 +146,32 @@ class Batch:
 
 @dataclass(frozen=True)
 class CacheLimits:
-    """The capacity of a context, and what its KV cache can do."""
+    """The capacity of a context, and the operations that its KV cache supports."""
 
     n_cells: int
     """Cells of all slots together."""
     n_parallel: int
-    """Sequences that run at once."""
+    """The limit of running sequences."""
     n_slots: int
-    """Sequence ids of llama.cpp: for the running sequences and for idle prefixes. More than `n_parallel`."""
+    """Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`."""
     n_batch: int
-    """Tokens of a step."""
+    """The limit of tokens in a step."""
     can_truncate: bool = True
     """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
-    drafted, and a prompt is computed up to its last token first, where a snapshot is taken."""
+    drafted, and a step ends before the last token of a prompt, so that a snapshot can be taken there."""
     max_drafted: int = 0
     """The limit of draft tokens in a step; 0 for no speculative decoding."""
     can_copy: bool = True
     """Whether the state of a slot has all of its cells. False with a sliding window."""
     is_unified: bool = True
-    """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is shared
-    by a copy, and what a sequence computes must not depend on what runs beside it."""
+    """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
+    instead of shared, and the logits of a sequence must not depend on the other running sequences."""
     n_outputs: int = 0
     """The limit of rows with logits in a step; 0 for one per slot."""
 
     @property
     def max_scored(self) -> int:
-        """The limit of prompt tokens that a step scores: rows of logits beside those of the running sequences."""
+        """The limit of prompt tokens that a step scores. The other rows with logits are for the running sequences."""
         return (self.n_outputs or self.n_slots) - self.n_parallel
 
     def __post_init__(self) -> None:

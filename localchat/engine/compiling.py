@@ -1,7 +1,7 @@
-"""Compiling constraints beside a running engine: in time slices, within a budget of steps.
+"""Compiles constraints while the engine runs: in time slices, within a budget of steps.
 
-Garbage is collected after each slice, from the objects that the slice made, and at no other time meanwhile: a
-collection that visits all objects of a large constraint takes a fraction of a second, even if it is compiled by then.
+The garbage collector is off while a constraint is compiled: a collection that visits all objects of a large constraint
+takes a fraction of a second. Instead, the new objects of each slice are collected after the slice.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from ..protocol import time_slices
 from .values import Cancelled
 
 CONVERT_STEPS = 1_000_000
-"""Work to convert the constraint of a request to a grammar: a second or two of one thread, in slices."""
+"""The limit of steps to convert the constraint of a request to a grammar: one or two seconds of one thread."""
 
 _is_cancelled: ContextVar[Callable[[], bool] | None] = ContextVar("is_cancelled", default=None)
 
 
 @contextmanager
 def compiling(n_steps: int) -> Iterator[Budget]:
-    """Compile within the block, with a budget that is also that of `grammar.spend`.
+    """Compile within the block, with a budget that `grammar.spend` uses as well.
 
-    The block may raise TooMuchWork, and Cancelled if a check of `compiling_cancelled_by` is true.
+    Raises:
+        TooMuchWork: The budget is used up.
+        Cancelled: The check of `compiling_cancelled_by` returned True.
     """
     try:
-        with time_slices.working, _collection.held(), limited_to(Budget(n_steps, _pause)) as budget:
+        with time_slices.working, _collector.disabled(), limited_to(Budget(n_steps, _pause)) as budget:
             yield budget
     except Interrupted as error:
         raise Cancelled(str(error)) from error
@@ -37,7 +39,7 @@ def compiling(n_steps: int) -> Iterator[Budget]:
 
 @contextmanager
 def compiling_cancelled_by(check: Callable[[], bool]) -> Iterator[None]:
-    """End what this thread compiles within the block once `check` is true. It is called after each slice."""
+    """Cancel a compilation of this thread within the block if `check`, which is called after each slice, is true."""
     token = _is_cancelled.set(check)
     try:
         yield
@@ -53,29 +55,29 @@ def _pause() -> None:
     time_slices.pause()
 
 
-class _Collection:
-    """Keeps the garbage collector off while at least one thread compiles, in its pauses too."""
+class _Collector:
+    """Turns the garbage collector off while at least one thread compiles, also in the pauses between its slices."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._n_holding = 0
+        self._n_compiling = 0
         self._was_enabled = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def disabled(self) -> Iterator[None]:
         with self._lock:
-            if self._n_holding == 0:
+            if self._n_compiling == 0:
                 self._was_enabled = gc.isenabled()
                 gc.disable()
-            self._n_holding += 1
+            self._n_compiling += 1
         try:
             yield
         finally:
             gc.collect(1)
             with self._lock:
-                self._n_holding -= 1
-                if self._n_holding == 0 and self._was_enabled:
+                self._n_compiling -= 1
+                if self._n_compiling == 0 and self._was_enabled:
                     gc.enable()
 
 
-_collection = _Collection()
+_collector = _Collector()

@@ -1,4 +1,4 @@
-"""Finds the trigger of a grammar: the text from which on it constrains the output. Pure: bytes in."""
+"""Finds the trigger of a lazy grammar. The grammar constrains the output from the trigger on. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TriggerWatch:
         return text[min(starts) :] if starts else None
 
     def feed(self, piece: bytes) -> bytes | None:
-        """The same, and adds the piece to the text."""
+        """Like `peek`, and adds the piece to the text."""
         found = self.peek(piece)
         self._tail = (self._tail + piece)[-self._n_held :] if self._n_held else b""
         return found

@@ -1,11 +1,12 @@
-"""Chooses the size of the context and of the KV cache: the user's, or what requests likely need and memory allows.
+"""Chooses the size of the context and of the KV cache, which all running requests share.
 
-All requests that run at once share the KV cache. Knows numbers, not llama.cpp.
+The size is that of the options, or a default for likely requests within the free memory. Does not use llama.cpp.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,15 +15,15 @@ from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
-# The default size expects requests of so many tokens, prompt and output together.
+# The tokens of a likely request, prompt and output together.
 LIKELY_TOKENS = 4096
-# The default KV cache takes no more memory than the weights do, or than this.
+# The default KV cache takes at most as much memory as the weights, or this if they take less.
 SMALL_CACHE_BYTES = 1 << 30
 # The share of the free memory that a KV cache may take: by default, and with a size given by the user.
 DEFAULT_SHARE, LARGEST_SHARE = 0.5, 0.95
-# The smallest default.
+# The smallest default size.
 MIN_TOKENS = 512
-# llama.cpp makes a KV cache of a multiple of this.
+# llama.cpp rounds the size of a KV cache up to a multiple of this.
 STEP = 256
 # The number of tokens if the free memory is not known.
 _UNLIMITED = 1 << 30
@@ -30,19 +31,19 @@ _UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """The memory of the machine or of its GPUs, where the KV cache or a share of its layers is allocated."""
+    """The memory of the machine or of a GPU, in which all or some layers of the KV cache are allocated."""
 
     n_free: int | None
-    """Bytes that are free beside the weights; None if that is not known."""
+    """Bytes that are free beside the weights; None if not known."""
     per_token: float
-    """Bytes of each token of the KV cache."""
+    """Bytes for each token of the KV cache."""
     fixed: int = 0
     """Bytes of the context that do not depend on its size."""
     note: str = "of memory are free"
-    """What follows the number of free bytes in a message."""
+    """The words after the number of free bytes in a message."""
 
     def n_tokens(self, share: float) -> int:
-        """How many tokens fit into a share of what is free."""
+        """How many tokens fit into a share of the free memory."""
         if self.n_free is None or not self.per_token:
             return _UNLIMITED
         n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
@@ -56,9 +57,9 @@ class ContextSize:
     n_ctx: int
     """The limit of one request."""
     n_cells: int
-    """The capacity of the KV cache, for all requests that run at once."""
+    """The capacity of the KV cache, for all running requests together."""
     n_streams: int = 0
-    """Sequences that have cells of their own, at least `n_ctx` each; 0 if all share the cells."""
+    """Sequences that have their own cells, at least `n_ctx` each; 0 if all share the cells."""
 
 
 def context_size(
@@ -71,22 +72,22 @@ def context_size(
 ) -> ContextSize:
     """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
 
-    With `has_streams` each sequence may have cells of its own: it does if the default size holds a whole context for
-    each that runs and for an idle prefix.
+    With `has_streams` the sequences have their own cells if the default size holds a whole context for each running
+    sequence and one for an idle prefix.
 
     Raises:
-        EngineError: The size given by the user does not fit into memory.
+        EngineError: The size in the options does not fit into memory.
     """
-    n_asked = options.n_cells or options.n_ctx
+    n_requested = options.n_cells or options.n_ctx
     n_largest = min(memory.n_tokens(LARGEST_SHARE) for memory in memories)
-    if n_asked > n_largest:
-        raise EngineError(_does_not_fit(n_asked, n_largest, memories))
+    if n_requested > n_largest:
+        raise EngineError(_does_not_fit(n_requested, n_largest, memories))
     per_token = sum(memory.per_token for memory in memories)
     n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
     n_default = min(n_small, *(memory.n_tokens(DEFAULT_SHARE) for memory in memories))
-    n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # A damaged header may say 0.
+    n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
     n_streams = options.n_parallel + 1
-    n_all = n_streams * -(-n_ctx // STEP) * STEP
+    n_all = n_streams * math.ceil(n_ctx / STEP) * STEP
     if has_streams and not options.n_cells and n_all <= n_default:
         return ContextSize(n_ctx, n_all, n_streams)
     n_cells = options.n_cells or max(
@@ -98,7 +99,7 @@ def context_size(
 
 
 def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, memories: Sequence[CacheMemory]) -> None:
-    """Log a warning where the context is not the one that the model was trained for."""
+    """Log a warning if the context is larger than that of the training, or smaller without an option."""
     if options.n_ctx > n_ctx_train:
         log.warning(
             "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these",
@@ -116,9 +117,9 @@ def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, m
         )
 
 
-def _does_not_fit(n_asked: int, n_largest: int, memories: Sequence[CacheMemory]) -> str:
+def _does_not_fit(n_requested: int, n_largest: int, memories: Sequence[CacheMemory]) -> str:
     memory = min(memories, key=lambda memory: memory.n_tokens(LARGEST_SHARE))
-    n_bytes = memory.per_token * n_asked + memory.fixed
+    n_bytes = memory.per_token * n_requested + memory.fixed
     way_out = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
     free = f"{gigabytes(memory.n_free or 0)} {memory.note}"
-    return f"a context of {n_asked} tokens takes {gigabytes(n_bytes)}, and {free}: {way_out}"
+    return f"a context of {n_requested} tokens takes {gigabytes(n_bytes)}, and {free}: {way_out}"

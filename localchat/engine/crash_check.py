@@ -20,9 +20,9 @@ log = logging.getLogger("localchat.engine")
 _FILE = "checked-models.json"
 # One entry takes 70 bytes.
 _MAX_RESULTS = 512
-# The part of a file that the digest covers: all that describes a model and most of its vocabulary.
+# The first bytes of a file, which the digest covers: the metadata and most of the vocabulary.
 _DIGESTED_BYTES = 1 << 20
-# The limit of time: for a GPU that compiles its kernels, and for a slow disk.
+# The time limit: a GPU may compile its kernels first, and the disk may be slow.
 _TIMEOUT_S = 300
 _SLOWEST_BYTES_PER_S = 20e6
 # The context of the child process.

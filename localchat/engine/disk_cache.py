@@ -1,7 +1,7 @@
-"""Disk cache: prefixes of the KV cache in files, saved while nothing runs and read for requests that begin with them.
+"""The disk cache: prefixes of the KV cache in files, saved while nothing runs and loaded for requests that need them.
 
-Its methods run on the engine thread. Files are read and written on another thread, so no running sequence waits for a
-disk. Knows tokens and copied states; the KV cache owns it.
+Methods run on the engine thread. Another thread reads and writes the files, so no running sequence waits for the disk.
+The KV cache owns the disk cache.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .state_files import Data, SavedPrefix, StateFiles
 
 log = logging.getLogger("localchat.engine")
 
-# Shorter prefixes are computed about as fast as they are read from a file.
+# Shorter prefixes are not saved: to compute them is about as fast as to read a file.
 _MIN_TOKENS = 32
-# Prefixes are saved after no sequence has run for so long: in a conversation the next turn replaces its prefix.
+# Prefixes are saved after this time without a running sequence. The next turn of a conversation may replace them.
 _IDLE_S = 1.0
-# When the engine is closed, saving stops after this time.
+# The time limit for saving when the engine is closed.
 _CLOSE_S = 10.0
 
 # Idle slots with their tokens.
 IdlePrefixes = list[tuple[int, list[int]]]
 # Copies the state of a slot.
 ReadState = Callable[[int], Data]
-# Makes an idle prefix of its tokens and their state.
+# Makes an idle prefix from tokens and their state.
 Load = Callable[[list[int], Data], object]
 
 
@@ -36,35 +36,34 @@ class DiskCache:
     """The saved prefixes of a KV cache.
 
     Args:
-        files: Where they are.
-        post: Has the engine thread run a command before its next step. The thread for the disk uses it.
-        can_truncate: Whether the beginning of a saved prefix is of use; if not, only all of it is.
+        files: The files of the prefixes.
+        post: Runs a command on the engine thread before its next step.
     """
 
-    def __init__(self, files: StateFiles, post: Callable[[Callable[[], None]], None], *, can_truncate: bool):
+    def __init__(self, files: StateFiles, post: Callable[[Callable[[], None]], None]):
         self._files = files
         self._post = post
-        self._can_truncate = can_truncate
         self._disk = ThreadPoolExecutor(1, "localchat-disk")
-        # For each slot the tokens that were saved, or could not be saved, the last time.
+        # By slot: the tokens of the last attempt to save, successful or not.
         self._tried: dict[int, list[int]] = {}
-        # For each file that is being read, what continues after it.
+        # By file that is being read: the commands to run afterwards.
         self._waiting: dict[Path, list[Callable[[], None]]] = {}
         self._is_writing = False
-        self._has_news = False
+        # Whether an idle prefix may be in no file yet.
+        self._has_unsaved = False
         self._idle_s = _IDLE_S
 
     @property
     def wait_s(self) -> float | None:
         """Seconds without a running sequence after which `save_next` is due; None if there is nothing to save."""
-        return self._idle_s if self._has_news and not self._is_writing else None
+        return self._idle_s if self._has_unsaved and not self._is_writing else None
 
     def note_idle_prefix(self) -> None:
-        """A sequence has ended or was preempted: its tokens may be in no file yet."""
-        self._has_news, self._idle_s = True, _IDLE_S
+        """Notes that a sequence has become an idle prefix, which may have to be saved."""
+        self._has_unsaved, self._idle_s = True, _IDLE_S
 
     def save_next(self, idle: IdlePrefixes, read_state: ReadState) -> None:
-        """Saves one idle prefix that is in no file yet. This thread copies its state; another one writes the file."""
+        """Saves one idle prefix that is in no file yet. Its state is copied here, and written on the other thread."""
         for slot, tokens in self._unsaved(idle):
             self._tried[slot] = tokens
             try:
@@ -75,16 +74,16 @@ class DiskCache:
             self._is_writing, self._idle_s = True, 0.0
             self._disk.submit(self._write, tokens, data)
             return
-        self._has_news = False
+        self._has_unsaved = False
 
     def fetch(self, tokens: list[int], n_known: int, load: Load, then: Callable[[], None]) -> bool:
-        """Reads a prefix of `tokens`, if a file has enough more of them than the `n_known` that need no file.
+        """Reads a prefix of `tokens` if a file has enough more of them than the `n_known` that need no file.
 
-        Returns whether a file is read. If so, the engine thread then calls `load` with the tokens and the state of the
-        file, unless it cannot be read, and `then` in any case.
+        Returns whether a file is read. If so, the engine thread calls `load` with the tokens and the state in the file,
+        unless the file cannot be read. Then it calls `then` in any case.
         """
-        prefix = self._find(tokens)
-        if prefix is None or n_common_of(prefix.tokens, tokens, 0) < n_known + _MIN_TOKENS:
+        prefix = self._files.find(tokens)
+        if prefix is None or n_common_of(prefix.tokens, tokens) < n_known + _MIN_TOKENS:
             return False
         waiting = self._waiting.get(prefix.path)
         if waiting is not None:
@@ -95,7 +94,7 @@ class DiskCache:
         return True
 
     def close(self, idle: IdlePrefixes, read_state: ReadState) -> None:
-        """Saves the idle prefixes that are in no file yet, as far as there is time. Cancels what is being read."""
+        """Saves the idle prefixes that are in no file yet, within a time limit. Cancels every `fetch`."""
         until = time.monotonic() + _CLOSE_S
         self._waiting.clear()
         self._disk.shutdown()
@@ -103,7 +102,7 @@ class DiskCache:
             if time.monotonic() > until:
                 log.warning("not all prefixes were saved: the disk is slow")
                 return
-            self._save(tokens, read_state(slot))
+            self._files.write(tokens, read_state(slot))
 
     def _unsaved(self, idle: IdlePrefixes) -> IdlePrefixes:
         return [
@@ -113,20 +112,14 @@ class DiskCache:
         ]
 
     def _is_in_a_file(self, tokens: list[int]) -> bool:
-        prefix = self._find(tokens)
-        return prefix is not None and n_common_of(prefix.tokens, tokens, 0) == len(tokens)
+        prefix = self._files.find(tokens)
+        return prefix is not None and n_common_of(prefix.tokens, tokens) == len(tokens)
 
-    def _find(self, tokens: list[int]) -> SavedPrefix | None:
-        return self._files.find(tokens, whole=not self._can_truncate)
-
-    def _save(self, tokens: list[int], data: Data) -> None:
-        self._files.write(tokens, data, replaces_shorter=self._can_truncate)
-
-    # On the thread for the disk.
+    # These run on the thread for the files.
 
     def _write(self, tokens: list[int], data: Data) -> None:
         try:
-            self._save(tokens, data)
+            self._files.write(tokens, data)
         except Exception:
             log.exception("saving a prefix failed")
         finally:
@@ -141,7 +134,7 @@ class DiskCache:
         finally:
             self._post(lambda: self._was_read(prefix, data, load))
 
-    # On the engine thread again.
+    # These run on the engine thread again.
 
     def _was_written(self) -> None:
         self._is_writing = False

@@ -1,8 +1,7 @@
-"""Drafts by a draft model: a smaller model of the same vocabulary.
+"""Drafts by a draft model: a smaller model of the same vocabulary, on a backend of its own.
 
-Knows the `Backend` protocol. The draft model computes each text in a slot of its own KV cache, with a limit of prompt
-tokens per step. A text that has ended stays in its slot for the next turn of its conversation, until another text needs
-the slot.
+The draft model computes each text in a slot of its KV cache, with a limit of prompt tokens per step. A text that has
+ended stays in its slot for the next turn of its conversation, until another text needs the slot.
 """
 
 from __future__ import annotations
@@ -22,36 +21,36 @@ from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
 
-# Seconds per step for prefill by the draft model: all sequences wait for it.
+# The time limit for prefill by the draft model in a step. All sequences wait for it.
 _PREFILL_S = 0.05
 
 
 @dataclass
 class _Text:
-    """A text in a slot of the draft model."""
+    """The text of a sequence in the draft model."""
 
-    own: Sequence
-    """The tokens in the slot: the text and its draft."""
+    copy: Sequence
+    """The sequence of the draft model, with a slot of it. Its tokens are the text and the draft."""
     length: DraftLength = field(default_factory=DraftLength)
     draft: list[int] = field(default_factory=list)
 
 
 class DraftModel:
-    """A drafter on a backend of its own, whose KV cache can be truncated. `n_vocab` is the large model's.
-
-    A sequence that has no slot or no cells there gets no drafts. `clock` gives seconds.
-    """
+    """Drafts with a model whose KV cache can be truncated. Nothing is drafted for a sequence without slot or cells."""
 
     def __init__(self, backend: Backend, n_vocab: int, clock: Callable[[], float] = time.perf_counter):
+        """`n_vocab` is the size of the large model's vocabulary. `clock` returns seconds."""
         self._backend = backend
         self._clock = clock
         self._cost = StepCost()
         self._n_vocab = n_vocab
         self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
+        # By sequence id.
         self._texts: dict[int, _Text] = {}
-        # Of texts that ended, the least recent first; and slots that never held one.
+        # Texts that have ended and still have their slots, the least recent first.
         self._ended: list[Sequence] = []
         self._free_slots = list(range(backend.limits.n_parallel))
+        # The ids of sequences for which nothing is drafted any more, since there were no free cells.
         self._without_cells: set[int] = set()
 
     def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
@@ -82,7 +81,7 @@ class DraftModel:
         self._without_cells.discard(sequence.id)
         text = self._texts.pop(sequence.id, None)
         if text is not None:
-            self._ended.append(text.own)
+            self._ended.append(text.copy)
 
     def close(self) -> None:
         self._backend.free_sampler(self._greedy)
@@ -93,54 +92,57 @@ class DraftModel:
         if sequence.id in self._without_cells:
             return None
         if sequence.id not in self._texts:
-            own = self._slot_for(sequence)
-            if own is None:
+            copy = self._new_copy(sequence)
+            if copy is None:
                 return None
-            self._texts[sequence.id] = _Text(own)
+            self._texts[sequence.id] = _Text(copy)
         return self._texts[sequence.id]
 
-    def _slot_for(self, sequence: Sequence) -> Sequence | None:
-        """The ended text that is most like this one, if they have more than a little in common; else a free slot."""
+    def _new_copy(self, sequence: Sequence) -> Sequence | None:
+        """The ended text with the longest common prefix, or one in a free slot if they have nothing in common."""
 
         def n_common(ended: Sequence) -> int:
-            return n_common_of(ended.tokens[: ended.n_computed], sequence.tokens, 0)
+            return n_common_of(ended.tokens[: ended.n_computed], sequence.tokens)
 
         best = max(self._ended, key=n_common, default=None)
-        if best is None or (self._free_slots and n_common(best) == 0):
-            if not self._free_slots:
-                return None
-            best = Sequence(sequence.id, [], 0)
-            best.slot = self._free_slots.pop()
+        if best is not None and (n_common(best) or not self._free_slots):
+            self._ended.remove(best)
             return best
-        self._ended.remove(best)
-        return best
+        if not self._free_slots:
+            return None
+        new = Sequence(sequence.id, [], 0)
+        new.slot = self._free_slots.pop()
+        return new
 
     def _follow(self, text: _Text, tokens: list[int]) -> None:
-        """Truncates the slot to what the text and its draft have in common, and sets the new tokens."""
-        own = text.own
-        # The newest token is computed again if need be: its logits give the first draft token.
-        n_kept = min(n_common_of(own.tokens[: own.n_computed], tokens, 0), len(tokens) - 1)
-        if n_kept < own.n_computed:
-            assert own.slot is not None
-            self._backend.truncate(own.slot, n_kept)
-        own.n_computed = n_kept
-        own.tokens, text.draft = list(tokens), []
+        """Truncates the slot to its common prefix with `tokens`, and sets these tokens."""
+        copy = text.copy
+        # At least the newest token is computed, since its logits give the first draft token.
+        n_kept = min(n_common_of(copy.tokens[: copy.n_computed], tokens), len(tokens) - 1)
+        if n_kept < copy.n_computed:
+            assert copy.slot is not None
+            self._backend.truncate(copy.slot, n_kept)
+        copy.n_computed = n_kept
+        copy.tokens, text.draft = list(tokens), []
 
     def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
-        """Computes the new tokens of the texts, then drafts token by token."""
+        """Computes the new tokens of the texts, then drafts the wanted number of tokens, one for each text in a step.
+
+        A text whose new tokens do not fit into the first step gets no draft.
+        """
         n_most = min(self._cost.prompt_tokens_within(_PREFILL_S, StepSize()), self._backend.limits.n_batch)
         while wanted:
-            batch = _batch([text.own for text, _ in wanted], n_most)
+            batch = _batch([text.copy for text, _ in wanted], n_most)
             self._decode(batch)
-            by_sequence = {id(text.own): (text, n) for text, n in wanted}
+            by_copy = {text.copy: (text, n) for text, n in wanted}
             wanted = []
             for chunk in batch.outputs():
-                text, n = by_sequence[id(chunk.sequence)]
+                text, n = by_copy[chunk.sequence]
                 token = self._backend.sample(self._greedy, chunk.output_rows[0])
                 if token >= self._n_vocab:
                     continue
                 text.draft.append(token)
-                text.own.tokens.append(token)
+                text.copy.tokens.append(token)
                 if len(text.draft) < n and not self._backend.is_end(token):
                     wanted.append((text, n))
 
@@ -164,21 +166,21 @@ class DraftModel:
         self._clear(self._ended)
 
     def _clear(self, ended: list[Sequence]) -> None:
-        for own in ended:
-            assert own.slot is not None
-            self._backend.clear(own.slot)
-            self._free_slots.append(own.slot)
+        for copy in ended:
+            assert copy.slot is not None
+            self._backend.clear(copy.slot)
+            self._free_slots.append(copy.slot)
         ended.clear()
 
 
-def _batch(sequences: list[Sequence], n_most: int) -> Batch:
-    """The missing tokens of all sequences, as far as they fit: the shortest first, which then give a token."""
+def _batch(copies: list[Sequence], n_most: int) -> Batch:
+    """The missing tokens of all sequences, up to `n_most`: those with the fewest first, so that they give a token."""
     chunks: list[BatchChunk] = []
     first = 0
-    for own in sorted(sequences, key=lambda own: own.n_missing):
-        n_tokens = min(own.n_missing, n_most - first)
+    for copy in sorted(copies, key=lambda copy: copy.n_missing):
+        n_tokens = min(copy.n_missing, n_most - first)
         if n_tokens:
-            assert own.slot is not None
-            chunks.append(BatchChunk(own, own.slot, first, n_tokens, n_tokens == own.n_missing))
+            assert copy.slot is not None
+            chunks.append(BatchChunk(copy, copy.slot, first, n_tokens, n_tokens == copy.n_missing))
             first += n_tokens
     return Batch(chunks=tuple(chunks))

@@ -1,4 +1,4 @@
-"""Chooses the drafter for each sequence: earlier text, then the draft model."""
+"""Chooses the drafter for each sequence: prompt lookup, then the draft model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WEIGHT_OF_NEW = 0.1
 class _Source:
     drafter: Drafter
     token_s: float = 0.0
-    """Seconds that it takes to draft a token, averaged over the last ones."""
+    """Seconds to draft a token: a moving average."""
 
     def note_time(self, n_drafted: int, seconds: float) -> None:
         if n_drafted:
@@ -30,12 +30,14 @@ class DraftSources:
     def __init__(self, drafters: Many[Drafter], timer: StepTimer):
         self._sources = [_Source(drafter) for drafter in drafters]
         self._timer = timer
-        # By the id of a sequence: the source that was asked last, which its draft is from if it has one.
+        # By sequence id: the last source that was called. If the sequence has a draft, this source made it.
         self._last: dict[int, _Source] = {}
 
     def draft(self, running: list[Sequence], n_tokens: int) -> None:
-        """Gives the sequences drafts of `n_tokens` at most."""
-        for source in self._sources if n_tokens else ():
+        """Gives the sequences drafts of at most `n_tokens` tokens."""
+        if not n_tokens:
+            return
+        for source in self._sources:
             without = [sequence for sequence in running if not sequence.draft]
             started_at = self._timer.clock()
             source.drafter.draft(without, n_tokens, self._timer.draft_token_cost(running, source.token_s))
@@ -44,13 +46,13 @@ class DraftSources:
                 self._last[sequence.id] = source
 
     def note(self, sequence: Sequence, running: list[Sequence], n_drafted: int, n_accepted: int) -> None:
-        """Reports to the drafter how many tokens of the draft were accepted. The sequence has the sampled tokens."""
+        """Reports to the drafter how many draft tokens were accepted. The sequence already has the sampled tokens."""
         source = self._last[sequence.id]
         cost = self._timer.draft_token_cost(running, source.token_s)
         source.drafter.note(sequence, n_drafted, n_accepted, cost)
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
+        """Drops the state of a sequence that has ended."""
         self._last.pop(sequence.id, None)
         for source in self._sources:
             source.drafter.forget(sequence)

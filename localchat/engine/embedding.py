@@ -1,7 +1,7 @@
 """Embeddings: computes a vector for each input of token ids, on a llama.cpp context of its own.
 
 The context is created at the first request, since most servers never need one. Several short inputs are computed in
-one step, and the steps of concurrent requests alternate. Knows the `EmbeddingBackend` protocol, never llama.cpp.
+one step, and the steps of concurrent requests alternate. Uses the `EmbeddingBackend` protocol, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from .step_cost import StepCost, StepSize, attended
-from .thread_count import ThreadCount
+from .step_cost import StepSize, attended
+from .step_timer import StepTimer
 from .values import Cancelled, EngineError, EngineStopped, InvalidToken
 
 log = logging.getLogger("localchat.engine")
 
-Vector = Sequence[float]
-
-# The numbers of `pooling_type` in a model's metadata. With "none" (0) the mean is taken.
+# The numbers of `pooling_type` in a model's metadata. Without pooling (0) the mean is used.
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
-# Architectures without causal attention, also if the metadata does not have `attention.causal`.
-_WHOLE_TEXT = ("bert", "embedding", "t5encoder")
+# Names of architectures without causal attention. Their metadata may lack `attention.causal`.
+_NON_CAUSAL = ("bert", "embedding", "t5encoder")
 
 
 class InputTooLong(EngineError):
@@ -44,12 +43,13 @@ class EmbeddingLimits:
     """The limits of an embedding context."""
 
     n_ctx: int
-    """Tokens of an input. One that is longer than a step is computed in several steps."""
+    """Tokens of an input. An input that is longer than a step is computed in several steps."""
     n_step: int
     """Tokens of a step."""
     n_inputs: int
     """Inputs of a step."""
     n_vocab: int
+    """The size of the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Piece:
     """A part of one input: its tokens `start` to `stop`."""
 
     index: int
+    """The index of the input in the request."""
     start: int
     stop: int
 
@@ -65,14 +66,14 @@ class EmbeddingBackend(Protocol):
     """A context that computes vectors of tokens; one thread at a time."""
 
     limits: EmbeddingLimits
-    # As `Backend.threads`.
+    # The same as in `Backend`.
     threads: tuple[int, int]
 
     def set_threads(self, n: int) -> None:
         """Sets the number of threads, from the next step on."""
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
-        """Computes a step, and returns the pooled vectors of the inputs that it completes, by their indexes."""
+        """Computes a step. Returns the pooled vectors of the inputs that it completes, by their indexes."""
 
     def forget(self) -> None:
         """Drops the state of inputs that will not be completed."""
@@ -81,65 +82,66 @@ class EmbeddingBackend(Protocol):
 
 
 class Embedder:
-    """Embeds token ids on any number of threads; the steps of several requests alternate."""
+    """Computes embeddings of token ids. Any thread may call `embed`; the steps of concurrent calls alternate."""
 
     def __init__(self, open_backend: Callable[[], EmbeddingBackend]):
         self._open_backend = open_backend
-        # Held from the first step of an input to its last one, and while the context is created or closed.
+        # Held from the first to the last step of an input, and while the context is created or closed.
         self._lock = threading.Lock()
-        self._backend: EmbeddingBackend | None = None
+        self._context: tuple[EmbeddingBackend, StepTimer] | None = None
         self._is_closed = False
-        self._cost = StepCost()
-        self._threads = ThreadCount(1, 1)
 
     def embed(
         self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
     ) -> list[array[float]]:
-        """One vector for each input, as the model's pooling gives it: not normalised.
+        """The pooled vector of each input, not normalised.
 
         Raises:
-            InputTooLong: an input does not fit the context.
-            InvalidToken: an input is empty, or has a token that the vocabulary does not have.
+            InputTooLong: An input does not fit into the context.
+            InvalidToken: An input is empty, or has a token that the vocabulary does not have.
             Cancelled: `is_cancelled` returned True between two steps.
-            EngineStopped: the embedder was closed.
+            EngineStopped: The embedder was closed.
             EngineError: There is no memory for a context, or the model failed.
         """
         with self._lock:
-            limits = self._opened().limits
+            backend, _ = self._opened()
+        limits = backend.limits
         _check(inputs, limits)
         vectors: dict[int, array[float]] = {}
-        left = steps([len(tokens) for tokens in inputs], limits)
+        remaining = steps([len(tokens) for tokens in inputs], limits)
         while len(vectors) < len(inputs):
             if is_cancelled():
                 raise Cancelled("the embedding was cancelled")
             with self._lock:
-                vectors.update(self._compute(inputs, left))
+                vectors.update(self._compute(inputs, remaining))
         return [vectors[index] for index in range(len(inputs))]
 
     def close(self) -> None:
         """Frees the context. Waits for the step in progress."""
         with self._lock:
             self._is_closed = True
-            backend, self._backend = self._backend, None
-        if backend is not None:
-            backend.close()
+            context, self._context = self._context, None
+        if context is not None:
+            context[0].close()
 
-    def _opened(self) -> EmbeddingBackend:
+    def _opened(self) -> tuple[EmbeddingBackend, StepTimer]:
         if self._is_closed:
             raise EngineStopped("the engine has been closed")
-        if self._backend is None:
-            self._backend = self._open_backend()
-            self._threads = ThreadCount(*self._backend.threads)
-            log.info("created a context for embeddings: at most %d tokens per input", self._backend.limits.n_ctx)
-        return self._backend
+        if self._context is None:
+            backend = self._open_backend()
+            self._context = backend, StepTimer(backend, time.perf_counter)
+            log.info("created a context for embeddings: at most %d tokens per input", backend.limits.n_ctx)
+        return self._context
 
-    def _compute(self, inputs: Sequence[Sequence[int]], left: Iterator[list[Piece]]) -> dict[int, array[float]]:
+    def _compute(self, inputs: Sequence[Sequence[int]], remaining: Iterator[list[Piece]]) -> dict[int, array[float]]:
         """Computes the next steps, up to the first one that ends with the last token of an input."""
-        backend = self._opened()
+        backend, timer = self._opened()
         vectors: dict[int, array[float]] = {}
         try:
-            for step in left:
-                vectors.update(self._compute_step(backend, inputs, step))
+            for step in remaining:
+                started_at = timer.clock()
+                vectors.update(timer.compute(_size_of(step), partial(backend.compute, inputs, step)))
+                timer.note(timer.clock() - started_at)
                 if step[-1].stop == len(inputs[step[-1].index]):
                     break
         except BaseException:
@@ -147,25 +149,9 @@ class Embedder:
             raise
         return vectors
 
-    def _compute_step(
-        self, backend: EmbeddingBackend, inputs: Sequence[Sequence[int]], step: Sequence[Piece]
-    ) -> dict[int, array[float]]:
-        n_threads, started_at, used_s = self._threads.n, time.perf_counter(), time.process_time()
-        vectors = backend.compute(inputs, step)
-        seconds, processor_s = time.perf_counter() - started_at, time.process_time() - used_s
-        lengths = [piece.stop - piece.start for piece in step]
-        size = StepSize(0, sum(lengths), sum(attended(piece.start, n) for piece, n in zip(step, lengths)))
-        is_trying = self._threads.is_trying
-        self._threads.note(self._cost.seconds(size), seconds, processor_s)
-        if not is_trying:
-            self._cost.note(size, seconds)
-        if self._threads.n != n_threads:
-            backend.set_threads(self._threads.n)
-        return vectors
-
 
 def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piece]]:
-    """The steps, filled in order. Only an input that is longer than a step continues in the next one."""
+    """Divides inputs of these lengths into steps, in order. Only an input that is longer than a step is split."""
     step: list[Piece] = []
     n_left = limits.n_step
     for index, length in enumerate(lengths):
@@ -182,8 +168,13 @@ def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piec
         yield step
 
 
-def normalised(vector: Vector) -> array[float]:
-    """The vector with length 1; one of zeros stays as it is."""
+def _size_of(step: Sequence[Piece]) -> StepSize:
+    lengths = [piece.stop - piece.start for piece in step]
+    return StepSize(0, sum(lengths), sum(attended(piece.start, n) for piece, n in zip(step, lengths)))
+
+
+def normalised(vector: Sequence[float]) -> array[float]:
+    """The vector scaled to length 1; a zero vector is unchanged."""
     length = math.sqrt(sum(value * value for value in vector))
     return array("f", [value / length for value in vector] if length else vector)
 
@@ -194,11 +185,12 @@ def pooling_of(metadata: Mapping[str, str]) -> str:
     return _POOLINGS.get(metadata.get(f"{architecture}.pooling_type", ""), "mean")
 
 
-def reads_whole_texts(metadata: Mapping[str, str]) -> bool:
-    """Whether the attention is not causal: each token attends to all others, so an input is computed in one step."""
+def is_non_causal(metadata: Mapping[str, str]) -> bool:
+    """Whether each token attends to all others: the model cannot generate, and computes an input in one step."""
     architecture = metadata.get("general.architecture", "")
-    says_so = metadata.get(f"{architecture}.attention.causal") == "false"
-    return says_so or any(name in architecture for name in _WHOLE_TEXT)
+    if metadata.get(f"{architecture}.attention.causal") == "false":
+        return True
+    return any(name in architecture for name in _NON_CAUSAL)
 
 
 def _check(inputs: Sequence[Sequence[int]], limits: EmbeddingLimits) -> None:

@@ -14,17 +14,18 @@ from .run import Ended
 
 
 class EndConditions:
-    """The end conditions of one sequence, for its parameters."""
+    """The end conditions of one sequence."""
 
     def __init__(self, params: GenerationParams, backend: Backend):
         self._params = params
         self._backend = backend
-        # The time limit ends a sequence only after a line of its output has ended.
-        self._has_line = False
+        # Whether the output has a newline. The time limit does not end the sequence before that.
+        self._has_newline = False
+        # Tokens that have been searched for a newline.
         self._n_searched = 0
 
     def check(self, sequence: Sequence, completion_s: Callable[[], float]) -> Ended | None:
-        """Whether the newest token ends the sequence; `completion_s` gives the seconds since its first token."""
+        """The end, if the newest token ends the sequence. `completion_s` gives the seconds since the first token."""
         token = sequence.tokens[-1]
         if self._params.max_tokens == 0:
             return Ended("length", None)
@@ -42,5 +43,5 @@ class EndConditions:
             return False
         new = sequence.tokens[max(self._n_searched, sequence.n_prompt) :]
         self._n_searched = len(sequence.tokens)
-        self._has_line = self._has_line or any(b"\n" in self._backend.piece(token) for token in new)
-        return self._has_line and completion_s() >= limit_s
+        self._has_newline = self._has_newline or any(b"\n" in self._backend.piece(token) for token in new)
+        return self._has_newline and completion_s() >= limit_s

@@ -1,9 +1,9 @@
-"""The engine thread: it runs the sequences of all requests on one model, a step at a time.
+"""The engine: one thread that runs the sequences of all requests on one model, step by step.
 
 A step drains the inbox, schedules, decodes, samples and delivers. The thread waits only when there is nothing to run.
-Any number of threads submit requests and read their outputs. Only the engine thread touches the backend's context.
-Knows the `Backend` protocol, never llama.cpp. Every sequence ends with exactly one Ended or EngineError, on every path:
-a stop, a cancel, a failed step, a closed engine.
+Any number of threads submit requests and read their outputs. Only the engine thread uses the context of the backend.
+Every sequence ends with exactly one Ended or EngineError, on every path: a stop, a cancel, a failed step, a closed
+engine. The engine uses the `Backend` protocol, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, Pr
 
 log = logging.getLogger("localchat.engine")
 
-# The tokens of a prompt that does not fit are counted up to here, which takes less than a second.
+# The tokens of a prompt that does not fit are counted up to this number, which takes less than a second.
 _COUNTED_TOKENS = 100_000
-# After this many failed steps in a row the next one is expected to fail as well: the engine stops.
+# The engine stops after this many failed steps in a row, since the next one would probably fail as well.
 _MAX_FAILED_STEPS = 3
 
 
 class Engine:
-    """Runs requests on a backend. `start` begins the thread; tests may call `step` instead."""
+    """Runs requests on a backend. `start` starts the thread; a test may call `step` instead."""
 
     def __init__(
         self,
@@ -65,29 +65,28 @@ class Engine:
 
         Args:
             backend: The model.
-            max_queue: Sequences that may wait beside those that run; further ones get QueueFull.
+            max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
-            state_files: Where idle prefixes are saved while nothing runs and when the engine is closed.
-            max_snapshot_bytes: The limit of snapshots of evicted prefixes, in memory beside the KV cache.
-            clock: Gives seconds, by which steps are measured.
+            state_files: The files of the disk cache; None for no disk cache.
+            max_snapshot_bytes: The limit of snapshots of evicted prefixes in memory.
+            clock: Returns seconds, to measure steps.
         """
         self.backend = backend
         self.facts = backend.facts
         self.embedder = Embedder(lambda: backend.open_embeddings())
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
-        # The limit of open sequences, which run or wait.
+        # The limit of open sequences: those that run or wait.
         self.max_open = self.facts.n_parallel + max_queue
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        # Guards what submitting threads and the engine thread share: the sequences without an end, and whether new
-        # ones are refused (`failure`, `_is_closed`).
+        # Guards what submitting threads and the engine thread share: `failure` and the next three.
         self._lock = threading.Lock()
         self._open: set[SequenceState] = set()
         self._is_closed = False
         self._last_id = 0
-        # The rest belongs to the engine thread. By their ids: the sequences of the scheduler, and those whose cached
-        # prefix is being read from a file.
+        # Only the engine thread changes the rest. By id: the sequences of the scheduler, and those whose cached prefix
+        # is being read from a file.
         self._scheduled: dict[int, SequenceState] = {}
         self._loading: dict[int, SequenceState] = {}
         self._n_failed_steps = 0
@@ -101,11 +100,10 @@ class Engine:
         self._token_sampler = TokenSampler(backend)
 
     def _new_disk_cache(self, state_files: StateFiles | None) -> DiskCache | None:
-        limits = self.backend.limits
-        if state_files is not None and not limits.can_copy:
-            log.warning("no prefixes are saved in files: this model has a sliding window, and a copy has only that")
+        if state_files is not None and not self.backend.limits.can_copy:
+            log.warning("the disk cache is off: a saved state of this model has only the cells of its sliding window")
             return None
-        return None if state_files is None else DiskCache(state_files, self.post, can_truncate=limits.can_truncate)
+        return None if state_files is None else DiskCache(state_files, self.post)
 
     def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
         drafters: list[Drafter] = [LookupDrafter()]
@@ -113,7 +111,7 @@ class Engine:
             drafters.append(DraftModel(draft_backend, self.facts.n_vocab, self._timer.clock))
         return drafters
 
-    # Any thread calls these.
+    # Any thread may call these.
 
     def __enter__(self) -> Engine:
         return self
@@ -160,7 +158,7 @@ class Engine:
         samplers: list[Any] = []
         try:
             for request in requests:
-                # On this thread, since a large grammar takes long to parse and would hold up the engine thread.
+                # Created on this thread: to parse a large grammar takes long, and would delay the engine thread.
                 samplers.append(self.backend.new_sampler(request))
             return self._enqueue(requests, samplers)
         except BaseException:
@@ -191,7 +189,7 @@ class Engine:
                 end_conditions = EndConditions(request.params, self.backend)
                 states.append(SequenceState(run, i, request, sequence, sampler, end_conditions))
             self._open.update(states)
-            # Inside the lock: nothing can be queued behind the close that would then never be seen.
+            # Inside the lock: after `close` has posted `_stop`, no command is run.
             for state in states:
                 self.post(partial(self._add, state))
         return run
@@ -207,10 +205,10 @@ class Engine:
         return self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=limit)
 
     def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
-        """The tokens of a prompt in parts, each with its `parse_special`. Stops early where they do not fit.
+        """The tokens of a prompt that is given in parts, each a text and its `parse_special`.
 
         Raises:
-            PromptTooLong: The prompt has many more tokens than the context holds: how many is not known exactly.
+            PromptTooLong: The prompt has many more tokens than the context holds. The rest of it was not counted.
         """
         tokens: list[int] = []
         n_most = max(self.facts.n_ctx, _COUNTED_TOKENS)
@@ -240,15 +238,15 @@ class Engine:
         self.post(self._cache.forget)
 
     def post(self, command: Callable[[], None]) -> None:
-        """Has the engine thread run a command before its next step."""
+        """Runs a command on the engine thread before its next step."""
         self._inbox.put(command)
 
     # The rest runs on the engine thread.
 
     def step(self, *, wait: bool = False) -> bool:
-        """One step; False when there was nothing to run. With `wait`, first waits for a command.
+        """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
 
-        Raises nothing: an error ends the requests concerned, or the engine (`failure`).
+        Raises nothing: an error ends the requests in flight, or the engine (`failure`).
         """
         try:
             return self._step(wait)
@@ -257,7 +255,7 @@ class Engine:
             return True
 
     def _run(self) -> None:
-        """Steps until the engine is closed or has failed."""
+        """Runs steps until the engine is closed or fails."""
         was_busy = False
         while not self._is_stopping and self.failure is None:
             was_busy = self.step(wait=not was_busy)
@@ -291,7 +289,7 @@ class Engine:
         return True
 
     def _wait(self) -> None:
-        """Runs the next command. While none comes, idle prefixes are saved on disk."""
+        """Waits for a command and runs it. If none comes in time, saves an idle prefix on disk."""
         try:
             command = self._inbox.get(timeout=self._cache.save_wait_s)
         except Empty:
@@ -325,7 +323,7 @@ class Engine:
         try:
             self._scheduler.add(state.sequence)
             self._scheduled[state.sequence.id] = state
-        except Exception as error:  # A sequence whose prefix was loaded is in no other list that a failed step ends.
+        except Exception as error:  # A failed step would not end this sequence: it is in neither list.
             self._not_started(state, error)
 
     def _not_started(self, state: SequenceState, error: Exception) -> None:
@@ -335,7 +333,7 @@ class Engine:
     def _compute(self, batch: Batch) -> bool:
         """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
         try:
-            self._timer.decode(batch)
+            self._timer.compute(batch.size, lambda: self.backend.decode(batch))
         except NoFreeCells:
             if not self._scheduler.refuse(batch):
                 sequence = batch.chunks[0].sequence
@@ -351,7 +349,7 @@ class Engine:
         return False
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
-        """Decodes each sequence of a failed batch alone, so that only those end that fail alone."""
+        """Decodes each sequence of a failed batch alone, and ends those that fail again."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for single in batch.alone():
             state = self._scheduled[single.chunks[0].sequence.id]
@@ -363,12 +361,12 @@ class Engine:
                 self._deliver(single)
 
     def _deliver(self, batch: Batch) -> None:
-        """Samples from a decoded batch and delivers the tokens. A sequence whose sampling fails ends alone."""
+        """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
         for chunk in batch.chunks:
             if chunk.is_scored:
                 self._scheduled[chunk.sequence.id].deliver_prompt_logprobs(chunk, self.backend)
         work = [(self._scheduled[chunk.sequence.id], chunk) for chunk in batch.outputs()]
-        runs = self._token_sampler.sample([(state.sampler, state.request, chunk) for state, chunk in work])
+        runs = self._token_sampler.sample([(state.sampler, state.request.params, chunk) for state, chunk in work])
         tokens = [[token_of(item) for item in run] for run in runs]
         self._scheduler.update(batch, tokens)
         self._counters.add_step(batch.n_tokens, sum(map(len, runs)))
@@ -418,11 +416,11 @@ class Engine:
     def _free_sampler(self, state: SequenceState) -> None:
         try:
             self.backend.free_sampler(state.sampler)
-        except Exception:  # the request has ended, and others need not end for this
+        except Exception:  # This error must not end other requests.
             log.exception("a sampler could not be freed")
 
     def _step_failed(self, error: BaseException) -> None:
-        """The one place where errors of the engine thread end: the engine goes on without its requests, or stops."""
+        """Handles an error of the engine thread: ends the requests in flight, or stops the engine."""
         self._n_failed_steps += 1
         if not isinstance(error, Exception) or self._n_failed_steps >= _MAX_FAILED_STEPS:
             self._fail(error)
@@ -435,7 +433,7 @@ class Engine:
             self._fail(second_error)
 
     def _fail(self, error: BaseException) -> None:
-        """Stops the engine for good: all requests end with an error, and those to come are refused."""
+        """Stops the engine for good: ends all requests with an error, and refuses later ones."""
         with self._lock:
             self.failure = error
         try:
@@ -445,7 +443,7 @@ class Engine:
             log.exception("the engine was not cleaned up after its failure")
 
     def _end_all(self, states: list[SequenceState], error: EngineError) -> None:
-        """Ends sequences and starts again with an empty KV cache, whatever state the failed step left."""
+        """Ends sequences and empties the KV cache, whatever state the failed step left."""
         with self._lock:
             states = [state for state in states if state in self._open]
             self._open.difference_update(states)

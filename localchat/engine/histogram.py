@@ -1,4 +1,4 @@
-"""How often values fell where: counts by upper bounds, for latencies. Pure."""
+"""Histograms of latencies: how many values are at most each of some bounds. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class HistogramValues:
-    """For each bound how many values were at most that, how many there were at all, and their sum."""
+    """The counts of a histogram."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
+    """For each bound the number of values up to it."""
     n: int
+    """The number of all values."""
     total: float
+    """The sum of all values."""
 
 
 class Histogram:
-    """Counts values. One thread at a time adds, without a lock; any thread reads.
+    """Counts values. One thread adds them, without a lock; any thread reads.
 
-    A reader may see a value counted and not yet summed: figures of two neighbouring moments.
+    A reader may see a value that is counted and not yet in the sum.
     """
 
     def __init__(self, bounds: Sequence[float]):

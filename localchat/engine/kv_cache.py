@@ -1,12 +1,12 @@
 """The KV cache: which slot holds the tokens of which sequence, and which cached prefixes other requests can reuse.
 
-A slot is a sequence id of llama.cpp. It is free, active (a running sequence uses it) or idle: the sequence has ended,
-and its cells stay for requests that begin with the same tokens until the cells are needed. Idle prefixes are evicted
-in order of least recent use; a copy of the state may remain in memory as a snapshot and is restored from there. With a
-disk cache, idle prefixes are also saved in files while nothing runs.
+A slot is a sequence id of llama.cpp. It is free, active (a running sequence uses it) or idle: its sequence has ended or
+was preempted, and the cells stay for requests that begin with the same tokens until they are needed for others. Idle
+prefixes are evicted in order of least recent use; a copy of the state may stay in memory as a snapshot, from which it
+is restored. With a disk cache, idle prefixes are also saved in files while nothing runs.
 
-Every method applies its operations to the backend at once, so the bookkeeping here and the cells of the backend agree
-after each call. Runs on the engine thread. Knows nothing of requests, of scheduling or of llama.cpp.
+Every method applies its operations to the backend at once, so this bookkeeping and the cells of the backend agree after
+each call. All methods run on the engine thread. This module does not know requests, scheduling or llama.cpp.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from .state_files import Data
 
 log = logging.getLogger("localchat.engine")
 
-# Where each sequence has cells of its own, a prefix is copied only if it has this many tokens: fewer are computed as
-# fast as they are copied.
+# If each slot has its own cells, a shorter prefix is not copied: to compute it is as fast.
 _MIN_SHARED = 4
 # A snapshot is taken or restored only if it saves at least this many tokens of prefill.
 _MIN_SNAPSHOT = 32
 
 
 class KVCache:
-    """The slots and cells of one backend, copies of evicted prefixes in `snapshots`, and files of idle ones."""
+    """The slots and cells of one backend, its snapshots, and its disk cache."""
 
     def __init__(self, backend: CacheBackend, snapshots: Snapshots, disk: DiskCache | None = None):
         self._backend = backend
@@ -39,18 +38,16 @@ class KVCache:
         self._disk = disk
         # Cells to plan with: all of them, or fewer for some steps after the backend found no free cells.
         self.n_usable = self._limits.n_cells
-        # Whether a slot can be truncated; if not, only whole prefixes can be reused.
-        self.can_truncate = self._limits.can_truncate
         self._start_empty()
 
     def _start_empty(self) -> None:
         self._tree = PrefixTree()
         self._free_slots = set(range(self._limits.n_slots))
-        # For each active slot the number of tokens that are known and have no cells yet.
+        # By active slot: the number of known tokens that have no cells yet.
         self._reserved: dict[int, int] = {}
 
     def reset(self) -> None:
-        """Empties all slots, whatever state an error left. Snapshots stay."""
+        """Clears all slots, whatever state an error left. Snapshots stay."""
         self._start_empty()
         for slot in range(self._limits.n_slots):
             self._backend.clear(slot)
@@ -90,7 +87,7 @@ class KVCache:
     # Reuse of prefixes.
 
     def find(self, tokens: list[int]) -> Match | None:
-        """The longest prefix of `tokens` that has cells, and the slot to take it from; None if none can be reused."""
+        """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none."""
         if not self._limits.can_truncate:
             return self._tree.match_whole(tokens)
         match = self._tree.match(tokens, shortest=not self._limits.is_unified)
@@ -99,7 +96,7 @@ class KVCache:
         return match
 
     def n_cached(self, tokens: list[int]) -> int:
-        """How many of the first tokens have cells."""
+        """How many of the first tokens have cells that can be reused."""
         match = self.find(tokens)
         return 0 if match is None else match.length
 
@@ -108,21 +105,21 @@ class KVCache:
         return max(self.n_cached(tokens), self._snapshots.n_known(tokens))
 
     def fits(self, match: Match | None, n_tokens: int) -> bool:
-        """Whether a sequence of `n_tokens` that reuses `match` fits beside the active slots and what they reserve."""
+        """Whether a sequence of `n_tokens` that reuses `match` fits beside the active slots and their reservations."""
         if match is not None:
             n_tokens += self._tree.n_cells_inactive(match) - match.length
         return self._tree.n_cells_active + self._n_reserved + n_tokens <= self.n_usable
 
     def acquire(self, match: Match | None) -> int:
-        """An active slot that holds the tokens of `match` and no others; it is the match's own slot where possible.
+        """Makes a slot active that has the tokens of `match` and no others.
 
-        With n sequences active, there must be more than n slots.
+        It is the slot of the match, or another one that shares or copies its prefix. Not all slots may be active.
         """
         if match is not None and self._tree.is_idle(match.slot) and self._continues_in_place(match):
             self._tree.set_active(match.slot)
             self.truncate(match.slot, match.length)
             return match.slot
-        slot = self._take_slot(but=match)
+        slot = self._take_slot(None if match is None else match.slot)
         assert slot is not None
         self._tree.hold(slot, match)
         if match is not None:
@@ -130,27 +127,28 @@ class KVCache:
         return slot
 
     def _continues_in_place(self, match: Match) -> bool:
+        """Whether to use the idle slot of a match itself: it loses no tokens, or no more than would be copied."""
         n_more = self._tree.length(match.slot) - match.length
         return n_more == 0 or (n_more <= match.length and not self._limits.is_unified)
 
     # Active slots.
 
     def append(self, slot: int, tokens: list[int]) -> None:
-        """Notes that the backend has computed cells for more tokens of an active slot."""
+        """Notes that the backend has computed more tokens of an active slot."""
         self._tree.extend(slot, tokens)
 
     def drop_rejected(self, slot: int) -> None:
-        """Frees the cells behind the tokens of an active slot: those of draft tokens that were not appended."""
+        """Frees the cells of the draft tokens that were computed in an active slot and not appended."""
         self._backend.truncate(slot, self._tree.length(slot))
 
     def truncate(self, slot: int, n_tokens: int) -> None:
-        """Frees the cells of an active slot behind its first `n_tokens` tokens."""
+        """Removes all but the first `n_tokens` tokens of an active slot."""
         if n_tokens < self._tree.length(slot):
             self._tree.truncate(slot, n_tokens)
             self._backend.truncate(slot, n_tokens)
 
     def reserve(self, slot: int, n_tokens: int) -> None:
-        """Sets the number of cells that the sequence of an active slot needs for the tokens known by now."""
+        """Reserves cells for the `n_tokens` known tokens of an active slot that are not computed yet."""
         self._reserved[slot] = n_tokens
 
     def release(self, slot: int, *, keep: bool) -> None:
@@ -173,7 +171,7 @@ class KVCache:
         return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
 
     def evict(self, n_cells: int = 0) -> bool:
-        """Evicts idle prefixes until `n_cells` are free. False if that many are not free with all of them evicted."""
+        """Evicts idle prefixes until `n_cells` cells are free. False if fewer are free without any idle prefix."""
         while self.n_free < n_cells:
             idle = self._tree.idle()
             if not idle:
@@ -190,7 +188,7 @@ class KVCache:
 
     @property
     def _takes_snapshots(self) -> bool:
-        """Whether an evicted prefix stays in memory as a snapshot."""
+        """Whether snapshots are taken of evicted prefixes."""
         return self._limits.can_truncate and self._limits.can_copy and self._snapshots.max_bytes > 0
 
     def _drop(self, slot: int) -> None:
@@ -198,11 +196,11 @@ class KVCache:
         self._free_slots.add(slot)
         self._backend.clear(slot)
 
-    def _take_slot(self, but: Match | None = None) -> int | None:
-        """A slot without cells, if need be by evicting an idle prefix other than `but`; None if all are active.
+    def _take_slot(self, except_slot: int | None = None) -> int | None:
+        """Takes a free slot, or evicts an idle prefix from a slot other than `except_slot`; None if all are active.
 
-        Sequences with cells of their own are computed in one pass if their slots are side by side. So the slot that is
-        nearest to an active one is taken, unless the prefix in it would be lost.
+        If each slot has its own cells, sequences in neighbouring slots are computed in one pass. So the slot nearest to
+        an active one is taken. Of idle slots it is the least recently used one if the evicted prefix is lost.
         """
         active = self._tree.active()
 
@@ -212,7 +210,7 @@ class KVCache:
         if self._free_slots:
             slot = min(sorted(self._free_slots), key=distance)
         else:
-            idle = [slot for slot in self._tree.idle() if but is None or slot != but.slot]
+            idle = [slot for slot in self._tree.idle() if slot != except_slot]
             if not idle:
                 return None
             is_lost = self._limits.is_unified or not self._takes_snapshots
@@ -224,7 +222,7 @@ class KVCache:
     # Copies.
 
     def take_snapshot(self, slot: int) -> None:
-        """Copies the state of a slot to memory. If that fails, the log says so and nothing else happens."""
+        """Copies the state of a slot to memory. An error is only logged."""
         tokens = self._tree.tokens(slot)
         try:
             self._snapshots.add(tokens, self._backend.read_state(slot))
@@ -232,32 +230,32 @@ class KVCache:
             log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", len(tokens))
 
     def restore_snapshot(self, tokens: list[int]) -> None:
-        """Makes an idle prefix of the snapshot that `tokens` begin with, if that saves enough prefill."""
+        """Makes an idle prefix from the best snapshot for `tokens`, if that saves enough prefill."""
         n_gained = _MIN_SNAPSHOT if self._limits.can_truncate else 1
         found = self._snapshots.find(tokens, self.n_cached(tokens) + n_gained)
         if found is None:
             return
         snapshot_tokens, data = found
         slot = self.load(snapshot_tokens, data)
-        n_common = n_common_of(snapshot_tokens, tokens, 0)
+        n_common = n_common_of(snapshot_tokens, tokens)
         if slot is not None and not self._limits.is_unified and n_common < len(snapshot_tokens):
-            # The sequence then continues in this very slot, and no second copy is made.
+            # So `acquire` uses this slot, and does not copy its prefix once more.
             self._tree.set_active(slot)
             self.truncate(slot, n_common)
             self._tree.set_idle(slot)
 
     def load(self, tokens: list[int], data: Data) -> int | None:
-        """Makes an idle prefix of a copied state: its slot, or None if there are no cells or the backend refuses it.
+        """Makes an idle prefix from a copied state. Returns its slot; None if it does not fit or is refused.
 
-        Other idle prefixes are evicted for it; cells of running sequences and those that they reserve are not taken.
+        If it fits beside the active slots and their reservations, other idle prefixes are evicted for it.
         """
-        if self._tree.n_cells_active + self._n_reserved + len(tokens) > self.n_usable:
+        if not self.fits(None, len(tokens)):
             return None
         slot = self._take_slot() if self.evict(len(tokens)) else None
         if slot is None:
             return None
         if not self._backend.write_state(slot, data, len(tokens)):
-            log.warning("the backend does not take back a copy of %d tokens: they are computed", len(tokens))
+            log.warning("the saved state of %d tokens cannot be restored: they are computed again", len(tokens))
             self._free_slots.add(slot)
             return None
         self._tree.hold(slot)
@@ -265,13 +263,13 @@ class KVCache:
         self._tree.set_idle(slot)
         return slot
 
-    # Files.
+    # The disk cache.
 
     def fetch(self, tokens: list[int], then: Callable[[], None]) -> bool:
-        """Loads a saved prefix of `tokens` if it has enough more of them than the cells and the snapshots.
+        """Loads a prefix of `tokens` from a file if it has enough more of them than the cells and the snapshots.
 
-        Returns whether a file is read. If so, the engine thread calls `then` afterwards, whether or not the prefix
-        could be loaded.
+        Returns whether a file is read. If so, the engine thread calls `then` afterwards, even if the prefix could not
+        be loaded.
         """
         return self._disk is not None and self._disk.fetch(tokens, self.n_known(tokens), self.load, then)
 

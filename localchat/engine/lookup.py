@@ -1,8 +1,8 @@
-"""Drafts from the text itself (prompt lookup): the tokens that followed the newest ones earlier in the text. Pure.
+"""Prompt lookup: searches the text for an earlier occurrence of its last tokens; the draft is what followed it. Pure.
 
 Edits, extractions, quotes and code repeat much of their prompt word for word. The search is that of LZ77 compressors: a
-table has the positions of all n-grams of `N_GRAM` tokens. Of the newest positions of the n-gram that ends the text, the
-one with the longest match before it gives the draft.
+table has the positions of all n-grams of `N_GRAM` tokens. The last n-gram of the text is compared at its newest
+positions, and the position with the longest match before it gives the draft.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .drafting import DraftLength
 
 # Shorter n-grams recur by chance.
 N_GRAM = 3
-# Positions compared for each draft, and tokens compared at each: they bound the time of a draft.
+# Positions compared for each draft, and tokens compared at each position: these limits bound the time of a draft.
 _MAX_POSITIONS = 8
 _MAX_COMPARED = 32
 # Tokens indexed in one step: a long prompt must not delay other sequences.
@@ -20,16 +20,16 @@ _MAX_INDEXED = 8192
 
 
 class Lookup:
-    """The positions after all n-grams of one text, which only grows."""
+    """The positions after all n-grams of one text. The text only grows."""
 
     def __init__(self) -> None:
-        # The newest position after each n-gram, and for each position the previous one after the same n-gram.
+        # By n-gram: its newest position. By position: the previous position of the same n-gram.
         self._last: dict[tuple[int, ...], int] = {}
         self._before: dict[int, int] = {}
         self._n_indexed = N_GRAM
 
     def index(self, tokens: list[int], n_most: int = _MAX_INDEXED) -> bool:
-        """Indexes new tokens, at most `n_most` of them. Returns whether all are indexed."""
+        """Indexes at most `n_most` new tokens. Returns whether all are indexed."""
         end = min(len(tokens), self._n_indexed + n_most)
         for position in range(self._n_indexed, end):
             n_gram = tuple(tokens[position - N_GRAM : position])
@@ -41,7 +41,7 @@ class Lookup:
         return end == len(tokens)
 
     def draft(self, tokens: list[int], n_tokens: int) -> list[int]:
-        """The tokens that followed the longest match of the end of the text; none if its n-gram is new."""
+        """The tokens after the longest match of the end of the text; none if the last n-gram is new."""
         position = self._last.get(tuple(tokens[-N_GRAM:]))
         best, n_best = None, 0
         for _ in range(_MAX_POSITIONS):
@@ -53,13 +53,13 @@ class Lookup:
             position = self._before.get(position)
         if best is None:
             return []
-        # The draft may reach the end of the text. Then it continues from `best` again.
+        # A draft that reaches the end of the text continues at `best` again.
         period = len(tokens) - best
         return [tokens[best + i % period] for i in range(n_tokens)]
 
 
 class LookupDrafter:
-    """Drafts for many sequences, each from its own text."""
+    """Drafts for each sequence from its own text."""
 
     def __init__(self) -> None:
         self._texts: dict[int, tuple[Lookup, DraftLength]] = {}
@@ -82,7 +82,7 @@ class LookupDrafter:
 
 
 def _n_common_before(tokens: list[int], position: int) -> int:
-    """The number of tokens before a position that are equal to the last tokens of the text."""
+    """The number of tokens before a position that are equal to the last tokens of the text, at least `N_GRAM`."""
     n, n_most = N_GRAM, min(position, _MAX_COMPARED)
     while n < n_most and tokens[position - n - 1] == tokens[-n - 1]:
         n += 1

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from ..models.sizes import gigabytes
 
-# `vm_stat` takes some milliseconds.
+# `vm_stat` takes a few milliseconds.
 _VM_STAT_TIMEOUT_S = 5
 # The pages that macOS can give to a program that needs memory.
 _MAC_FREE_PAGES = ("free", "inactive", "speculative", "purgeable")
@@ -28,14 +28,14 @@ class FreeMemory:
 
     n_bytes: int
     limit: str = ""
-    """The limit that leaves no more, such as a control group; "" for the memory of the machine."""
+    """The limit that applies, such as that of a control group; "" if it is the memory of the machine."""
 
     def __str__(self) -> str:
         return f"{gigabytes(self.n_bytes)} are free{f' ({self.limit})' if self.limit else ''}"
 
 
 def free_memory(root: Path = Path("/")) -> FreeMemory | None:
-    """The free memory of the system, or what its limits leave if that is less; None if the system does not report it.
+    """The free memory of the system, or what limits leave of it; None if the system does not report it.
 
     `root` is the folder that has /proc and /sys.
     """
@@ -54,7 +54,7 @@ def _system_memory(root: Path) -> Iterator[FreeMemory]:
 
 
 def _control_group_limits(root: Path) -> Iterator[FreeMemory]:
-    """What the control group of this process and its parents leave. A container is such a group."""
+    """The memory that the control group of this process and its parents leave. A container is such a group."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -68,7 +68,7 @@ def _control_group_limits(root: Path) -> Iterator[FreeMemory]:
 
 def _limits_of(mount: Path, path: str, limit: str, usage: str, inactive: str) -> Iterator[FreeMemory]:
     group = PurePosixPath(path)
-    for folder in (group, *group.parents):  # In a container the mount may begin at its own group.
+    for folder in (group, *group.parents):  # In a container the mount may be its own group.
         base = mount.joinpath(*folder.parts[1:])
         most, used = _number(base / limit), _number(base / usage)
         if most is not None and used is not None:
@@ -113,7 +113,7 @@ def _mac_memory() -> FreeMemory | None:
 
 
 def parse_vm_stat(text: str) -> FreeMemory | None:
-    """The free memory by the output of macOS's `vm_stat`; None if it is something else."""
+    """The free memory in the output of macOS's `vm_stat`; None for other text."""
     page = re.search(r"page size of (\d+) bytes", text)
     n_pages = [re.search(rf"Pages {name}:\s+(\d+)", text) for name in _MAC_FREE_PAGES]
     if page is None or n_pages[0] is None:

@@ -13,21 +13,24 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Node:
-    """A run of tokens after those of its parent. `n_holders` slots share its cells; `n_active` of them are active."""
+    """A run of tokens after those of its parent, and their cells."""
 
     parent: Node | None
     start: int
+    """The position of the first token."""
     tokens: list[int]
     children: list[Node] = field(default_factory=list)
     n_holders: int = 0
+    """Slots that share the cells."""
     n_active: int = 0
+    """Active slots among the holders."""
 
     @property
     def end(self) -> int:
         return self.start + len(self.tokens)
 
     def path(self) -> Iterator[Node]:
-        """This node and those above it, without the root."""
+        """This node and its ancestors, without the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -44,17 +47,19 @@ class Match:
 
 @dataclass
 class PrefixTree:
-    """The tokens of all slots in use. `n_cells` counts each cell once, `n_cells_active` those of active slots.
+    """The tokens of all slots in use.
 
-    A slot is first active (`hold`, `extend`), then idle (`set_idle`) until it is dropped. Idle slots are kept in the
-    order of least recent use.
+    A slot is first active (`hold`, `extend`), then idle (`set_idle`) until it is dropped.
     """
 
     n_cells: int = 0
+    """Cells of all slots; a shared cell counts once."""
     n_cells_active: int = 0
+    """Cells of active slots; a shared cell counts once."""
     _root: Node = field(default_factory=lambda: Node(None, 0, []))
+    # The last node of each slot.
     _leaves: dict[int, Node] = field(default_factory=dict)
-    # The least recently used first.
+    # The idle slots, the least recently used first.
     _idle: dict[int, None] = field(default_factory=dict)
 
     def length(self, slot: int) -> int:
@@ -75,7 +80,7 @@ class PrefixTree:
         return [slot for slot in self._leaves if slot not in self._idle]
 
     def match(self, tokens: list[int], *, shortest: bool = False) -> Match | None:
-        """The longest cached prefix of `tokens`, in any slot that has it; with `shortest` in the shortest one."""
+        """The longest cached prefix of `tokens`, in any slot that has it; with `shortest`, in the shortest one."""
         node, n_common = self._descend(tokens)
         if node is None:
             return None
@@ -83,13 +88,13 @@ class PrefixTree:
         return Match(slot, node.start + n_common)
 
     def match_whole(self, tokens: list[int]) -> Match | None:
-        """The longest idle slot with which `tokens` begin, for a KV cache that cannot be truncated."""
+        """The longest idle slot all of whose tokens `tokens` begin with, for a KV cache that cannot be truncated."""
         fitting = [slot for slot in self._idle if self._is_prefix(self._leaves[slot], tokens)]
         best = max(fitting, key=self.length, default=None)
         return None if best is None else Match(best, self.length(best))
 
     def n_cells_inactive(self, match: Match) -> int:
-        """The cells of a match that no active slot uses: they could be freed until the match is used."""
+        """The cells of a match that no active slot uses."""
         path = self._leaves[match.slot].path()
         return sum(
             min(node.end, match.length) - node.start
@@ -98,7 +103,7 @@ class PrefixTree:
         )
 
     def hold(self, slot: int, match: Match | None = None) -> None:
-        """Makes a free slot active. It has the tokens of the match, or none."""
+        """Makes a free slot active, with the tokens of the match, if any."""
         leaf = self._root if match is None else self._split(self._leaves[match.slot], match.length)
         self._leaves[slot] = leaf
         for node in leaf.path():
@@ -106,7 +111,7 @@ class PrefixTree:
             self._activate(node)
 
     def extend(self, slot: int, tokens: list[int]) -> None:
-        """Adds tokens to an active slot, whose cells have been computed."""
+        """Adds computed tokens to an active slot."""
         leaf = self._leaves[slot]
         if leaf is self._root or leaf.children or leaf.n_holders > 1:
             leaf = Node(leaf, leaf.end, [], n_holders=1, n_active=1)
@@ -146,10 +151,14 @@ class PrefixTree:
             self._activate(node)
 
     def twin(self, slot: int, *, exact: bool = False) -> int | None:
-        """Another slot that begins with the tokens of this one. With `exact`: an idle slot that has no other tokens."""
+        """Another slot that begins with the tokens of this one. With `exact`, an idle slot that has no other tokens."""
         tokens = self.tokens(slot)
-        others = (other for other in self._leaves if other != slot and self._begins_with(other, tokens))
-        return next((other for other in others if not exact or self._is_idle_with(other, len(tokens))), None)
+        for other in self._leaves:
+            if other == slot or not self._begins_with(other, tokens):
+                continue
+            if not exact or (self.is_idle(other) and self.length(other) == len(tokens)):
+                return other
+        return None
 
     def refresh(self, slot: int) -> None:
         """Makes an idle slot the most recently used one."""
@@ -158,7 +167,7 @@ class PrefixTree:
             self._idle[slot] = None
 
     def drop(self, slot: int) -> None:
-        """Removes a slot, active or idle. The cells that no other slot uses become free."""
+        """Removes an active or idle slot. The cells that no other slot uses become free."""
         was_active = slot not in self._idle
         self._idle.pop(slot, None)
         for node in list(self._leaves.pop(slot).path()):
@@ -198,7 +207,8 @@ class PrefixTree:
         return best, n_common
 
     def _holder(self, node: Node) -> int:
-        """A slot that has this node. Every leaf belongs to a slot."""
+        """A slot that has this node."""
+        # Every leaf belongs to a slot.
         for slot, leaf in self._leaves.items():
             if leaf is node:
                 return slot
@@ -208,7 +218,7 @@ class PrefixTree:
         return min((slot for slot, leaf in self._leaves.items() if node in leaf.path()), key=self.length)
 
     def _split(self, leaf: Node, length: int) -> Node:
-        """The node on the path to `leaf` that ends at `length`. If there is none, a node is split there."""
+        """The node on the path to `leaf` that ends at `length`. If there is none, splits a node there."""
         node = next((node for node in leaf.path() if node.start < length <= node.end), None)
         if node is None or node.end == length:
             return node or self._root
@@ -220,16 +230,13 @@ class PrefixTree:
         return upper
 
     def _merge(self, node: Node) -> None:
-        """Joins a node with its only child if the same slots have both, so that conversations have few nodes."""
+        """Joins a node with its only child if the same slots hold both, so that paths stay short."""
         if len(node.children) != 1 or node.children[0].n_holders < node.n_holders:
             return
         (child,) = node.children
         assert node.parent is not None
         child.parent, child.start, child.tokens = node.parent, node.start, node.tokens + child.tokens
         node.parent.children[node.parent.children.index(node)] = child
-
-    def _is_idle_with(self, slot: int, length: int) -> bool:
-        return self.is_idle(slot) and self.length(slot) == length
 
     def _begins_with(self, slot: int, tokens: list[int]) -> bool:
         leaf, n_tokens = self._leaves[slot], len(tokens)
@@ -242,10 +249,10 @@ class PrefixTree:
         return leaf.end <= len(tokens) and all(node.tokens == tokens[node.start : node.end] for node in leaf.path())
 
 
-def n_common_of(run: Sequence[int], tokens: Sequence[int], start: int) -> int:
+def n_common_of(run: Sequence[int], tokens: Sequence[int], start: int = 0) -> int:
     """The number of first tokens of `run` that are equal to those of `tokens` from `start` on.
 
-    A binary search over slices, which are compared in C. Both are lists or both are tuples.
+    A binary search over slices, which Python compares quickly. Both arguments are lists, or both are tuples.
     """
     low, high = 0, max(min(len(run), len(tokens) - start), 0)
     if high and run[0] != tokens[start]:

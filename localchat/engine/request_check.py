@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .batch import Sequence
-from .embedding import reads_whole_texts
+from .embedding import is_non_causal
 from .values import GenerationRequest, InvalidToken, ModelFacts, PromptTooLong, WritesNoText
 
 
@@ -15,7 +15,7 @@ def check_request(request: GenerationRequest, facts: ModelFacts) -> None:
         InvalidToken: A token id that the vocabulary does not have, or an empty prompt.
         WritesNoText: The model makes embeddings only.
     """
-    if reads_whole_texts(facts.metadata):
+    if is_non_causal(facts.metadata):
         raise WritesNoText("this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank")
     if len(request.prompt) >= facts.n_ctx:
         raise PromptTooLong(len(request.prompt), facts.n_ctx)
@@ -29,6 +29,6 @@ def check_request(request: GenerationRequest, facts: ModelFacts) -> None:
 def new_sequence(id: int, request: GenerationRequest, facts: ModelFacts) -> Sequence:
     """The sequence of a request, with its length limited by the request and the context."""
     n_prompt, max_tokens = len(request.prompt), request.params.max_tokens
-    # At least one token is sampled: it shows that the prompt has been computed.
+    # Even with a limit of 0 one token is sampled, so that the prompt is computed.
     limit = facts.n_ctx if max_tokens is None else min(facts.n_ctx, n_prompt + max(max_tokens, 1))
     return Sequence(id, list(request.prompt), limit, scores_prompt=request.params.prompt_logprobs is not None)

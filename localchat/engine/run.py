@@ -1,8 +1,8 @@
-"""The run of one request: its n sequences, and one queue of the tokens that the engine sampled for them.
+"""The run of one request: its sequences, and one queue of the tokens that the engine sampled for them.
 
-The engine thread only puts token ids into the queue. The thread that takes them makes text of them and searches it
-for stop texts, which keeps the engine's steps short; the engine then computes a token or two too many, which are
-neither returned nor counted.
+The engine thread only puts token ids into the queue. The thread that takes them decodes the text and searches it for
+stop texts, so the steps of the engine stay short. After a stop text the engine computes one or two tokens too many,
+which are neither returned nor counted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .values import Delta, EngineError, Finish, GenerationRequest, Progress
 
 @dataclass(frozen=True)
 class Ended:
-    """A sequence has ended by itself."""
+    """The end of a sequence that neither failed nor was cancelled."""
 
-    # "stop" or "length".
     reason: str
-    # The token of `stop_token_ids` that was sampled, if one was.
+    """"stop" or "length"."""
     stop: int | None
+    """The token of `stop_token_ids` that ended it; None for another end."""
 
 
-# A sampled token; with log probabilities a tuple of the token, its own and the likeliest tokens with theirs.
+# A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens with theirs.
 Sampled = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
 Item = Union[Sampled, Progress, Ended, EngineError]
 
@@ -39,7 +39,7 @@ Item = Union[Sampled, Progress, Ended, EngineError]
 class RequestRun:
     """The sequences of one request on the engine, by their index in the request.
 
-    One thread calls `take`; any thread may call `cancel`. Leaving the `with` cancels what still runs.
+    One thread calls `take`; any thread may call `cancel`. Leaving the `with` cancels all sequences that still run.
     """
 
     def __init__(
@@ -47,11 +47,15 @@ class RequestRun:
         requests: Sequence[GenerationRequest],
         backend: Backend,
         cancel: Callable[[int], None],
-        suspend: Callable[[bool], None] = lambda is_suspended: None,
+        suspend: Callable[[bool], None],
     ):
-        """`cancel(index)` makes the engine end a sequence, which it then delivers as Cancelled; any thread.
+        """Any thread may call the functions of the engine, which posts a command.
 
-        `suspend` has it suspend all sequences, or resume them.
+        Args:
+            requests: The request of each sequence.
+            backend: Gives the texts of tokens.
+            cancel: Ends the sequence of an index with Cancelled.
+            suspend: Suspends all sequences, or resumes them.
         """
         self._cancel = cancel
         self._suspend = suspend
@@ -59,7 +63,7 @@ class RequestRun:
         self._queue: SimpleQueue[tuple[int, Item]] = SimpleQueue()
         # Items taken from the queue that the next `take` returns.
         self._pending: list[tuple[int, Item]] = []
-        # The error of the sequence that failed first.
+        # The error of the sequence that failed first, until it is raised.
         self._error: EngineError | None = None
 
     def __enter__(self) -> RequestRun:
@@ -74,14 +78,14 @@ class RequestRun:
         return self._error is not None or any(not output.is_over for output in self._outputs)
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, Progress | Delta | Finish]]:
-        """What is new, in order for each sequence; waits for it, with `timeout_s` so long at most.
+        """Waits for new results, at most `timeout_s`, and returns them with the indexes of their sequences.
 
-        Of each sequence there is at most the newest Progress, one Delta, and one Finish at its end: a reader that is
-        slower than the engine gets fewer and larger deltas. The list may be empty after less than the timeout, and
-        is empty where no sequence runs.
+        For each sequence there is at most the newest Progress, one Delta, and one Finish at its end, in this order: a
+        reader that is slower than the engine gets fewer and larger deltas. The list may be empty even before the
+        timeout, and is empty at once if no sequence runs.
 
         Raises:
-            EngineError: A sequence failed or was cancelled, which ends the others too. What came before that has
+            EngineError: A sequence failed or was cancelled, which ends the others too. The results before that have
                 been returned.
         """
         while self._error is None and self.is_running:
@@ -103,9 +107,10 @@ class RequestRun:
         raise error
 
     def cancel(self, index: int | None = None) -> None:
-        """Ends all sequences within one step of the engine: `take` then raises Cancelled. Any thread.
+        """Ends all sequences within one step of the engine; `take` then raises Cancelled. Any thread may call this.
 
-        With an index, for the thread that takes: that sequence ends here and now, and nothing more of it is returned.
+        With an index, only this sequence ends, and `take` returns nothing more of it. Only the thread that calls `take`
+        may pass an index.
         """
         if index is not None:
             self._outputs[index].is_over = True
@@ -116,35 +121,35 @@ class RequestRun:
                 self._cancel(i)
 
     def suspend(self) -> None:
-        """Until `resume` its sequences give up their slots while other requests wait for one. Any thread."""
+        """Lets the sequences give up their slots while other requests wait for one, until `resume`. Any thread."""
         self._suspend(True)
 
     def resume(self) -> None:
-        """Its sequences continue as soon as there are slots for them. Any thread."""
+        """Lets the sequences continue as soon as there are slots for them. Any thread."""
         self._suspend(False)
 
     def usage(self, index: int) -> Usage:
-        """The counts and times of a sequence, for the items taken so far."""
+        """The counts and times of a sequence, for the items that have been taken."""
         return self._outputs[index].usage()
 
     def prompt_tokens(self, index: int = 0) -> tuple[OutputToken, ...]:
-        """The prompt of a sequence with log probabilities, where its request asks for them.
+        """The prompt of a sequence with log probabilities, for a request with `prompt_logprobs`.
 
-        It is complete from the first Delta on. The first token has none, since nothing goes before it.
+        It is complete from the first Delta on. The first token has no log probability.
         """
         return self._outputs[index].prompt_tokens()
 
     # The engine thread calls these.
 
     def start(self, index: int, n_cached: int) -> None:
-        """A sequence leaves the queue; `n_cached` tokens of its prompt are in the KV cache."""
+        """Notes that a sequence has left the queue, with `n_cached` tokens of its prompt in the KV cache."""
         output = self._outputs[index]
         if output.started_at is None:
             output.n_cached = n_cached
             output.started_at = time.perf_counter()
 
     def deliver(self, index: int, item: Item) -> None:
-        """Hands over progress, a sampled token or the end."""
+        """Queues progress, a sampled token or the end for the reader."""
         if not isinstance(item, (Progress, Ended, EngineError)):
             output = self._outputs[index]
             output.last_at = time.perf_counter()
@@ -152,7 +157,7 @@ class RequestRun:
         self._queue.put((index, item))
 
     def add_prompt_logprob(self, index: int, logprob: float, top: list[tuple[int, float]]) -> None:
-        """The log probability of the next token of the prompt, from the second one on, and the likeliest tokens."""
+        """Adds the log probability of the next prompt token, beginning with the second, and the likeliest tokens."""
         self._outputs[index].prompt_logprobs.append((logprob, top))
 
     def count_draft(self, index: int, n_drafted: int, n_accepted: int) -> None:
@@ -160,7 +165,7 @@ class RequestRun:
         self._outputs[index].n_draft_accepted += n_accepted
 
     def _taken_items(self, timeout_s: float | None) -> dict[int, list[Item]]:
-        """The items of each running sequence by its index. Waits if there are none."""
+        """The items of each running sequence, by its index. Waits if there are none."""
         pending, self._pending = self._pending, []
         try:
             if not pending:
@@ -184,29 +189,30 @@ class RequestRun:
 class _Output:
     """The output of one sequence: text, counts and times, from the items that the engine delivers."""
 
-    def __init__(self, request: GenerationRequest, backend: Backend, stop: Callable[[], None]) -> None:
+    def __init__(self, request: GenerationRequest, backend: Backend, cancel: Callable[[], None]) -> None:
         self.request = request
-        # Whether its end has been returned, or the reader has cancelled it.
+        # Whether the end has been returned, or the reader has cancelled the sequence.
         self.is_over = False
         self._backend = backend
-        # Ends the sequence in the engine, if a stop text is found here.
-        self._stop = stop
+        # Ends the sequence in the engine.
+        self._cancel = cancel
         self._text = TextStream(request.params.stop)
         self._n_completion = 0
+        # The token that ended the sequence, if one did.
         self._last: OutputToken | None = None
-        # Written by the engine thread before it delivers the item to which they belong.
+        # The engine thread writes these before it delivers the item to which they belong.
         self.n_cached = 0
         self.prompt_logprobs: list[tuple[float, list[tuple[int, float]]]] = []
         self.n_drafted = 0
         self.n_draft_accepted = 0
-        # By time.perf_counter; the three after the first are None until then.
+        # Times by `time.perf_counter`: of the submission, the start of the prefill, the first and the last token.
         self.submitted_at = time.perf_counter()
         self.started_at: float | None = None
         self.first_at: float | None = None
         self.last_at: float | None = None
 
     def read(self, items: list[Item]) -> Iterator[Progress | Delta | Finish | EngineError]:
-        """Items in their order, as the newest progress, one delta, and the end if it is among them."""
+        """Combines items: the newest progress, one delta, and the end if it is among them."""
         n_progress = next((i for i, item in enumerate(items) if not isinstance(item, Progress)), len(items))
         if n_progress:
             newest = items[n_progress - 1]
@@ -216,7 +222,7 @@ class _Output:
         tokens: list[OutputToken] = []
         end: Finish | EngineError | None = None
         for item in items[n_progress:]:
-            assert not isinstance(item, Progress), "there is none after the first token"
+            assert not isinstance(item, Progress), "progress after the first token"
             if isinstance(item, (Ended, EngineError)):
                 texts.append(self._text.finish())
                 end = item if isinstance(item, EngineError) else self._finish(item)
@@ -227,7 +233,7 @@ class _Output:
             texts.append(self._text.feed(token.piece))
             tokens.append(token)
             if self._text.stopped_by is not None:
-                self._stop()
+                self._cancel()
                 end = self._finish(None)
                 break
         if any(texts) or tokens:
@@ -251,7 +257,7 @@ class _Output:
 
     def prompt_tokens(self) -> tuple[OutputToken, ...]:
         def piece(token: int) -> bytes:
-            return self._backend.piece(token, True)  # of a prompt, control tokens are shown too
+            return self._backend.piece(token, special=True)  # The prompt is shown with its control tokens.
 
         first, *others = self.request.prompt
         scored = (
@@ -261,10 +267,10 @@ class _Output:
         return (OutputToken(first, piece(first)), *scored)
 
     def _counted(self, sampled: Sampled) -> OutputToken | None:
-        """Counts a sampled token; None for one that is not shown, as the end follows."""
+        """Counts a sampled token. Returns None if it is not part of the output: the token that ends the sequence."""
         params = self.request.params
         if params.max_tokens == 0:
-            return None  # it shows that the prompt is computed, and is not counted either
+            return None  # The token that was sampled to compute the prompt.
         token = self._output_token(sampled)
         self._n_completion += 1
         if self._backend.is_end(token.id) or token.id in params.stop_token_ids:
@@ -282,7 +288,7 @@ class _Output:
         return self._backend.piece(token, token in self.request.visible_tokens)
 
     def _finish(self, end: Ended | None) -> Finish:
-        """The end that the engine reports, unless a stop text was found."""
+        """The end as the engine reported it, or that of a stop text, if one was found."""
         if end is None or self._text.stopped_by is not None:
             return Finish("stop", self._text.stopped_by, self.usage(), self._last)
         return Finish(end.reason, end.stop, self.usage(), self._last)

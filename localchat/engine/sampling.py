@@ -1,4 +1,4 @@
-"""From sampling values to the steps of a sampler chain, in order. Pure: builds no sampler itself."""
+"""The steps of a llama.cpp sampler chain for the sampling parameters of a request. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from ..protocol.params import SamplingParams
 
-# llama.cpp takes this seed for "choose one yourself".
+# LLAMA_DEFAULT_SEED, with which llama.cpp chooses a random seed.
 _RANDOM_SEED = 0xFFFFFFFF
-# How many of the likeliest tokens Mirostat estimates from; the number of its paper.
+# The number of tokens from which Mirostat estimates, as in its paper.
 _MIROSTAT_M = 100
-# With much less the library's numbers overflow, and it samples noise. The likeliest token is certain long before.
+# The smallest temperature. With a much smaller one the logits overflow; with this one sampling is already greedy.
 _LEAST_TEMPERATURE = 1e-4
 
 
 @dataclass(frozen=True)
 class Step:
-    """One sampler of the chain: the name of its constructor (without `llama_sampler_init_`) and its numbers."""
+    """One sampler of the chain: the name of its constructor without `llama_sampler_init_`, and its arguments."""
 
     name: str
     arguments: tuple[int | float, ...] = ()
@@ -28,27 +28,27 @@ GREEDY = Step("greedy")
 
 
 def chain_steps(sampling: SamplingParams) -> list[Step]:
-    """The steps for one request. The last one selects a token: a chain that ends otherwise aborts the process."""
+    """The steps for one request. The last one selects a token: llama.cpp aborts the process if none does."""
     seed = seed_of(sampling.seed)
     greedy = sampling.temperature <= 0
     wanted = sampling.samplers
     if greedy:
-        # Every cut keeps the likeliest token, so only what reorders tokens counts.
+        # The other samplers do not change which token is the likeliest.
         wanted = tuple(name for name in wanted if name in ("penalties", "dry"))
     elif sampling.mirostat:
         wanted = tuple(name for name in wanted if name in ("penalties", "dry", "temperature"))
     steps = [step for name in wanted if (step := _STEPS[name](sampling, seed)) is not None]
-    return [*steps, GREEDY if greedy else _draw(sampling, seed)]
+    return [*steps, GREEDY if greedy else _selecting_step(sampling, seed)]
 
 
 def seed_of(seed: int | None) -> int:
-    """The 32 bits that the sampler takes; None for a random seed, 0 is a seed like any other."""
+    """The 32-bit seed of a sampler; a random one for None."""
     if seed is None:
         return secrets.randbelow(_RANDOM_SEED)
     return seed % _RANDOM_SEED
 
 
-def _draw(s: SamplingParams, seed: int) -> Step:
+def _selecting_step(s: SamplingParams, seed: int) -> Step:
     if s.mirostat == 1:
         return Step("mirostat", (seed, s.mirostat_tau, s.mirostat_eta, _MIROSTAT_M))
     if s.mirostat == 2:

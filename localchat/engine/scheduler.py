@@ -1,11 +1,11 @@
 """The scheduler: which sequences run, and which of their tokens the next step computes.
 
-There are no prefill and decode phases: a sequence has tokens that are known and tokens that are computed, and each
-step computes some of the others. A step is `schedule()`, then decoding the batch elsewhere, then `update()`. The
-scheduler uses the KV cache and knows nothing of llama.cpp, threads, clocks or text.
+There are no prefill and decode phases: each step computes some of the known tokens of a sequence that are not computed
+yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()`. The scheduler uses the KV cache. It
+does not know llama.cpp, threads, clocks or text.
 
-A sequence may have a draft of its next tokens. They are computed behind the newest token as if they were known; those
-that are not sampled in the end are removed from the KV cache.
+A sequence may have a draft of its next tokens. Draft tokens are computed after the newest token as if they were known;
+those that are then not sampled are removed from the KV cache.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from .batch import MIN_CHECKPOINT, Batch, BatchChunk, CacheLimits, Sequence
 from .kv_cache import KVCache
 from .prefix import Match, n_common_of
 
-# A sequence waits for another one to compute their common prefix only if that has more tokens than this: by the
-# template the prompts of all conversations begin alike.
+# A sequence waits for another one to compute their common prefix only if that has more tokens than this. With a chat
+# template, all prompts have a short prefix in common.
 _MIN_AWAITED = 16
-# Prompt tokens of a step in which no sequence waits for its next token, at least. With more of them, cancels and new
-# requests would wait longer.
+# The least limit of prompt tokens in a step in which no sequence waits for its next token. If it were larger, cancels
+# and new requests would wait longer.
 _MIN_PROMPT_STEP = 512
 # After the KV cache had no free cells for a batch that should have fitted, the scheduler plans with fewer cells: for
-# one step, and for twice as many each time that it happens again soon.
+# one step, and for twice as many each time that it happens again soon, up to this number.
 _MAX_LIMITED_STEPS = 64
-# A sequence that runs alone and finds no free cells this often in a row is given up.
+# A sequence that runs alone fails if it finds no free cells this often in a row.
 _MAX_REFUSALS = 3
-# Where sequences have cells of their own, chunks of prompts are multiples of this, and the remainder is computed apart:
-# llama.cpp adds up attention in another order for this many rows of a sequence, or more, than for fewer.
+# If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
+# for this many rows of a sequence or more, llama.cpp adds up attention in another order than for fewer.
 _TILE_ROWS = 64
-# With more running sequences than this there are no drafts: the step is long enough, and drafts would delay all.
+# With more running sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4
 
 
@@ -44,8 +44,8 @@ class Scheduler:
     """
 
     def __init__(self, limits: CacheLimits, cache: KVCache):
-        # At most so many prompt tokens are in a step in which a sequence waits for its next token; the engine sets it
-        # by the measured time of steps. Other steps may have `_MIN_PROMPT_STEP` in any case.
+        # The limit of prompt tokens in a step in which a sequence waits for its next token. The engine sets it by the
+        # measured times of steps. Other steps may have at least `_MIN_PROMPT_STEP`.
         self.n_prompt_batch = limits.n_batch
         self._limits = limits
         self._cache = cache
@@ -54,16 +54,18 @@ class Scheduler:
     def _start_empty(self) -> None:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
-        # For how many more steps the KV cache plans with fewer cells than there are.
+        # After a refusal: the number of steps to plan with fewer cells, and of those that were successful.
         self._n_limited_steps = 0
-        self._n_refusals = 0
         self._n_good_steps = 0
-        # Where sequences have cells of their own: what the next step is for, and the next chunk of a prompt.
+        # Refusals in a row.
+        self._n_refusals = 0
+        # If sequences have their own cells: whether the next step is a chunk of a long prompt, and whether the next
+        # chunk is of the shortest of these prompts or of the oldest.
         self._is_tile_next = False
         self._is_shortest_next = True
 
     def reset(self) -> None:
-        """Starts again without sequences and with an empty KV cache, whatever state an error left."""
+        """Drops all sequences and empties the KV cache, whatever state an error left."""
         self._start_empty()
         self._cache.n_usable = self._limits.n_cells
         self._cache.reset()
@@ -72,7 +74,7 @@ class Scheduler:
         """Queues a sequence.
 
         Raises:
-            ValueError: it could not run even alone (its tokens are more than the cells).
+            ValueError: The sequence could not run even alone, with all cells.
         """
         if not 0 < sequence.n_prompt < sequence.max_length <= self._limits.n_cells:
             raise ValueError(
@@ -91,16 +93,20 @@ class Scheduler:
 
     @property
     def n_to_draft(self) -> int:
-        """How many tokens may be drafted for each running sequence: none beside many others or a prompt."""
+        """How many tokens may be drafted for each running sequence: none if many run, or beside a prompt."""
         n_running = len(self.running)
-        if not 0 < n_running <= _MAX_DRAFTING or any(sequence.n_missing > 1 for sequence in self.running):
+        if not 0 < n_running <= _MAX_DRAFTING or not self._only_decodes():
             return 0
         return self._limits.max_drafted // n_running
 
-    def schedule(self) -> Batch:
-        """The next step: first the newest tokens of every running sequence, then as much of the prompts as fits.
+    def _only_decodes(self) -> bool:
+        """Whether only the newest token of each running sequence is missing."""
+        return all(sequence.n_missing == 1 for sequence in self.running)
 
-        Drafts are computed only where no prompt is, in cells that no running sequence uses.
+    def schedule(self) -> Batch:
+        """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits.
+
+        Drafts are computed only in a step without prompts, in cells that no running sequence uses.
         """
         self._free_cells()
         self._preempt_suspended()
@@ -108,7 +114,7 @@ class Scheduler:
         return Batch(tuple(self._chunks()))
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Enters what a decoded batch computed, and the tokens sampled for each of `batch.outputs()`, in that order.
+        """Updates the sequences after a decoded batch. `sampled` has the tokens for each of `batch.outputs()`.
 
         Draft tokens that were not sampled are removed from the KV cache.
         """
@@ -123,7 +129,7 @@ class Scheduler:
             run = next(runs) if chunk.wants_output else []
             n_kept = chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run)
             sequence, tokens = chunk.sequence, chunk.tokens()
-            self._cache.append(chunk.slot, tokens if n_kept == chunk.n_tokens else tokens[:n_kept])
+            self._cache.append(chunk.slot, tokens[:n_kept])
             if n_kept < chunk.n_tokens:
                 self._cache.drop_rejected(chunk.slot)
             sequence.n_computed += n_kept
@@ -134,16 +140,17 @@ class Scheduler:
 
     def take_checkpoints(self, batch: Batch) -> None:
         """Takes a snapshot of each prompt that is computed up to its last token, if slots cannot be truncated."""
-        for chunk in batch.chunks if not self._limits.can_truncate else ():
+        if self._limits.can_truncate:
+            return
+        for chunk in batch.chunks:
             if chunk.sequence.is_at_checkpoint and chunk.sequence.slot is not None:
                 self._cache.take_snapshot(chunk.slot)
 
     def refuse(self, batch: Batch) -> bool:
         """Notes that the KV cache had no free cells for a batch, although it should have fitted.
 
-        The next steps are planned with fewer cells: idle prefixes are evicted, and then the newest sequences
-        preempted. After as many successful steps all cells count again. False if nothing can be given up: one
-        sequence runs alone, and has been tried several times.
+        The next steps are planned with fewer cells: idle prefixes are evicted, then the newest sequences are preempted.
+        Returns False if that cannot help: a sequence runs alone, without idle prefixes, and was refused several times.
         """
         self._n_refusals += 1
         if len(self.running) == 1 and not self._cache.n_cells_idle and not any(chunk.draft for chunk in batch.chunks):
@@ -154,12 +161,12 @@ class Scheduler:
         return True
 
     def _free_cells(self) -> None:
-        """Evicts idle prefixes and then preempts the newest sequences until what runs has enough cells."""
+        """Evicts idle prefixes, then preempts the newest sequences, until the running sequences have enough cells."""
         while not self._cache.evict() and len(self.running) > 1:
-            self._preempt_newest()
+            self._preempt(self.running[-1])
 
     def _admit(self) -> None:
-        """Starts waiting sequences in order while they fit, except those that wait for a prefix being computed."""
+        """Starts waiting sequences in order while they fit, except those whose prefix is being computed."""
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel:
                 return
@@ -175,14 +182,14 @@ class Scheduler:
             self._start(sequence, match)
 
     def _restore_snapshot(self, sequence: Sequence) -> None:
-        # Once, or a prompt that waits for free cells would restore the same snapshot in each step. Where slots cannot
-        # be truncated, the snapshot that it needs may be taken while it waits.
+        # Only once, since a prompt that waits for free cells would restore the same snapshot in each step. If slots
+        # cannot be truncated, the snapshot of its prefix may be taken while it waits, so it is searched in each step.
         if not sequence.has_searched_snapshots or not self._limits.can_truncate:
             sequence.has_searched_snapshots = True
             self._cache.restore_snapshot(sequence.reusable_tokens)
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
-        """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
+        """Whether an older sequence is computing a longer prefix of this one than is cached or computed."""
         if sequence.is_to_score:
             return False
         n_known = 0 if match is None else match.length
@@ -195,7 +202,7 @@ class Scheduler:
         )
 
     def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
-        """How many of `tokens` will be cached, or in a snapshot, when a sequence has computed its prompt."""
+        """How many of `tokens` can be reused, from cells or a snapshot, when `sequence` has computed its prompt."""
         n_common = n_common_of(sequence.tokens, tokens, 0)
         n_checkpoint = sequence.n_prompt - 1
         if self._limits.can_truncate:
@@ -203,7 +210,7 @@ class Scheduler:
         return n_checkpoint if MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
     def _fits(self, sequence: Sequence, match: Match | None) -> bool:
-        # One more cell for each sequence's next token: with fewer one would be preempted in the next step.
+        # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
         return self._cache.fits(match, len(sequence.tokens) + len(self.running) + 1)
 
     def _start(self, sequence: Sequence, match: Match | None) -> None:
@@ -220,18 +227,15 @@ class Scheduler:
         slot, sequence.slot, sequence.n_computed, sequence.draft = sequence.slot, None, 0, []
         self._cache.release(slot, keep=keep)
 
-    def _preempt_newest(self) -> None:
-        self._preempt(self.running[-1])
-
     def _preempt_suspended(self) -> None:
-        """Gives the slots of suspended sequences to others that wait for one."""
+        """Preempts suspended sequences while others wait for a slot."""
         n_waiting = sum(not sequence.is_suspended for sequence in self.waiting)
         n_wanted = max(n_waiting - (self._limits.n_parallel - len(self.running)), 0)
         for sequence in [sequence for sequence in self.running if sequence.is_suspended][:n_wanted]:
             self._preempt(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the queue: what it computed stays in the KV cache while there is space, and it goes on later."""
+        """Puts a running sequence back into the queue. Its computed tokens become an idle prefix."""
         self.running.remove(sequence)
         self._release(sequence, keep=True)
         _insert(self.waiting, sequence)
@@ -239,13 +243,12 @@ class Scheduler:
     def _chunks(self) -> Iterator[BatchChunk]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
         shares = self._plan()
-        is_draftable = not any(sequence.n_missing > 1 for sequence in self.running)
-        n_to_draft = self._free_cells_for_drafts([*shares]) if is_draftable else 0
-        # Where sequences have cells of their own, a pass computes as many rows of each.
+        n_to_draft = self._free_cells_for_drafts([*shares]) if self._only_decodes() else 0
+        # If sequences have their own cells, they are computed in one pass only with equal numbers of rows.
         n_each = n_to_draft if self._limits.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
         first = 0
         for sequence, n_tokens in shares.items():
-            # The token that is sampled behind the last one of a draft has its place, too.
+            # One token is sampled after the last one of the draft.
             n_drafted = max(min(n_to_draft, n_each, sequence.max_length - len(sequence.tokens) - 1), 0)
             draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
             n_to_draft -= len(draft)
@@ -255,7 +258,7 @@ class Scheduler:
             first += n_rows
 
     def _plan(self) -> dict[Sequence, int]:
-        """How many tokens of which sequences this step computes."""
+        """The sequences of this step, in order, and how many tokens of each are computed."""
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         decoding = self._decoding_shares()
         n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_STEP)
@@ -272,7 +275,7 @@ class Scheduler:
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
 
     def _decoding_shares(self) -> dict[Sequence, int]:
-        """A row for each sequence that waits for its next token, and rows for the tokens forced before the newest."""
+        """For each sequence that waits for its next token: a row for the newest token, and rows for forced tokens."""
         shares = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
         n_left = self._limits.n_batch - len(shares)
         for sequence in shares:
@@ -282,17 +285,17 @@ class Scheduler:
         return shares
 
     def _tile_chunk(self, sequences: list[Sequence], n_prompt: int) -> dict[Sequence, int]:
-        """The next chunk of one of these prompts: the shortest one, and the oldest one the next time."""
+        """The next chunk of one of these prompts: by turns of the shortest one and of the oldest one."""
         sequence = min(sequences, key=_length_of_prompt) if self._is_shortest_next else sequences[0]
         self._is_shortest_next = not self._is_shortest_next
         n_tokens = min(sequence.n_missing, max(n_prompt, _TILE_ROWS), self._limits.n_batch)
         return {sequence: n_tokens - n_tokens % _TILE_ROWS}
 
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
-        """How the prompt tokens of a step are divided: half to the shortest prompts, the rest in order of arrival.
+        """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival.
 
-        So a short prompt waits for about twice its own time, whatever else is there, and no flood of short ones
-        keeps the oldest one from half of the machine. The length of a prompt is what was not cached of it.
+        So a short prompt behind long ones waits for at most about twice the time that it takes alone, and many short
+        prompts leave half of the machine to the oldest one.
         """
         shares = dict.fromkeys(sequences, 0)
         n_to_score = self._limits.max_scored
@@ -300,7 +303,7 @@ class Scheduler:
         for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
             n_left -= sum(shares.values())
             for sequence in order:
-                n_more = min(self._n_to_read(sequence) - shares[sequence], n_left)
+                n_more = min(self._n_to_compute(sequence) - shares[sequence], n_left)
                 if sequence.is_to_score:
                     n_more = min(n_more, n_to_score)
                     n_to_score -= n_more
@@ -308,13 +311,15 @@ class Scheduler:
                 n_left -= n_more
         return {sequence: n_share for sequence, n_share in shares.items() if n_share}
 
-    def _n_to_read(self, sequence: Sequence) -> int:
+    def _n_to_compute(self, sequence: Sequence) -> int:
+        """The prompt tokens that a step may compute: up to the last one first, if a snapshot is to be taken there."""
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
         if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_CHECKPOINT:
             return sequence.n_missing
         return n_to_checkpoint
 
     def _free_cells_for_drafts(self, sequences: list[Sequence]) -> int:
+        """Evicts idle prefixes for the draft tokens. Returns how many of these fit."""
         n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._limits.max_drafted)
         if n_wanted == 0:
             return 0
@@ -323,10 +328,10 @@ class Scheduler:
 
 
 def _length_of_prompt(sequence: Sequence) -> int:
-    """How many tokens of a prompt were not cached."""
+    """The number of prompt tokens that were not cached."""
     return sequence.n_prompt - (sequence.n_cached or 0)
 
 
 def _insert(sequences: list[Sequence], sequence: Sequence) -> None:
-    """Into its place by arrival."""
+    """Inserts a sequence into a list in order of arrival."""
     sequences.insert(bisect([other.id for other in sequences], sequence.id), sequence)

@@ -27,15 +27,15 @@ from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
-# The release that messages tell to install. Struct layouts change between releases, so it is one that was tested.
+# The release that messages recommend. Struct layouts change between releases; this one is tested.
 LIBRARY = "llama-cpp-python==0.3.36"
 # A tiny model is decoded in about a second; the first start on a GPU may compile kernels for minutes.
 _TIMEOUT_S = 300
-# The results, in the cache folder.
+# The file of results in the cache folder.
 _FILE = "self-test.json"
-# One result takes some 300 bytes.
+# One result takes about 300 bytes.
 _MAX_RESULTS = 16
-# CPU features that llama.cpp has a switch for, by their names in /proc/cpuinfo.
+# llama.cpp's CMake switches for CPU features, by the name of the feature in /proc/cpuinfo.
 _CPU_SWITCHES = {
     "avx": "AVX",
     "avx2": "AVX2",
@@ -55,10 +55,10 @@ MATRIX_INSTRUCTIONS_OFF = (
 
 
 def passing_options(options: LoadOptions, model_path: str) -> LoadOptions:
-    """The options with which llama.cpp decodes the model on this machine: a small and quantised one.
+    """The options with which llama.cpp decodes a small quantised model on this machine without a crash.
 
     Raises:
-        EngineError: It crashes whatever the options, or cannot load the model.
+        EngineError: llama.cpp crashes with all options, or cannot load the model.
     """
     key = library_key(options)
     results = read_results(_FILE)
@@ -72,7 +72,7 @@ def cache_folder() -> Path:
     """The cache folder of localchat for this user, by the conventions of the platform.
 
     Raises:
-        OSError: the user has no home, as in some containers.
+        OSError: The user has no home folder, as in some containers.
     """
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
@@ -88,11 +88,12 @@ def cache_folder() -> Path:
 
 
 def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
-    killed_by = _run_child(options, model_path)
+    """Whether llama.cpp passes the self-test with these options; False if only without `use_extra_bufts`."""
+    killed_by = _signal_of_child(options, model_path)
     if killed_by is None:
         return True
     plain = replace(options, use_extra_bufts=False)
-    if not options.use_extra_bufts or _run_child(plain, model_path) is not None:
+    if not options.use_extra_bufts or _signal_of_child(plain, model_path) is not None:
         raise EngineError(
             f"llama.cpp crashes with {killed_by} at its first tokens on this machine; rebuild it: {rebuild_command()}"
         )
@@ -100,17 +101,17 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
     return False
 
 
-def _run_child(options: LoadOptions, model_path: str) -> str | None:
-    """Decodes in a child process: the name of the signal that killed it, or None if it ended by itself."""
+def _signal_of_child(options: LoadOptions, model_path: str) -> str | None:
+    """Decodes in a child process. Returns the name of the signal that killed it; None if it ended by itself."""
     child = run_child(options, model_path, _TIMEOUT_S)
     if child.failure is not None:
-        raise EngineError(f"llama.cpp cannot run the built-in model: {child.failure}")
+        raise EngineError(f"llama.cpp cannot run the model of the self-test: {child.failure}")
     return child.killed_by
 
 
 @dataclass(frozen=True)
 class Child:
-    """How a child process ended that decoded a few tokens."""
+    """The end of a child process that decodes a few tokens."""
 
     killed_by: str | None
     """The name of the signal that killed it; None if it ended by itself."""
@@ -161,7 +162,7 @@ def to_json(options: LoadOptions) -> str:
 
 
 def signal_name(returncode: int) -> str | None:
-    """The signal that killed a process, by its return code; None if it ended by itself."""
+    """The name of the signal that killed a process, by its return code; None if it ended by itself."""
     if returncode < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-returncode).name
@@ -183,7 +184,7 @@ def rebuild_command() -> str:
 
 
 def missing_switches(features: Iterable[str]) -> list[str]:
-    """The instructions that this CPU has and a build with these features does not use, as llama.cpp names them."""
+    """llama.cpp's names of the instructions that this CPU has and a build with these features does not use."""
     flags = _cpu_flags()
     return [name for flag, name in _CPU_SWITCHES.items() if flag in flags and name not in features]
 
@@ -198,7 +199,7 @@ def _cpu_flags() -> list[str]:
 
 
 def library_key(options: LoadOptions) -> str:
-    """The key of a result: the files of the library, the CPU (a home folder may be on several machines), GPU or CPU."""
+    """The key of a result: the files of the library, the CPU (machines may share a home folder), and GPU or CPU."""
     files = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _library_files()]
     cpu = " ".join(flag for flag in _cpu_flags() if flag.startswith(("avx", "amx")))
     return "\n".join([*files, cpu, "gpu" if options.n_gpu_layers else "cpu"])
@@ -228,7 +229,7 @@ def read_results(name: str) -> dict[str, bool]:
 
 
 def write_results(name: str, results: dict[str, bool], n_max: int) -> None:
-    """Write the newest results. If that fails, the next start repeats the work."""
+    """Write the newest `n_max` results. An error is only logged: the next start repeats the test."""
     newest = dict(list(results.items())[-n_max:])
     try:
         path = cache_folder() / name

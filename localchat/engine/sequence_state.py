@@ -1,4 +1,4 @@
-"""What the engine thread holds for one sequence: request, tokens, sampler, and where its output goes."""
+"""The state of one sequence on the engine: its request, tokens, sampler, and the run that gets its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .values import GenerationRequest, Progress
 
 @dataclass(eq=False)
 class SequenceState:
-    """One sequence of a request on the engine. Its methods run on the engine thread."""
+    """One sequence of a request. All methods run on the engine thread."""
 
     run: RequestRun
     index: int
@@ -26,7 +26,7 @@ class SequenceState:
     end_conditions: EndConditions
 
     def start(self) -> None:
-        """Notes the start of the prefill and delivers its progress. Call it before each step until the first token."""
+        """Notes the start of the prefill and delivers progress. Call this before each step until the first token."""
         self.run.start(self.index, self.sequence.n_cached or 0)
         self.deliver_progress()
 
@@ -40,14 +40,14 @@ class SequenceState:
             self.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
 
     def deliver_prompt_logprobs(self, chunk: BatchChunk, backend: Backend) -> None:
-        """Takes log probabilities of prompt tokens from the rows before them.
+        """Adds the log probabilities of prompt tokens. The row of a token gives that of the next one.
 
-        A preempted prompt is computed again; tokens that have log probabilities already are left out.
+        A preempted prompt is computed again; tokens that already have log probabilities are left out.
         """
         tokens, n_top = self.sequence.tokens, self.request.params.prompt_logprobs or 0
-        for i, row in enumerate(chunk.scored_rows, self.sequence.n_computed + 1):
-            if i > self.sequence.n_scored:
-                self.run.add_prompt_logprob(self.index, *backend.logprobs(row, tokens[i], n_top))
+        for position, row in enumerate(chunk.scored_rows, self.sequence.n_computed + 1):
+            if position > self.sequence.n_scored:
+                self.run.add_prompt_logprob(self.index, *backend.logprobs(row, tokens[position], n_top))
 
     def first_token_s(self) -> float:
         """Seconds from the request to the first token of this sequence."""

@@ -1,9 +1,9 @@
 """Snapshots: states of sequences, copied from the KV cache to memory, by their tokens. Pure.
 
 If the KV cache can be truncated, a snapshot is taken when an idle prefix is evicted, and restored for a request that
-begins with it. The state of a recurrent or hybrid model cannot be truncated, so only a request that begins with all
-of its tokens can use it; there a snapshot is taken before the last token of each prompt, where the next turn of the
-conversation begins.
+begins with it. The state of a recurrent or hybrid model cannot be truncated: only a request that begins with all of its
+tokens can use it. So a snapshot is taken before the last token of each prompt, since the next turn of a conversation
+begins with these tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from .prefix import n_common_of
 from .state_files import Data
 
-# A recurrent state has some MB whatever its length; others have 10 to 200 KB per token.
+# A recurrent state takes a few MB for any number of tokens; other states take 10 to 200 KB per token.
 DEFAULT_SNAPSHOT_BYTES = 1 << 30
 
 
@@ -31,7 +31,8 @@ class Snapshots:
         self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
     def add(self, tokens: Sequence[int], data: Data) -> None:
-        if len(data) > self.max_bytes:  # All others would be dropped for nothing.
+        """Adds a snapshot, unless it is larger than the limit. With `can_truncate`, drops those of its prefixes."""
+        if len(data) > self.max_bytes:  # It would be dropped at once, and all others before it.
             return
         key = tuple(tokens)
         self._drop(key)
@@ -44,11 +45,11 @@ class Snapshots:
             self._drop(next(iter(self._snapshots)))
 
     def n_known(self, tokens: Sequence[int]) -> int:
-        """How many of the first tokens the best snapshot has."""
+        """How many of the first tokens are in the best snapshot."""
         return self._best(tuple(tokens))[1]
 
     def find(self, tokens: Sequence[int], n_least: int = 1) -> tuple[list[int], Data] | None:
-        """The snapshot with the most of the first tokens: its own tokens and its data. None if fewer than `n_least`."""
+        """The tokens and the data of the best snapshot; None if it has fewer than `n_least` of the first tokens."""
         best, n_known = self._best(tuple(tokens))
         if n_known < n_least:
             return None
@@ -60,8 +61,8 @@ class Snapshots:
         self._n_bytes = 0
 
     def _best(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-        """The tokens of the best snapshot, and how many it has in common; of equal ones the shortest."""
-        known = ((key, n_common_of(key, tokens, 0)) for key in self._snapshots)
+        """The snapshot with the most tokens in common, the shortest of equal ones, and the number of these tokens."""
+        known = ((key, n_common_of(key, tokens)) for key in self._snapshots)
         usable = ((key, n) for key, n in known if self._can_truncate or n == len(key))
         return max(usable, key=lambda found: (found[1], -len(found[0])), default=((), 0))
 

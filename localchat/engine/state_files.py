@@ -1,8 +1,8 @@
-"""Files of the disk cache: prefixes of the KV cache that survive a restart. Knows files and bytes, no engine.
+"""Files of the disk cache: prefixes of the KV cache that survive a restart. Any thread.
 
 A file has the tokens of a prefix, the state of their cells, and a digest of both. Its header has the key of the model,
-library and settings, and others do not read it. The files of a folder have a limit of bytes; the least recently used
-are removed first. Any thread.
+library and settings; a file with another key is ignored. The files of a folder have a size limit; the least recently
+used are removed first.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import tempfile
 import threading
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Union
+from typing import IO, BinaryIO, Union
 
 from .prefix import n_common_of
 
@@ -30,10 +30,10 @@ log = logging.getLogger("localchat.engine")
 _MAGIC = b"localchat state 1\n"
 _NAME = re.compile(r"[0-9a-f]{32}\.state")
 _PART = "localchat-part-"
-# After this time a partial file is a leftover of a killed server.
+# An older partial file was left by a server that was killed.
 _MAX_WRITE_S = 3600
 _DIGEST_BYTES = 32
-# Bytes of a header, which has the key and two numbers.
+# The limit of bytes in a header, which has the key and two numbers.
 _MAX_HEADER = 1 << 16
 
 Data = Union[bytes, bytearray, memoryview]
@@ -41,7 +41,7 @@ Data = Union[bytes, bytearray, memoryview]
 
 @dataclass(frozen=True)
 class SavedPrefix:
-    """A prefix in a file: its tokens, known without reading the state."""
+    """A prefix in a file. The state of its tokens is not in memory."""
 
     path: Path
     tokens: list[int]
@@ -50,30 +50,35 @@ class SavedPrefix:
 class StateFiles:
     """The saved prefixes in a folder of one model and its settings (`key`).
 
-    Files of other models count for the limit and are removed in the same order; files of other kinds are left alone. A
-    file that cannot be read is ignored, with a line in the log.
+    With `can_truncate` the beginning of a saved prefix can be used as well.
 
-    Raises:
-        OSError: In the constructor: the folder cannot be created or read.
+    Files of other models count towards the limit and are removed in the same order; files of other kinds are left
+    alone. A file that cannot be read is ignored, with a line in the log.
     """
 
-    def __init__(self, folder: Path, key: str, max_bytes: int):
+    def __init__(self, folder: Path, key: str, max_bytes: int, *, can_truncate: bool):
+        """Reads the headers of all files.
+
+        Raises:
+            OSError: The folder cannot be created or read.
+        """
         self._folder = folder
         self._key = key
         self._max_bytes = max_bytes
+        self._can_truncate = can_truncate
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
-        self._saved = {path: prefix for path in self._files() if (prefix := self._look_into(path)) is not None}
+        self._saved = {path: prefix for path in self._files() if (prefix := self._prefix_in(path)) is not None}
 
-    def find(self, tokens: list[int], *, whole: bool = False) -> SavedPrefix | None:
-        """The saved prefix with the most first tokens in common. With `whole`, all of its tokens must be among them."""
+    def find(self, tokens: list[int]) -> SavedPrefix | None:
+        """The saved prefix with the most first tokens in common with `tokens`."""
         with self._lock:
             saved = list(self._saved.values())
         best, n_best = None, 0
         for prefix in saved:
-            n = n_common_of(prefix.tokens, tokens, 0)
-            if n > n_best and (not whole or n == len(prefix.tokens)):
+            n = n_common_of(prefix.tokens, tokens)
+            if n > n_best and (self._can_truncate or n == len(prefix.tokens)):
                 best, n_best = prefix, n
         return best
 
@@ -84,17 +89,15 @@ class StateFiles:
             os.utime(prefix.path)
             return data
         except FileNotFoundError:
-            reason = ""  # Another server with the same folder needed the space.
+            pass  # Another server with the same folder needed the space.
         except (OSError, ValueError) as error:
-            reason = str(error)
-        if reason:
-            log.warning("the saved prefix %s is ignored: %s", prefix.path.name, reason)
+            log.warning("the saved prefix %s is ignored: %s", prefix.path.name, error)
         with self._lock:
             self._saved.pop(prefix.path, None)
         return None
 
-    def write(self, tokens: list[int], data: Data, *, replaces_shorter: bool = True) -> None:
-        """Saves a prefix, and removes those that are part of it. Does nothing if there is no space for it."""
+    def write(self, tokens: list[int], data: Data) -> None:
+        """Saves a prefix, unless it is larger than the limit. With `can_truncate`, removes the prefixes of it."""
         head = _head(self._key, tokens, len(data))
         n_bytes = len(head) + len(data) + _DIGEST_BYTES
         if n_bytes > self._max_bytes:
@@ -102,7 +105,7 @@ class StateFiles:
         path = self._folder / (hashlib.blake2b(head, digest_size=16).hexdigest() + ".state")
         try:
             self._free_space(n_bytes)
-            # Other servers see the whole file or none.
+            # Another server reads the whole file or none.
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=_PART, delete=False) as file:
                 try:
                     _write_all(file, head, data)
@@ -117,7 +120,7 @@ class StateFiles:
         with self._lock:
             shorter = [saved for saved in self._saved.values() if saved.tokens == tokens[: len(saved.tokens)]]
             self._saved[path] = SavedPrefix(path, list(tokens))
-        if replaces_shorter:
+        if self._can_truncate:
             self._remove(saved.path for saved in shorter if saved.path != path)
 
     def _files(self) -> Iterator[Path]:
@@ -130,7 +133,8 @@ class StateFiles:
                 if time.time() - path.stat().st_mtime > _MAX_WRITE_S:
                     path.unlink()
 
-    def _look_into(self, path: Path) -> SavedPrefix | None:
+    def _prefix_in(self, path: Path) -> SavedPrefix | None:
+        """The prefix in a file; None if the file has another key or is damaged."""
         try:
             with path.open("rb") as file:
                 key, n_tokens, n_bytes = _read_header(file)
@@ -156,7 +160,7 @@ class StateFiles:
             self._remove([path])
             n_too_many -= size
 
-    def _remove(self, paths: Any) -> None:
+    def _remove(self, paths: Iterable[Path]) -> None:
         for path in paths:
             with self._lock:
                 self._saved.pop(path, None)
@@ -169,7 +173,7 @@ def _head(key: str, tokens: Sequence[int], n_bytes: int) -> bytes:
     return _MAGIC + header.encode() + b"\n" + _little(array("i", tokens)).tobytes()
 
 
-def _write_all(file: Any, head: bytes, data: Data) -> None:
+def _write_all(file: IO[bytes], head: bytes, data: Data) -> None:
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in (head, data):
         digest.update(part)
@@ -178,7 +182,7 @@ def _write_all(file: Any, head: bytes, data: Data) -> None:
 
 
 def _read_header(file: BinaryIO) -> tuple[str, int, int]:
-    """The key, and the numbers of tokens and bytes.
+    """The key, the number of tokens, and the number of bytes of the state.
 
     Raises:
         ValueError: There is no valid header.
@@ -219,7 +223,7 @@ def _content(content: bytes, key: str, tokens: list[int]) -> memoryview:
 
 
 def _little(numbers: array[int]) -> array[int]:
-    """The numbers in little-endian byte order, which files have on every machine."""
+    """Converts numbers to the byte order of the files, little-endian, or back."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

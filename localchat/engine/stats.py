@@ -1,4 +1,4 @@
-"""Counts of the engine: what /metrics, /slots and the log report. Any thread reads; the engine thread writes."""
+"""Counts of the engine, for /metrics, /slots and the log. The engine thread writes them; any thread reads them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EngineStats:
     n_drafted: int
     """Draft tokens computed since the start."""
     n_draft_accepted: int
-    """Draft tokens that were sampled as well since the start."""
+    """Draft tokens that were accepted since the start."""
     first_token_s: HistogramValues
     """Seconds from a request to its first token."""
 
@@ -50,7 +50,7 @@ def sequence_stats(sequence: Sequence) -> SequenceStats:
 
 
 class EngineCounters:
-    """What the engine counts since its start; see EngineStats."""
+    """The counts since the start; EngineStats describes them."""
 
     def __init__(self) -> None:
         self.n_computed = 0
@@ -69,7 +69,7 @@ class EngineCounters:
         self.n_draft_accepted += n_accepted
 
     def add_first_token(self, n_cached: int, seconds: float) -> None:
-        """A sequence has its first token, so many seconds after it was submitted."""
+        """Counts a sequence whose first token was sampled `seconds` after the request."""
         self.n_cached += n_cached
         self._first_token_s.add(seconds)
 

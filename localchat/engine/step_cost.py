@@ -1,17 +1,17 @@
-"""Predicts the time of a step from the rows and cells that it computes. Pure: the caller measures.
+"""Predicts the time of a step from the rows that it computes and the cells to which they attend. Pure.
 
-The time is a sum of four terms: a constant, one for the rows with logits, one for the other rows of prompts, and one
-for the cells to which all rows attend. Their factors are fitted to the measured steps, newer ones with more weight.
-They give the number of prompt tokens that a step may have beside running sequences, and the cost of a draft token.
+The time is the sum of four terms: a constant, one for the rows with logits, one for the other rows, of prompts, and one
+for the cells to which all rows attend. The factors are fitted to the measured steps, newer ones with more weight. They
+give the number of prompt tokens that a step may have beside running sequences, and the cost of a draft token.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A step has so many prompt tokens that all else in it takes at most this share of its time.
+# A step gets enough prompt tokens that the rest of it takes at most this share of its time.
 _OVERHEAD_SHARE = 0.1
-# But it takes at most so many seconds if running sequences wait for their next token.
+# The time limit of a step in which running sequences wait for their next token.
 MAX_GAP_S = 1.0
 # Fewer prompt tokens would not make a step noticeably shorter.
 MIN_PROMPT_TOKENS = 32
@@ -21,11 +21,11 @@ UNKNOWN_ROW_SHARE = 0.25
 _MIN_ROW_SHARE, _MAX_ROW_SHARE = 0.01, 1.0
 # Each step reduces the weight of older ones by this share, so that the factors follow the load of the machine.
 _FORGETTING = 0.05
-# The time of a step counts up to this multiple of its prediction: it may have been delayed by something else.
+# A measured time is limited to this multiple of its prediction, since another program may have delayed the step.
 _MAX_SURPRISE = 3.0
-# Steps with a term that are measured before that limit holds.
+# The limit holds after this many steps with each term of the step.
 _N_TRUSTED = 4
-# Sweeps of coordinate descent for each measured step, from the factors of the last one.
+# Sweeps of coordinate descent for each measured step, starting at the last factors.
 _N_SWEEPS = 2
 
 
@@ -40,11 +40,6 @@ class StepSize:
     n_attended: int = 0
     """Cells to which the rows attend, counted for each row."""
 
-    def __add__(self, other: StepSize) -> StepSize:
-        return StepSize(
-            self.n_outputs + other.n_outputs, self.n_prompt + other.n_prompt, self.n_attended + other.n_attended
-        )
-
 
 def attended(n_computed: int, n_tokens: int) -> int:
     """Cells to which the next `n_tokens` rows of a sequence attend: each row to all earlier ones and to itself."""
@@ -58,15 +53,16 @@ class StepCost:
     """
 
     def __init__(self) -> None:
-        # Seconds per step, per row with logits, per row of a prompt, per cell.
+        # Seconds per step, per row with logits, per other row, and per cell.
         self._factors = [0.0] * 4
         # The normal equations.
         self._products = [[0.0] * 4 for _ in range(4)]
         self._targets = [0.0] * 4
+        # For each term the number of measured steps with it.
         self._n_noted = [0] * 4
 
     def note(self, step: StepSize, seconds: float) -> None:
-        """Enters the measured time of a step."""
+        """Notes the measured time of a step."""
         sizes = _sizes(step)
         present = [i for i, size in enumerate(sizes) if size]
         if seconds <= 0 or len(present) == 1:
@@ -112,16 +108,16 @@ class StepCost:
         return min(max(rows_s / step_s, _MIN_ROW_SHARE), _MAX_ROW_SHARE)
 
     def prompt_tokens(self, beside: StepSize, n_computed: int = 0) -> int:
-        """How many prompt tokens a step should have beside `beside`.
+        """How many prompt tokens a step should have beside `beside`, after `n_computed` tokens of the prompt.
 
-        So many that `beside` takes a tenth of its time, but no longer than `MAX_GAP_S`; at least `MIN_PROMPT_TOKENS`.
-        The first `n_computed` tokens of the prompt are cached.
+        With this number, `beside` takes a tenth of the time of the step. It is smaller if the step would take longer
+        than `MAX_GAP_S`, and at least `MIN_PROMPT_TOKENS`.
         """
         most_s = self.seconds(beside) / _OVERHEAD_SHARE
         return self.prompt_tokens_within(min(most_s, MAX_GAP_S), beside, n_computed)
 
     def prompt_tokens_within(self, seconds: float, beside: StepSize, n_computed: int = 0) -> int:
-        """How many prompt tokens fit into a step of so many seconds beside `beside`; at least `MIN_PROMPT_TOKENS`."""
+        """How many prompt tokens fit into a step of `seconds` beside `beside`; at least `MIN_PROMPT_TOKENS`."""
         _, _, row_s, cell_s = self._factors
         left_s = seconds - self.seconds(beside)
         first_row_s = row_s + cell_s * n_computed

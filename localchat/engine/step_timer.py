@@ -1,41 +1,53 @@
-"""Measures decode steps, and derives from them: prompt tokens per step, the cost of drafts, the number of threads."""
+"""Measures steps, to choose the number of prompt tokens in a step, the length of drafts, and the number of threads."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
-from .backend import Backend
-from .batch import Batch, Sequence
+from .batch import Sequence
 from .step_cost import StepCost, StepSize
 from .thread_count import ThreadCount
 
+Result = TypeVar("Result")
+
+
+class ThreadedContext(Protocol):
+    """A context of llama.cpp with a number of CPU threads."""
+
+    threads: tuple[int, int]
+
+    def set_threads(self, n: int) -> None:
+        """Sets the number of threads, from the next step on."""
+
 
 class StepTimer:
-    """The measured times of one backend. `clock` gives seconds. Runs on the engine thread."""
+    """The measured times of the steps of one context. `clock` returns seconds."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float]):
+    def __init__(self, context: ThreadedContext, clock: Callable[[], float]):
         self.clock = clock
-        self._backend = backend
+        self._context = context
         self._cost = StepCost()
-        self._threads = ThreadCount(*backend.threads)
-        # What the newest step computes.
+        self._threads = ThreadCount(*context.threads)
+        # The size of the newest step, and whether it was part of a trial of another number of threads.
         self._size = StepSize()
+        self._is_trial = False
 
-    def decode(self, batch: Batch) -> None:
-        """Decodes a batch, and sets the number of threads for the next one."""
-        # Before the sequences of the batch change.
-        self._size = batch.size
+    def compute(self, size: StepSize, compute: Callable[[], Result]) -> Result:
+        """Calls `compute`, which computes a step of this size, and sets the number of threads for the next step."""
+        self._size, self._is_trial = size, self._threads.is_trying
         n_threads, started_at, processor_s = self._threads.n, self.clock(), time.process_time()
-        self._backend.decode(batch)
-        predicted_s = self._cost.seconds(self._size)
-        self._threads.note(predicted_s, self.clock() - started_at, time.process_time() - processor_s)
+        result = compute()
+        seconds, processor_s = self.clock() - started_at, time.process_time() - processor_s
+        self._threads.note(self._cost.seconds(size), seconds, processor_s)
         if self._threads.n != n_threads:
-            self._backend.set_threads(self._threads.n)
+            self._context.set_threads(self._threads.n)
+        return result
 
     def note(self, seconds: float) -> None:
-        """Notes the time of the whole step of the last `decode`: decoding, sampling and delivery."""
-        if not self._threads.is_trying:
+        """Notes the time of the whole step of the last `compute`, with sampling and delivery."""
+        if not self._is_trial:
             self._cost.note(self._size, seconds)
 
     def n_prompt_tokens(self, running: Iterable[Sequence]) -> int:
@@ -47,12 +59,12 @@ class StepTimer:
     def draft_token_cost(self, running: Iterable[Sequence], draft_token_s: float) -> float:
         """The cost of one draft token for each running sequence, as a share of a step without drafts.
 
-        It is the cost of its row, and that of making it, which takes `draft_token_s` for each sequence.
+        It is the cost of its row and that of drafting it, which takes `draft_token_s` for each sequence.
         """
         size = _size_of_outputs(running)
         step_s = self._cost.seconds(size)
-        making = draft_token_s * size.n_outputs / step_s if step_s else 0.0
-        return self._cost.row_share(size) + making
+        drafting = draft_token_s * size.n_outputs / step_s if step_s else 0.0
+        return self._cost.row_share(size) + drafting
 
 
 def _size_of_outputs(running: Iterable[Sequence]) -> StepSize:

@@ -1,6 +1,7 @@
-"""Search for stop texts: token bytes become text, and what may begin a stop text or a character is held back.
+"""Decodes the bytes of tokens to text and searches it for stop texts. Pure.
 
-Pure: pieces (bytes) in, text out. However the bytes are cut into pieces, the same text comes out.
+The end of the text is held back while it may be the start of a stop text or of a character. The text is the same
+however its bytes are divided into pieces.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from collections.abc import Iterable
 
 
 class TextStream:
-    """Decodes UTF-8 piece by piece and ends at the first stop text.
+    """Decodes UTF-8 piece by piece, up to the first stop text.
 
-    Bytes that are no UTF-8 become U+FFFD. `stopped_by` is the stop text that was hit; it and what
-    comes after it are never given out. Where two stop texts overlap the one that is complete
-    first counts, and of two that are complete together the longer one.
+    Invalid bytes become U+FFFD. `stopped_by` is the stop text that was found; it and the text after it are not
+    returned. Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
     """
 
     def __init__(self, stop: Iterable[str] = ()):
         self._stop = tuple(stop)
         if "" in self._stop:
-            raise ValueError("an empty stop text would end every answer at once")
-        # Longest first: the longest tail that may still become a stop text is what is held back.
+            raise ValueError("an empty stop text would end every output at once")
+        # Longest first, since the longest possible start of a stop text is held back.
         prefixes = {text[:n] for text in self._stop for n in range(1, len(text))}
         self._prefixes = tuple(sorted(prefixes, key=len, reverse=True))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -29,11 +29,11 @@ class TextStream:
         self.stopped_by: str | None = None
 
     def feed(self, piece: bytes) -> str:
-        """The text that is safe to show now; empty once a stop text was hit."""
+        """The text that can be shown now; empty after a stop text."""
         return self._release(self._decoder.decode(piece))
 
     def finish(self) -> str:
-        """What was still held back, at the end of the generation."""
+        """The text that was held back, at the end of the output."""
         shown = self._release(self._decoder.decode(b"", final=True))
         held, self._held = self._held, ""
         return shown + held

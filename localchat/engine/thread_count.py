@@ -1,28 +1,29 @@
-"""Chooses the number of threads of a step: fewer while other programs keep the cores busy. Pure: the caller measures.
+"""Chooses the number of threads of a step: fewer while other programs keep the cores busy. Pure.
 
 The threads of llama.cpp meet at a barrier after each operation, so all of them wait if one has no core. Beside one busy
 process on 2 cores, one thread computes a model of 0.5B parameters twice as fast as two.
 
-Processor time divided by wall time is the number of cores that the process got in a step. If it is much smaller than
-the number of threads, so many threads are tried; after a pause, one more. A trial lasts some steps, and only their
-times decide it.
+Processor time divided by wall time is the number of cores that the process got in a step. If this is much smaller than
+the number of threads, that number of threads is tried; after a pause, one more thread is tried. A trial lasts some
+steps, and is decided by their measured times.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Fewer threads are tried below so many cores per thread. Threads that sleep at barriers use less than a core each on a
-# quiet machine too (0.7 with a model of 10M parameters), and half a core beside a busy process.
+# Fewer threads are tried if each gets less than this share of a core. Threads that sleep at barriers use less than a
+# core on a quiet machine too (0.7 with a model of 10M parameters), and half a core beside a busy process.
 _FEW_CORES_SHARE = 0.6
-# Steps are compared by sums over at least so many seconds and steps. An operating system takes a core away for some
+# Times are compared over at least this many seconds and steps, since another program may have a core for some
 # milliseconds.
 _WINDOW_S, _WINDOW_STEPS = 0.1, 4
 # A trial ends early if it is slower by this factor after two steps.
 _MUCH_SLOWER = 1.5
 # The number of a trial is kept only if its steps take less than this share of the time before.
 _FASTER = 0.92
-# Seconds of steps until a trial in the same direction is repeated; twice as many each time that it fails.
+# The pause between trials in one direction, in seconds of steps: the first one, doubled after each failed trial, and
+# its limit.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 20.0
 
 
@@ -62,19 +63,19 @@ class ThreadCount:
         self.n = n
         self._most = most
         self._window = _Window()
-        # The number and the slowness before the trial; None without a trial.
+        # The number of threads and the slowness before the trial; None without a trial.
         self._before: tuple[int, float] | None = None
-        # By direction: seconds of steps until the next trial, and the pause after it if it fails.
+        # By direction (1: more threads): seconds of steps until the next trial, and the pause if that fails.
         self._wait_s = {-1: 0.0, 1: _FIRST_PAUSE_S}
         self._pause_s = {-1: _FIRST_PAUSE_S, 1: _FIRST_PAUSE_S}
 
     @property
     def is_trying(self) -> bool:
-        """Whether a trial runs. Its steps must not change the predictions, which are for the number before it."""
+        """Whether a trial runs. Its steps must not change the predictions, which hold for the number before it."""
         return self._before is not None
 
     def note(self, predicted_s: float, wall_s: float, processor_s: float) -> None:
-        """Enters the times of a step; `processor_s` is that of all threads, `predicted_s` is 0 if unknown."""
+        """Notes the times of a step; `processor_s` is that of all threads, `predicted_s` is 0 if unknown."""
         if self._most == 1 or predicted_s <= 0 or wall_s <= 0:
             return
         window = self._window

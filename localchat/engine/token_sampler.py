@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Union
 
+from ..protocol.params import GenerationParams
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
 from .run import Sampled
-from .values import EngineError, GenerationRequest, InvalidGrammar
+from .values import EngineError, InvalidGrammar
 
 log = logging.getLogger("localchat.engine")
 
 TokenRun = list[Union[Sampled, EngineError]]
-"""What was sampled for one sequence in a step: tokens, the last of which may be an error in their place."""
-Work = list["tuple[Any, GenerationRequest, BatchChunk]"]
-"""For each sequence the state of its sampler, its request, and its part of the batch."""
+"""The tokens sampled for one sequence in a step, and an error after them if sampling failed."""
+Work = list["tuple[Any, GenerationParams, BatchChunk]"]
+"""For each sequence: its sampler, its parameters, and its chunk of the batch."""
 
-# Threads that sample, the engine's own among them: the work is bound by memory, not by cores.
+# The limit of threads that sample, with the engine thread. The speed is limited by memory, not by cores.
 _MAX_THREADS = 4
-# With a smaller vocabulary a token is sampled before another thread has started.
+# With a smaller vocabulary one thread is faster: a token is sampled before another thread has started.
 _MIN_PARALLEL_VOCAB = 16_384
-# With fewer rows for each thread one thread finds the likeliest tokens sooner.
+# With fewer rows for each thread, one thread selects the candidates faster.
 _MIN_ROWS = 3
 
 
@@ -42,10 +44,9 @@ class TokenSampler:
             self._helpers.shutdown()
 
     def sample(self, work: Work) -> list[TokenRun]:
-        """The tokens of each sequence: one, one more for each token of its draft that was right, and forced ones."""
-        if self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB:
-            return self._sample_share(work)
-        if self._find_likeliest(work) or len(work) < 2 or self._helpers is None:
+        """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
+        is_small = self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB
+        if is_small or self._select_candidates(work) or len(work) < 2 or self._helpers is None:
             return self._sample_share(work)
         shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
         futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
@@ -55,25 +56,25 @@ class TokenSampler:
             runs[i :: self._n_shares] = future.result()
         return runs
 
-    def _find_likeliest(self, work: Work) -> bool:
-        """Prepares the rows; whether sampling from them is so quick now that other threads would be of no help."""
+    def _select_candidates(self, work: Work) -> bool:
+        """`Backend.select_candidates` for all rows, on several threads if there are many rows."""
         rows = [(sampler, row, i) for sampler, _, chunk in work for i, row in enumerate(chunk.output_rows)]
-        n_first = -(-len(rows) // self._n_shares)
-        if n_first < _MIN_ROWS or self._helpers is None:
+        n_each = math.ceil(len(rows) / self._n_shares)
+        if n_each < _MIN_ROWS or self._helpers is None:
             return self._backend.select_candidates(rows)
-        shares = [rows[i : i + n_first] for i in range(n_first, len(rows), n_first)]
+        shares = [rows[i : i + n_each] for i in range(n_each, len(rows), n_each)]
         futures = [self._helpers.submit(self._backend.select_candidates, share) for share in shares]
-        quick = [self._backend.select_candidates(rows[:n_first]), *(future.result() for future in futures)]
+        quick = [self._backend.select_candidates(rows[:n_each]), *(future.result() for future in futures)]
         return all(quick)
 
     def _sample_share(self, share: Work) -> list[TokenRun]:
         return [self._sample_run(*each) for each in share]
 
-    def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
+    def _sample_run(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> TokenRun:
         run: TokenRun = []
         try:
-            # One by one, since the tokens before an error are kept.
-            for item in self._tokens(sampler, request, chunk):
+            # In a loop, since the tokens before an error are kept.
+            for item in self._tokens(sampler, params, chunk):
                 run.append(item)
         except InvalidGrammar as error:
             run.append(error)
@@ -82,52 +83,44 @@ class TokenSampler:
             run.append(EngineError(f"sampling a token failed: {error}"))
         return run
 
-    def _tokens(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> Iterator[Sampled]:
-        """The token after the newest one, while the draft is right the one after that, and then those that are forced.
+    def _tokens(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> Iterator[Sampled]:
+        """The next tokens, up to the end of the sequence."""
+        sequence = chunk.sequence
+        for n_new, item in enumerate(self._sampled_and_forced(sampler, params, chunk), 1):
+            if sequence.n_sampled + n_new == params.min_tokens:
+                self._backend.allow_ends(sampler)
+            yield item
+            token = token_of(item)
+            is_full = len(sequence.tokens) + n_new == sequence.max_length
+            if is_full or self._backend.is_end(token) or token in params.stop_token_ids:
+                return
 
-        Each is sampled from the logits behind exactly the tokens before it, and the sampler accepts no other token,
-        so these are the tokens that would be sampled without a draft. Forced tokens need no logits, unless log
-        probabilities are wanted.
+    def _sampled_and_forced(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> Iterator[Sampled]:
+        """Samples the next token, further ones while they are equal to the draft, and then forced tokens.
+
+        Each token is sampled from the logits after exactly the tokens before it, so the tokens are those that would be
+        sampled without a draft. Forced tokens need no logits, unless log probabilities are wanted.
         """
-        params, sequence = request.params, chunk.sequence
-        n_sampled, n_top = sequence.n_sampled, params.top_logprobs
         for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
             token = self._backend.sample(sampler, row)
-            n_sampled += 1
-            if n_sampled == params.min_tokens:
-                self._backend.allow_ends(sampler)
-            yield (
-                token if n_top is None else self._with_logprobs(sampler, row, token, n_top, params.post_sampling_probs)
-            )
-            if self._ends(token, request):
-                return
+            yield token if params.top_logprobs is None else self._with_logprobs(sampler, row, token, params)
             if token != drafted:
                 break
-        n_new = n_sampled - sequence.n_sampled
-        n_forced = 0 if n_top is not None else sequence.max_length - len(sequence.tokens) - n_new
-        for _ in range(min(n_forced, MAX_FORCED)):
+        for _ in range(MAX_FORCED if params.top_logprobs is None else 0):
             forced = self._backend.sample_forced(sampler)
             if forced is None:
                 return
-            n_sampled += 1
-            if n_sampled == params.min_tokens:
-                self._backend.allow_ends(sampler)
             yield forced
-            if self._ends(forced, request):
-                return
 
-    def _ends(self, token: int, request: GenerationRequest) -> bool:
-        """Whether no token may follow."""
-        return self._backend.is_end(token) or token in request.params.stop_token_ids
-
-    def _with_logprobs(self, sampler: Any, row: int, token: int, n_top: int, is_post_sampling: bool) -> Sampled:
-        if is_post_sampling:
+    def _with_logprobs(self, sampler: Any, row: int, token: int, params: GenerationParams) -> Sampled:
+        n_top = params.top_logprobs or 0
+        if params.post_sampling_probs:
             return (token, *self._backend.sampled_logprobs(sampler, token, n_top))
         return (token, *self._backend.logprobs(row, token, n_top))
 
 
 def token_of(item: Sampled | EngineError) -> int:
-    """The token of an item; of an error any: its sequence ends before the token is computed."""
+    """The token of an item; 0 for an error, whose sequence ends before the token is computed."""
     if isinstance(item, int):
         return item
     return 0 if isinstance(item, EngineError) else item[0]

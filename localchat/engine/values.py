@@ -1,6 +1,6 @@
-"""What goes into the engine and what comes out of it: plain values and typed errors.
+"""The values that go into the engine and come out of it, and its errors.
 
-Knows nothing of llama.cpp, threads or HTTP. Texts are str, token ids are int, times are seconds.
+Texts are str, token ids are int, times are seconds. This module does not know llama.cpp, threads or HTTP.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from .reasoning_limit import ReasoningLimit
 
 @dataclass(frozen=True)
 class Constraint:
-    """A GBNF grammar that the text must follow, from the first of some triggers on, or from its start.
-
-    A trigger is a text that the model generates without a constraint; it is the beginning of what the grammar
-    describes. Until then the text is free, and may end. `origin` names what it was made of, for errors.
-    """
+    """A grammar that the output must follow."""
 
     grammar: str
+    """GBNF."""
     triggers: tuple[str, ...] = ()
+    """For a lazy grammar: the grammar applies from the first of these texts on, which begins what it describes. The
+    output before that is free, and may end. (): the grammar applies from the start of the output."""
     root: str = "root"
+    """The name of the first rule."""
     origin: str = "grammar"
+    """The field of the request from which the grammar was made, for errors."""
 
 
 @dataclass(frozen=True)
@@ -36,34 +37,35 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     params: GenerationParams = field(default_factory=GenerationParams)
-    """The limits and extras. A length limit beyond the context is that of the context. Sampling is in `sampling`."""
+    """Limits and extra outputs. The sampling values in it are not used. The context limits `max_tokens` as well."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     """How tokens are sampled, with all defaults applied."""
     constraint: Constraint | None = None
     visible_tokens: frozenset[int] = frozenset()
-    """Control tokens that are text nevertheless, such as the markers of tool calls."""
+    """Control tokens that are part of the text, such as the markers of tool calls."""
     reasoning_limit: ReasoningLimit | None = None
     reports_progress: bool = False
-    """Progress is delivered while the prompt is computed."""
+    """Whether progress is delivered while the prompt is computed."""
     one_by_one: bool = False
-    """Each Delta has one token at most, for a reader that may end the output after any token."""
+    """Whether each Delta has at most one token, for a reader that may end the output after any token."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many tokens of the prompt are computed, before the first token; `n_cached` of them were cached."""
+    """The progress of the prefill, in tokens of the prompt."""
 
     n_computed: int
+    """Computed tokens, with the cached ones."""
     n_prompt: int
     n_cached: int
 
 
 @dataclass(frozen=True)
 class Delta:
-    """Generated tokens and the text that is safe to show by now.
+    """Generated tokens, and the text that can be shown.
 
-    Text is held back while it may be the start of a stop text or of a split character, so `text`
-    can be empty, and the last delta can carry text without tokens.
+    Text is held back while it may be the start of a stop text or of a character, so `text` can be empty, and the last
+    delta can have text without tokens.
     """
 
     text: str
@@ -72,15 +74,15 @@ class Delta:
 
 @dataclass(frozen=True)
 class Finish:
-    """The one regular end of a sequence."""
+    """The end of a sequence without an error."""
 
     reason: str
     """"stop", or "length" for a limit."""
     stop: str | int | None
-    """The stop text, or the token of `stop_token_ids`, that ended it; None for the model's own end."""
+    """The stop text, or the token of `stop_token_ids`, that ended the sequence; None for another end."""
     usage: Usage
     last: OutputToken | None = None
-    """The token that ended it, if one did: it counts, and is in no Delta."""
+    """The token that ended the sequence, if one did. It is counted in `usage` and is in no Delta."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,17 @@ class LoadOptions:
     n_cells: int = 0
     """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
     kv_unified: bool = False
-    """Whether all sequences share the cells of the KV cache even where memory holds a whole context for each."""
+    """Whether all sequences share the cells of the KV cache even if memory holds a whole context for each."""
     n_parallel: int = 8
-    """Sequences that run at once."""
+    """The limit of running sequences."""
     n_gpu_layers: int = -1
     """Layers that are computed on GPUs; -1: all."""
     n_threads: int = 0
-    """CPU threads of a step; 0: chosen by the cores and measured steps."""
+    """CPU threads of a step; 0: chosen by the cores and the measured times of steps."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     speculates: bool = True
-    """Whether the next tokens are drafted where a text repeats itself (prompt lookup). The text is the same."""
+    """Whether tokens are drafted, by prompt lookup or a draft model. The output is the same."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Resources:
     free: FreeMemory | None
     """The memory that is free after the model was loaded; None if it is not known."""
     use_extra_bufts: bool = True
-    """False if llama.cpp crashed at the CPU's matrix instructions in the self-test, so that they are off."""
+    """False if the CPU's matrix instructions are off, since llama.cpp crashed at them in the self-test."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class ModelFacts:
     n_cells: int
     """The capacity of the KV cache, for all sequences together."""
     n_parallel: int
-    """Sequences that run at once."""
+    """The limit of running sequences."""
     chat_template: str | None
     bos: str
     """The text of the beginning-of-sequence token."""
@@ -148,10 +150,10 @@ class ModelFacts:
     special_tokens: frozenset[str]
     """The texts of control tokens and user-defined tokens."""
     sampling: SamplingParams
-    """The sampling defaults, overridden by the recommendations in the metadata."""
+    """The default sampling parameters: those of localchat, with the recommendations in the metadata."""
     metadata: Mapping[str, str]
     fim_tokens: tuple[int, int, int] | None = None
-    """The tokens before the prefix, the suffix and the middle of fill-in-the-middle; None if the model has none."""
+    """The tokens before the prefix, the suffix and the middle of a FIM prompt; None if the model has none."""
     resources: Resources | None = None
     fim_file: int | None = None
     """The token before the name of a file in a FIM prompt with several files."""
@@ -160,7 +162,7 @@ class ModelFacts:
 
 
 class EngineError(Exception):
-    """The base class of errors of the engine. The message has the reason and what to do."""
+    """The base class of errors of the engine. The message has the cause and a remedy."""
 
 
 class InvalidToken(EngineError):

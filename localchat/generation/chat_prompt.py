@@ -38,7 +38,7 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
             constraint=constraint_for(request, template, text),
             reasoning_limit=reasoning_limit(request, dialect, text, model.tokenize, model.reasoning),
             reports_progress=request.stream and request.return_progress,
-            # Output ends after the first tool call. Taking tokens one at a time keeps later ones out of the usage.
+            # The output ends after the first tool call. With one token at a time, later tokens do not count as usage.
             one_by_one=not request.parallel_tool_calls,
         )
         n = request.params.n
@@ -80,7 +80,7 @@ def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> lis
 def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
     parser = output_parser(request, dialect, prompt, splits_reasoning=request.splits_reasoning)
     if request.continue_final_message == "reasoning_content":
-        # Without rstrip(), the parser would hold back white space at the end, and emit it with the first output text.
+        # rstrip(), since the parser would hold back white space at the end, and emit it with the first output text.
         parser.feed(request.prefill[0].rstrip())
 
     def first_events(tokens: object) -> Iterator[OutputEvent]:

@@ -73,7 +73,7 @@ def _constraint(key: GrammarKey) -> Constraint:
     except TooMuchWork as error:
         raise BadRequest(f"'tools' cannot be enforced: {error}", "tools") from error
     except GrammarError as error:
-        # A grammar can enforce this schema in JSON, but not in the notation that the model family uses for arguments.
+        # A grammar can enforce this schema in JSON, but not in the format that the model family has for arguments.
         path = error.path if error.path.startswith("tools") else "tools"
         raise BadRequest(f"'{path}' cannot be enforced: {error.message}", path) from error
 

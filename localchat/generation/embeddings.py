@@ -13,7 +13,7 @@ from ..protocol.rerank import RerankRequest
 from .errors import wire_errors
 from .model import Model
 
-# The tokens of an input that is too long are counted up to here.
+# An input is tokenized up to this many tokens, so that the error for a longer one than the context states its length.
 _COUNTED_TOKENS = 100_000
 
 
@@ -85,7 +85,7 @@ class VectorRun:
 def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:
     if isinstance(given, str):
         with wire_errors(engine, name):
-            # The context for embeddings holds no more, and is made with the first request.
+            # The embedding context is created with the first request. It is never larger than this limit.
             limit = max(engine.facts.n_ctx, engine.facts.n_ctx_train, _COUNTED_TOKENS)
             return engine.tokenize(given, add_bos=True, parse_special=False, limit=limit)
     check_tokens(given, engine.facts.n_vocab, name)

@@ -20,18 +20,6 @@ from ..engine import (
 from ..prompt.errors import TemplateError
 from ..protocol import errors
 
-# Stands for the field that has the prompt: its name depends on the endpoint.
-PROMPT = "the field of the prompt"
-# The API error and the `param` for each class of engine errors; the first row that matches applies. Any other engine
-# error becomes an InferenceError.
-_API_ERRORS: tuple[tuple[type[EngineError], type[errors.ApiError], str | None], ...] = (
-    (PromptTooLong, errors.ContextLengthExceeded, PROMPT),
-    (TextTooLong, errors.ContextLengthExceeded, PROMPT),
-    (InvalidToken, errors.BadRequest, PROMPT),
-    (QueueFull, errors.QueueFull, None),
-    (WritesNoText, errors.NotSupported, "model"),
-)
-
 
 @contextlib.contextmanager
 def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
@@ -48,13 +36,19 @@ def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
 
 
 def api_error(error: EngineError | TemplateError, engine: Engine, prompt_field: str) -> errors.ApiError:
+    """The API error for an error of the engine or of the chat template."""
     if isinstance(error, TemplateError):
         return errors.BadRequest(str(error), error.param or prompt_field)
     if isinstance(error, EngineStopped) and engine.failure is None:
         return errors.ShuttingDown(errors.SHUTTING_DOWN)
     if isinstance(error, InvalidGrammar):
         return errors.BadRequest(str(error), error.origin)
-    for kind, api_kind, param in _API_ERRORS:
-        if isinstance(error, kind):
-            return api_kind(str(error), prompt_field if param is PROMPT else param)
+    if isinstance(error, (PromptTooLong, TextTooLong)):
+        return errors.ContextLengthExceeded(str(error), prompt_field)
+    if isinstance(error, InvalidToken):
+        return errors.BadRequest(str(error), prompt_field)
+    if isinstance(error, QueueFull):
+        return errors.QueueFull(str(error))
+    if isinstance(error, WritesNoText):
+        return errors.NotSupported(str(error), "model")
     return errors.InferenceError(str(error))

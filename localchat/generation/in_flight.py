@@ -1,4 +1,4 @@
-"""The set of requests in flight, with which a shutdown waits for them or ends them."""
+"""The requests in flight. A shutdown waits for them, or ends them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ class Stoppable(Protocol):
 
 
 class InFlight:
-    """The requests in flight. At shutdown, `refuse` rejects new ones, then `stop` ends those that are left."""
+    """The requests in flight. At shutdown, `refuse` rejects new ones, then `stop` ends the remaining ones."""
 
     def __init__(self) -> None:
         # Whether new requests are refused. Requests in flight continue until `stop`.
         self.is_stopping = False
-        self._is_stopped = False
-        # Guards `_requests` and writes to `_is_stopped`.
+        # Whether `stop` was called, which ends the requests in flight.
+        self.is_stopped = False
+        # Guards `_requests` and writes to `is_stopped`.
         self._lock = threading.Lock()
         self._requests: set[Stoppable] = set()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the requests in flight have been ended."""
-        return self._is_stopped
 
     @property
     def is_idle(self) -> bool:
@@ -37,10 +33,10 @@ class InFlight:
 
     @contextlib.contextmanager
     def during(self, request: Stoppable) -> Iterator[None]:
-        """Count `request` as in flight for the `with` block. Stop it at once if `stop` was called already."""
+        """Count `request` as in flight for the `with` block. If `stop` was called already, stop it immediately."""
         with self._lock:
             self._requests.add(request)
-            if self._is_stopped:
+            if self.is_stopped:
                 request.stop()
         try:
             yield
@@ -55,6 +51,6 @@ class InFlight:
     def stop(self) -> None:
         """Refuse new requests and end those in flight."""
         with self._lock:
-            self.is_stopping = self._is_stopped = True
+            self.is_stopping = self.is_stopped = True
             for request in self._requests:
                 request.stop()

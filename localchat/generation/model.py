@@ -22,10 +22,11 @@ MAX_TEMPLATES = 8
 
 
 class TemplateTokens(NamedTuple):
-    """A chat template, and the control tokens that the model generates around tool calls and reasoning."""
+    """A chat template, and the tokens that the model generates around tool calls and reasoning."""
 
     template: ChatTemplate
     visible: frozenset[int]
+    """The tokens of the markers, among them control tokens, which the output text would otherwise leave out."""
 
 
 class Model:
@@ -56,12 +57,13 @@ class Model:
         self.created = int(time.time())
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
         self.max_tokens = max_tokens
-        self._own = self._compiled(engine.facts.chat_template)
-        self._given = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
+        self._own_template = self._compiled(engine.facts.chat_template)
+        self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
     @property
     def template(self) -> ChatTemplate:
-        return self._own.template
+        """The model's own template."""
+        return self._own_template.template
 
     def body(self) -> dict[str, Any]:
         """The model's entry in the list of models."""
@@ -97,9 +99,9 @@ class Model:
             BadRequest: The template is invalid.
         """
         if chat_template is None:
-            return self._own
+            return self._own_template
         try:
-            return self._given(chat_template)
+            return self._compiled_once(chat_template)
         except TemplateError as error:
             raise errors.BadRequest(str(error), "chat_template") from error
 
@@ -112,9 +114,9 @@ class Model:
         """The tokens of a prompt in parts, each with its `parse_special`.
 
         Raises:
-            PromptTooLong: There are many more than the context holds.
+            PromptTooLong: The prompt has many more tokens than the context holds.
         """
-        if params.n_prompt_kept:  # However long it is: `prompt_and_params` keeps its end.
+        if params.n_prompt_kept:  # There is no limit, since `prompt_and_params` keeps only the end of the prompt.
             parts = list(parts)
             begin = self.engine.tokenize("", add_bos=True) if add_bos else []
             return (*begin, *(token for part in parts for token in self.tokenize(*part)))
@@ -123,7 +125,7 @@ class Model:
     def prompt_and_params(
         self, prompt: tuple[int, ...], params: GenerationParams
     ) -> tuple[tuple[int, ...], GenerationParams, SamplingParams]:
-        """The prompt, parameters and sampling of a GenerationRequest, with defaults for what the request leaves out.
+        """The prompt, parameters and sampling of a GenerationRequest, with defaults for values that are not set.
 
         Raises:
             BadRequest: The request has a token id that is not in the model's vocabulary.
@@ -143,7 +145,7 @@ class Model:
             add_bos=facts.add_bos,
             special_texts=facts.special_tokens,
         )
-        # Only the control tokens among these need the entry. The others are text anyway.
+        # Only control tokens need an entry here. The other tokens of a marker are ordinary text.
         markers = (self.tokenize(marker, True) for marker in template.dialect.preserved)
         return TemplateTokens(template, frozenset(itertools.chain(*markers)))
 

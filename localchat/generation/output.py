@@ -70,7 +70,7 @@ class Output:
             reasoning: A new tracker that counts reasoning tokens; None: they are not counted.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
             single_call: End the output after its first tool call.
-            reasoning_tags: Repeat the reasoning in the content, between these tags; None: do not.
+            reasoning_tags: Repeat the reasoning in the content, between these tags; None: do not repeat it.
             reports_prompt: Emit the log probabilities of the prompt.
         """
         self.finish_reason: str | None = None
@@ -95,7 +95,7 @@ class Output:
         return 0 if self._reasoning is None else self._reasoning.n_tokens
 
     def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
-        """The events of the next item. When `is_over` becomes true, the caller drops all later items."""
+        """The events of the next item. When `is_over` becomes true, the caller must drop all later items."""
         if isinstance(item, Progress):
             yield PromptProgress(item.n_computed, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
             return
@@ -138,7 +138,7 @@ class Output:
         return OutputEnd(self.finish_reason, stop, last)
 
     def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
-        """The same events and, with `reasoning_tags`, the reasoning once more as content between the tags."""
+        """The same events and, if there are `reasoning_tags`, the reasoning also as content between the tags."""
         for event in events:
             if self._tags is not None:
                 was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)

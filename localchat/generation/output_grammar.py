@@ -45,7 +45,7 @@ from ..protocol.response_format import ResponseFormat
 
 log = logging.getLogger("localchat.server")
 
-# The number of unenforced constraints that are remembered, so that each is logged once.
+# The number of logged constraints that are stored, so that each is logged once.
 MAX_REPORTED = 1000
 MAX_LOGGED_CHARS = 300
 
@@ -105,7 +105,7 @@ _CONVERTERS: Mapping[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True)
 class _Output:
-    """The expression of the text or calls of an output, for each position at which they can begin."""
+    """The expressions of the text or the calls of an output, one for each position at which they can begin."""
 
     first: Expr
     """At the first token, in an output without reasoning."""
@@ -139,7 +139,7 @@ class OutputGrammar:
 
     def _required(self) -> Constraint:
         """Only tool calls, after the assistant prefill if there is one."""
-        calls = self._usual_calls()
+        calls = self._main_calls()
         if self._key.has_prefill:
             calls = replace(calls, first=seq(Literal(self._dialect.text_end), calls.first))
         return self._after_reasoning(calls)
@@ -154,7 +154,7 @@ class OutputGrammar:
         first, after = (seq(Literal(start), text) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
         if self._tools and not self._key.has_prefill:
-            calls = self._usual_calls()
+            calls = self._main_calls()
             first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
         bound = self._after_reasoning(_Output(first, after, text))
         return replace(bound, grammar=bound.grammar + grammar)
@@ -200,7 +200,8 @@ class OutputGrammar:
         no_reasoning = seq(Literal(dialect.no_reasoning), output.first) if dialect.no_reasoning else NEVER
         return self._rendered(alt(output.first, no_reasoning, seq(Literal(dialect.reasoning.start), reasoning)))
 
-    def _usual_calls(self) -> _Output:
+    def _main_calls(self) -> _Output:
+        """Tool calls in the first layout of the model family."""
         layout = self._dialect.layouts[0]
         calls = self._calls(layout)
         return _Output(calls, seq(Literal(layout.after_reasoning), calls))
@@ -234,7 +235,7 @@ class OutputGrammar:
             ) from error
 
     def _loosened(self, tool: ToolSchema) -> ToolSchema:
-        """The tool with its schema reduced to what a grammar can enforce in all call layouts of the family."""
+        """The tool with its schema reduced to constraints that a grammar can enforce in all layouts of the family."""
 
         def convert(parameters: object) -> ToolSchema:
             loose = replace(tool, parameters=parameters)

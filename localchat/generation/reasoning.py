@@ -24,7 +24,7 @@ class ReasoningDefaults:
 
 @dataclass(frozen=True)
 class ReasoningLimit:
-    """A reasoning budget, and the arguments of the output parser. Implements the engine's `ReasoningLimit` protocol."""
+    """A reasoning budget, and the arguments for its trackers. Implements the engine's `ReasoningLimit` protocol."""
 
     request: ChatRequest
     dialect: Dialect
@@ -47,7 +47,7 @@ def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -
 
 
 def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
-    """The prompt for the output parser. If the request continues reasoning, this is only the start tag."""
+    """The prompt for the output parser: the rendered prompt or, if the request continues reasoning, the start tag."""
     return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
 
 

@@ -77,9 +77,9 @@ class GenerationRun:
         return self._run.is_running
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
-        """The events since the last call, each with the index of its sequence. Waits for the first one.
+        """The events since the last call, each with the index of its sequence. Wait for the first one.
 
-        With `timeout_s` the wait ends after that many seconds, with an empty list; None: no timeout.
+        After `timeout_s` seconds without an event, return an empty list; None: no timeout.
 
         Raises:
             ApiError: The request failed.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..models.catalog import Catalog, ModelNotFound
 from ..protocol import errors
 from .in_flight import InFlight
-
-if TYPE_CHECKING:
-    from .model import Model
+from .model import Model
 
 
 class Service:
@@ -37,10 +34,6 @@ class Service:
             if self._is_closed:
                 model.engine.close()
 
-    def stop(self) -> None:
-        """End all requests with an error, and refuse new ones. The model stays loaded until `close`."""
-        self.in_flight.stop()
-
     def close(self) -> None:
         """Free the model. Call this after the last request has ended."""
         with self._lock:
@@ -54,7 +47,7 @@ class Service:
         Raises:
             ModelLoading: The model is not loaded yet.
             InferenceError: The engine has failed, and only a restart helps.
-            ShuttingDown: `stop` was called.
+            ShuttingDown: The server is shutting down.
         """
         if self.in_flight.is_stopping:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
@@ -68,7 +61,7 @@ class Service:
         return model
 
     def _loading_left_s(self) -> float:
-        """The estimated rest of the loading time, in seconds. Without any progress, the estimate is the time so far."""
+        """The estimated remaining loading time in seconds. Before any progress, this is the time since the start."""
         passed_s = self._clock() - self._started_at
         return passed_s * (1 - self.progress) / self.progress if self.progress else passed_s
 

@@ -88,9 +88,9 @@ def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionReq
 
 
 def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: Sequence[SourceFile]) -> list[int]:
-    """The tokens of the other files, each with the file-separator token and its name before the text.
+    """The tokens of the other files, each after the file-separator token and the name of the file.
 
-    Last comes the header of the file with the gap.
+    The header of the file with the gap comes last.
     """
     if not files:
         return []

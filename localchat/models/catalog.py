@@ -1,55 +1,52 @@
-"""Finds the model file of a command line argument, and the model that a request names."""
+"""Finds the model file that a command line argument names, and checks the model names in requests."""
 
 from __future__ import annotations
 
 import glob
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 from .sizes import gigabytes
 
+# The argument for the built-in model, and its name.
 DEMO = "demo"
 DEMO_PATH = Path(__file__).with_name("demo.gguf")
 
-# A split model: llama.cpp opens all parts when it gets the name of the first.
+# The end of the file name of a part of a split model. llama.cpp opens all parts if it gets the path of the first one.
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model to serve, and its name in lists and requests."""
+    """A model to serve."""
 
     path: Path
     name: str
+    """The name in lists and requests."""
 
 
 class ModelFileError(ValueError):
-    """The model argument of the command line names no model file."""
+    """The model argument of the command line does not name a model file."""
 
 
 class ModelNotFound(LookupError):
-    """A request names a model that is not served; `names` are those that are."""
+    """A request names a model that is not served."""
 
-    status = 404
-    code = "model_not_found"
-
-    def __init__(self, requested: str, names: Sequence[str]) -> None:
-        offered = ", ".join(map(repr, names))
-        hint = "; started with --any-name, the server accepts every name" if len(names) == 1 else ""
-        super().__init__(f"there is no model {requested!r} here; on offer: {offered}{hint}")
-        self.names = tuple(names)
+    def __init__(self, requested: str, served: str) -> None:
+        super().__init__(
+            f"there is no model {requested!r} here; on offer: {served!r}; "
+            "started with --any-name, the server accepts every name"
+        )
 
 
 def model_file(argument: str | None = None, *, alias: str | None = None) -> ModelFile:
-    """The file that a model argument means: a path, a folder with one model, or the built-in one.
+    """The model that an argument names: the path of a file, a folder with one model, or the built-in model.
 
     Raises:
-        ModelFileError: there is no such file; the message says what was found instead.
-        OSError: it cannot be read.
+        ModelFileError: There is no such file.
+        OSError: The folder cannot be read.
     """
     if argument is None or argument == DEMO:
         path, name = DEMO_PATH, DEMO
@@ -58,12 +55,12 @@ def model_file(argument: str | None = None, *, alias: str | None = None) -> Mode
         name = _PART.sub("", path.stem)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
-    # Bytes that are no UTF-8 cannot be sent, and clients must be able to send the listed name back.
+    # A name that is not valid UTF-8 cannot be sent in JSON, so the listed name has "?" in place of such bytes.
     return ModelFile(path, (alias or name).encode("utf-8", "replace").decode())
 
 
 def _existing(argument: str) -> Path:
-    """The path of the model; for what is none, such as a name on Hugging Face, an error that says what to do."""
+    """The path in an argument. The errors for a URL and for a name on a model hub tell the user what to do."""
     if re.match(r"[a-z]+://", argument):
         raise ModelFileError(
             f"{argument} is a URL, and the server downloads nothing: get the file with curl -LO {argument}"
@@ -89,7 +86,7 @@ def _only_model(folder: Path) -> Path:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a model, in all its parts."""
+    """The bytes of all parts of a model."""
     match = _PART.search(path.stem)
     parts = path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf") if match else [path]
     return sum(part.stat().st_size for part in parts)
@@ -106,43 +103,21 @@ def _first_part(path: Path) -> Path:
 
 
 class Catalog:
-    """The models on offer, found by name."""
+    """Resolves the model names in requests to the one model that this server serves."""
 
-    def __init__(self, models: Sequence[ModelFile], *, any_name: bool = False) -> None:
-        """Offer these models. With `any_name` and a single model, every name means that model."""
-        self.models: tuple[ModelFile, ...] = tuple(models)
+    def __init__(self, model: ModelFile, *, any_name: bool = False) -> None:
+        """With `any_name`, every name is a name of this model."""
+        self._model = model
         self._any_name = any_name
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names on offer, in order."""
-        return tuple(model.name for model in self.models)
-
     def find(self, requested: str | None = None) -> ModelFile:
-        """The model that a request's `model` means.
-
-        The name as it is, then in any case, then without its `:tag`; nothing or a blank means the
-        only model there is.
+        """The model that has this name. Case is ignored, and so is a tag, as in "llama:8b". An empty name is valid.
 
         Raises:
-            ModelNotFound: no model has that name, or several would do.
+            ModelNotFound: The model has another name.
         """
-        name = (requested or "").strip()
-        if len(self.models) == 1 and (not name or self._any_name):
-            return self.models[0]
-        found = self._named(name)
-        if len(found) != 1:
-            raise ModelNotFound(name, self.names)
-        return found[0]
-
-    def _named(self, name: str) -> list[ModelFile]:
-        folded = name.casefold()
-        family = folded.partition(":")[0]
-        rules: tuple[Callable[[str], bool], ...] = (
-            lambda known: known == name,
-            lambda known: known.casefold() == folded,
-            # "llama:8b" may stand for the only model of the family "llama", but not for one of several.
-            lambda known: ":" in folded and known.casefold() == family,
-        )
-        matches = ([model for model in self.models if rule(model.name)] for rule in rules)
-        return next(filter(None, matches), [])
+        name, served = (requested or "").strip(), self._model.name.casefold()
+        family = name.casefold().partition(":")[0]
+        if name and not self._any_name and served not in (name.casefold(), family):
+            raise ModelNotFound(name, self._model.name)
+        return self._model

@@ -1,7 +1,7 @@
 """Reads the header of a GGUF file (metadata and tensor list) with the standard library alone.
 
-Reads versions 2 and 3 in both byte orders. Long arrays (a vocabulary) are skipped, not decoded.
-Raises only GGUFError, which names the file, what was expected and what was found.
+Supports versions 2 and 3 in both byte orders. Long arrays, such as a vocabulary, are skipped and not decoded.
+An invalid file raises GGUFError.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ Buffer = Union[mmap.mmap, bytes]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-# Arrays up to here are decoded: all that describe a model are shorter, vocabularies are longer.
+# Arrays of up to this many items are decoded. Arrays that describe a model are shorter; vocabularies are longer.
 MAX_DECODED_ARRAY = 256
-# Arrays of arrays are legal and unused; a file of nothing else must not exhaust the stack.
+# The limit of nested arrays, so that a malicious file cannot exhaust the stack. Published models do not nest arrays.
 _MAX_DEPTH = 4
+# The default alignment of the tensor data, in bytes.
 _ALIGNMENT = 32
 
+# The codes of the struct module for GGUF's scalar types.
 _SCALARS: Mapping[int, str] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 _STRING, _ARRAY = 8, 9
 
-# ggml's tensor types: number -> (values in a block, bytes of a block).
+# For the number of each tensor type of ggml: the values in a block, and the bytes of a block.
 _BLOCKS: Mapping[int, tuple[int, int]] = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
     10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
@@ -41,90 +43,48 @@ _BLOCKS: Mapping[int, tuple[int, int]] = {
 
 
 class GGUFError(ValueError):
-    """The file is no model that can be loaded."""
+    """The file is not a GGUF file, is truncated, or has an unsupported version or type of value."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
-        self.path = path
-
-
-class NotGGUF(GGUFError):
-    """The file is something else."""
-
-
-class UnsupportedVersion(GGUFError):
-    """The file is of a GGUF version that is not read."""
-
-
-class Truncated(GGUFError):
-    """The file ends before what its header announces: an interrupted download, most often."""
-
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(path, f"{problem}: it was cut, so copy or download it again")
 
 
 @dataclass(frozen=True)
 class SkippedArray:
-    """An array too long to decode."""
+    """Stands for an array that is too long to decode."""
 
     length: int
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """The metadata of a model file."""
+    """The header of a model file."""
 
-    path: Path
     version: int
     n_tensors: int
     metadata: Mapping[str, Any]
 
-    def text(self, key: str) -> str | None:
-        """A metadata value if it is text."""
-        value = self.metadata.get(key)
-        return value if isinstance(value, str) else None
-
-    def number(self, key: str) -> int | None:
-        """A metadata value if it is an integer."""
-        value = self.metadata.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    @property
-    def architecture(self) -> str:
-        """The architecture as llama.cpp names it, such as "llama"; "" if the file has none."""
-        return self.text("general.architecture") or ""
-
-    @property
-    def context_length(self) -> int | None:
-        """The number of tokens that the model was trained for."""
-        return self.number(f"{self.architecture}.context_length")
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja text that turns messages into a prompt."""
-        return self.text("tokenizer.chat_template")
-
 
 def read_header(path: str | Path) -> GGUFHeader:
-    """Read the header of a model file and check that the file is as long as it announces.
+    """Read the header of a model file, and check that the file has all the tensor data that the header announces.
 
     Raises:
-        GGUFError: see its subclasses.
-        OSError: the file cannot be read.
+        GGUFError: The file is invalid.
+        OSError: The file cannot be read.
     """
     path = Path(path)
     with path.open("rb") as file:
         _check_start(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parsed(path, data)
+            return _parse(path, data)
 
 
 def check_start(path: str | Path) -> None:
-    """Check by its first bytes that a file is a GGUF file.
+    """Check that a file begins as a GGUF file does.
 
     Raises:
-        NotGGUF: it is another kind of file, which the message names if it is known.
-        OSError: the file cannot be read.
+        GGUFError: The file has another format, which the message names if it is known.
+        OSError: The file cannot be read.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -136,10 +96,10 @@ def _check_start(path: Path, file: BinaryIO) -> None:
     if not start.startswith(MAGIC):
         kind = kind_of(start)
         found = f"it is {kind}" if kind else f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
-        raise NotGGUF(path, f"not a GGUF file: {found}")
+        raise GGUFError(path, f"not a GGUF file: {found}")
 
 
-def _parsed(path: Path, data: Buffer) -> GGUFHeader:
+def _parse(path: Path, data: Buffer) -> GGUFHeader:
     reader = _Reader(path, data)
     version = reader.version()
     n_tensors, n_values = reader.number("Q"), reader.number("Q")
@@ -150,27 +110,28 @@ def _parsed(path: Path, data: Buffer) -> GGUFHeader:
     end = max((reader.tensor_end() for _ in range(n_tensors)), default=0)
     alignment = metadata.get("general.alignment")
     reader.check_data(end, alignment if isinstance(alignment, int) and alignment > 0 else _ALIGNMENT)
-    return GGUFHeader(path, version, n_tensors, metadata)
+    return GGUFHeader(version, n_tensors, metadata)
 
 
 class _Reader:
-    """Reads values one after another; each read checks that the file holds it."""
+    """Reads values one after another. A value that extends beyond the end of the file raises GGUFError."""
 
     def __init__(self, path: Path, data: Buffer) -> None:
         self._path = path
         self._data = data
         self._at = len(MAGIC)
+        # The byte order, in the notation of the struct module.
         self._order = "<"
 
     def version(self) -> int:
         number = int(self.number("I"))
         if number & 0xFFFF == 0:
-            # A small number that seems huge was written in the other byte order.
+            # A version has only low bytes. If only the high bytes are set, the file has the other byte order.
             self._order = ">"
             number = int.from_bytes(number.to_bytes(4, "little"), "big")
         if number not in VERSIONS:
             known = " or ".join(map(str, VERSIONS))
-            raise UnsupportedVersion(self._path, f"GGUF version {number}, expected {known}")
+            raise GGUFError(self._path, f"GGUF version {number}, expected {known}")
         return number
 
     def number(self, code: str) -> Any:
@@ -190,11 +151,11 @@ class _Reader:
         return self.number(self._scalar(kind))
 
     def tensor_end(self) -> int:
-        """Where a tensor's data ends, counted from the start of all data."""
+        """The end of a tensor's data, in bytes from the start of all tensor data."""
         self.string()
         shape = [self.number("Q") for _ in range(self.number("I"))]
         kind, offset = self.number("I"), self.number("Q")
-        # For a type that is missing in this table only the start is checked.
+        # For an unknown type, only the start of the data is checked.
         per_block, block_bytes = _BLOCKS.get(kind, (1, 0))
         size = 1
         for length in shape:
@@ -204,8 +165,7 @@ class _Reader:
     def check_data(self, end: int, alignment: int) -> None:
         start = -(-self._at // alignment) * alignment
         if end and start + end > len(self._data):
-            found = len(self._data)
-            raise Truncated(self._path, f"the file has {found} bytes, its tensors need {start + end}")
+            raise self._truncated(f"its tensors need {start + end}")
 
     def _array(self, depth: int) -> Any:
         kind, length = self.number("I"), self.number("Q")
@@ -221,7 +181,7 @@ class _Reader:
         return SkippedArray(length)
 
     def _skip_strings(self, length: int) -> None:
-        # A vocabulary has 100,000 strings and more, so this loop is written for speed.
+        # A vocabulary has 100,000 strings or more, so this loop is optimized for speed.
         unpack: Callable[..., tuple[int]] = struct.Struct(f"{self._order}Q").unpack_from
         data, at = self._data, self._at
         try:
@@ -238,9 +198,13 @@ class _Reader:
         return code
 
     def _skip(self, size: int) -> int:
-        """Move on and return where the value that was skipped starts."""
+        """Skip a value of `size` bytes. Returns the position of its first byte."""
         start, self._at = self._at, self._at + size
         if self._at > len(self._data):
-            found = len(self._data)
-            raise Truncated(self._path, f"the file has {found} bytes, its header needs at least {self._at}")
+            raise self._truncated(f"its header needs at least {self._at}")
         return start
+
+    def _truncated(self, needed: str) -> GGUFError:
+        # The usual cause is an interrupted download.
+        problem = f"the file has {len(self._data)} bytes, {needed}: it was cut, so copy or download it again"
+        return GGUFError(self._path, problem)

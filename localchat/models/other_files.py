@@ -1,13 +1,13 @@
-"""What a file is that is no GGUF model: a Git LFS pointer, an HTML page, weights in another format.
+"""Detects the format of a file that is not a GGUF model: a Git LFS pointer, an HTML page, weights in another format.
 
-Downloads often end with one of these under the name of the model.
+A download often saves one of these under the name of the model.
 """
 
 from __future__ import annotations
 
 import re
 
-# The number of bytes from the start that are needed to recognize a file.
+# The number of bytes at the start of a file that `kind_of` needs.
 N_BYTES_READ = 512
 
 _BY_START: tuple[tuple[bytes, str], ...] = (
@@ -21,7 +21,7 @@ _BY_START: tuple[tuple[bytes, str], ...] = (
 
 
 def kind_of(start: bytes) -> str:
-    """The kind of a file by its first bytes, and what to do with it; "" if the kind is unknown."""
+    """The kind of a file with these first bytes, and advice for the user; "" if the kind is unknown."""
     if not start:
         return "an empty file: download it again"
     if start.startswith(b"version https://git-lfs"):

@@ -1,4 +1,4 @@
-"""Sizes for people."""
+"""Formats sizes for people."""
 
 
 def gigabytes(n_bytes: float) -> str:

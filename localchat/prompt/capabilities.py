@@ -64,6 +64,8 @@ def find_capabilities(source: str, render: Render) -> Capabilities:
 
 
 class _Probe:
+    """Renders the test conversations with one template."""
+
     def __init__(self, source: str, render: Render) -> None:
         self._source = source
         self._render = render
@@ -142,7 +144,7 @@ _TOOLS: Messages = (
 )
 
 
-def _called(arguments: str | Mapping[str, str], result: str) -> Messages:
+def _call_and_result(arguments: str | Mapping[str, str], result: str) -> Messages:
     function = {"name": "hay", "arguments": arguments}
     call = {"id": "call_" + 24 * "0", "type": "function", "function": function}
     return (
@@ -152,9 +154,9 @@ def _called(arguments: str | Mapping[str, str], result: str) -> Messages:
     )
 
 
-_CALL = _called({_NEEDLE: "hay"}, "hay")
-_CALL_WITH_TEXT = _called(_NEEDLE, "hay")
-_RESULT = _called({"hay": "hay"}, _NEEDLE)
+_CALL = _call_and_result({_NEEDLE: "hay"}, "hay")
+_CALL_WITH_TEXT = _call_and_result(_NEEDLE, "hay")
+_RESULT = _call_and_result({"hay": "hay"}, _NEEDLE)
 _SECOND = {**_CALL[1]["tool_calls"][0], "id": "call_" + 24 * "1"}
 _TWO_CALLS: Messages = (
     *_HAY,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 
 class TemplateError(ValueError):
-    """The template is invalid, or refuses the conversation. `param` is the path of the field, None if unknown."""
-
-    status = 400
+    """The template is invalid, or refuses the conversation."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
+        """`param` is the field of the request that has the error; None: the field with the messages."""
         super().__init__(message)
         self.param = param

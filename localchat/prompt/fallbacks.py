@@ -26,7 +26,7 @@ To call one, write its name and its arguments like this, once for each call:
 _EXAMPLE = {"name": "the_name", "arguments": {"an_argument": "its value"}}
 
 
-def adapted(
+def adapt_messages(
     messages: list[Message],
     tools: Sequence[Mapping[str, Any]] | None,
     capabilities: Capabilities,
@@ -34,7 +34,7 @@ def adapted(
 ) -> list[Message]:
     """Rewrite a conversation so that the template accepts and prints all of it."""
     if tools and not capabilities.shows_tools:
-        messages = [_system(_described(tools, write_calls)), *messages]
+        messages = [{"role": "system", "content": _describe_tools(tools, write_calls)}, *messages]
     if capabilities.one_call:
         messages = _one_call_each(messages)
     if not capabilities.shows_calls:
@@ -42,22 +42,14 @@ def adapted(
     if not capabilities.shows_results:
         messages = [_with_result_as_text(message) for message in messages]
     if not capabilities.has_system_role:
-        messages = [{**message, "role": "user"} if _is_system(message) else message for message in messages]
+        messages = [{**message, "role": "user"} if message["role"] == "system" else message for message in messages]
     # Templates that lack a role often require alternating roles, too.
     if not (capabilities.shows_tools and capabilities.shows_results and capabilities.has_system_role):
-        messages = _joined(messages)
+        messages = _join_adjacent(messages)
     return [_with_content(message, capabilities) for message in messages]
 
 
-def _system(text: str) -> Message:
-    return {"role": "system", "content": text}
-
-
-def _is_system(message: Message) -> bool:
-    return message.get("role") == "system"
-
-
-def _described(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> str:
+def _describe_tools(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> str:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _INSTRUCTIONS.format(tools=lines, example=write_calls([_EXAMPLE]))
 
@@ -67,7 +59,7 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
     result: list[Message] = []
     waiting: list[Message] = []
     for message in messages:
-        if message.get("role") == "tool":
+        if message["role"] == "tool":
             result += [*_pop_call_of(message, waiting), message]
             continue
         first, *more = message.get("tool_calls") or [None]
@@ -98,12 +90,12 @@ def _with_calls_as_text(message: Message, write_calls: CallsWriter) -> Message:
 
 
 def _with_result_as_text(message: Message) -> Message:
-    if message.get("role") != "tool":
+    if message["role"] != "tool":
         return message
     return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
 
 
-def _joined(messages: list[Message]) -> list[Message]:
+def _join_adjacent(messages: list[Message]) -> list[Message]:
     """Join adjacent messages of the same role that have only text."""
     result: list[Message] = []
     for message in messages:

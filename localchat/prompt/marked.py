@@ -40,7 +40,7 @@ class Marked(str):
             start = range(len(self))[key]
             return self._cut(start, start + 1)
         start, stop, step = key.indices(len(self))
-        return self._cut(start, max(start, stop)) if step == 1 else _whole(text, self)
+        return self._cut(start, max(start, stop)) if step == 1 else _mark_whole(text, self)
 
     def __iter__(self) -> Iterator[str]:
         return (self._cut(at, at + 1) for at in range(len(self)))
@@ -48,16 +48,16 @@ class Marked(str):
     def _cut(self, start: int, stop: int) -> str:
         text = str.__getitem__(self, slice(start, stop))
         pairs = ((max(a, start) - start, min(b, stop) - start) for a, b in self._ranges)
-        return _marked(text, [(a, b) for a, b in pairs if a < b])
+        return _mark(text, [(a, b) for a, b in pairs if a < b])
 
     def strip(self, chars: str | None = None, /) -> str:
-        return _trimmed(_trimmed(self, str.lstrip(self, chars), left=True), str.strip(self, chars))
+        return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> str:
-        return _trimmed(self, str.lstrip(self, chars), left=True)
+        return self[len(self) - len(str.lstrip(self, chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> str:
-        return _trimmed(self, str.rstrip(self, chars))
+        return self[: len(str.rstrip(self, chars))]
 
     def removeprefix(self, prefix: str, /) -> str:
         return self[len(prefix) :] if prefix and self.startswith(prefix) else self
@@ -79,18 +79,18 @@ class Marked(str):
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
         head, middle, tail = str.partition(self, sep)
-        return self._three(head, middle, tail)
+        return self._split_three(head, middle, tail)
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
         head, middle, tail = str.rpartition(self, sep)
-        return self._three(head, middle, tail)
+        return self._split_three(head, middle, tail)
 
-    def _three(self, head: str, middle: str, tail: str) -> tuple[str, str, str]:
+    def _split_three(self, head: str, middle: str, tail: str) -> tuple[str, str, str]:
         border = len(head) + len(middle)
         return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
 
     def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
-        # Without `sep` the white space between two pieces has any length, so each piece is searched for.
+        # The white space between two pieces may have any length if `sep` is None. Then search for each piece.
         found, at = [], 0
         for piece in pieces:
             at = self.find(piece, at) if sep is None else at
@@ -99,22 +99,22 @@ class Marked(str):
         return found
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        return join(new, self.split(old, count)) if old else _whole(str.replace(self, old, new, count), self)
+        return join(new, self.split(old, count)) if old else _mark_whole(str.replace(self, old, new, count), self)
 
     def join(self, items: Iterable[str], /) -> str:
         return join(self, items)
 
     def upper(self) -> str:
-        return _whole(str.upper(self), self)
+        return _mark_whole(str.upper(self), self)
 
     def lower(self) -> str:
-        return _whole(str.lower(self), self)
+        return _mark_whole(str.lower(self), self)
 
     def title(self) -> str:
-        return _whole(str.title(self), self)
+        return _mark_whole(str.title(self), self)
 
     def capitalize(self) -> str:
-        return _whole(str.capitalize(self), self)
+        return _mark_whole(str.capitalize(self), self)
 
 
 def user_ranges(text: str) -> tuple[Range, ...]:
@@ -135,52 +135,46 @@ def join(separator: str, items: Iterable[object]) -> str:
             else:
                 ranges.append((at + start, at + stop))
         at += len(part)
-    return _marked("".join(parts), ranges)
+    return _mark("".join(parts), ranges)
 
 
-def copied(value: Any, string: Callable[[str], str] = str) -> Any:
+def copy_json(value: Any, string: Callable[[str], str] = str) -> Any:
     """Copy a JSON value deeply and apply `string`, such as `Marked`, to all its strings and keys."""
     if isinstance(value, str):
         return string(value)
     if isinstance(value, (list, tuple)):
-        return [copied(item, string) for item in value]
+        return [copy_json(item, string) for item in value]
     if isinstance(value, Mapping):
-        return {string(key): copied(item, string) for key, item in value.items()}
+        return {string(key): copy_json(item, string) for key, item in value.items()}
     return value
 
 
-def holds_mark(value: object) -> bool:
+def has_user_text(value: object) -> bool:
     """Whether any string in this JSON value has user text."""
     if isinstance(value, str):
         return bool(user_ranges(value))
     if isinstance(value, (list, tuple)):
-        return any(map(holds_mark, value))
+        return any(map(has_user_text, value))
     if isinstance(value, dict):
-        return any(map(holds_mark, value)) or any(map(holds_mark, value.values()))
+        return any(map(has_user_text, value)) or any(map(has_user_text, value.values()))
     return False
 
 
-def marking(function: Callable[..., Any]) -> Callable[..., Any]:
+def mark_result(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `function`: if any argument has user text, its whole result is marked as user text."""
 
     def marked(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return Marked(result) if isinstance(result, str) and holds_mark(args) else result
+        return Marked(result) if isinstance(result, str) and has_user_text(args) else result
 
     # An attribute of a filter tells Jinja whether to pass the context as first argument.
     marked.__dict__.update(function.__dict__)
     return marked
 
 
-def _marked(text: str, ranges: list[Range]) -> str:
+def _mark(text: str, ranges: list[Range]) -> str:
     return Marked(text, ranges) if ranges else str(text)
 
 
-def _whole(text: str, source: Marked) -> str:
+def _mark_whole(text: str, source: Marked) -> str:
     return Marked(text) if source._ranges and text else text
-
-
-def _trimmed(text: str, trimmed: str, *, left: bool = False) -> str:
-    if left:
-        return text[len(text) - len(trimmed) :]
-    return text[: len(trimmed)]

@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from .errors import TemplateError
-from .marked import Marked, holds_mark, join, marking
+from .marked import Marked, has_user_text, join, mark_result
 
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
@@ -56,7 +56,7 @@ def compile_template(source: str) -> jinja2.Template:
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is not valid Jinja at line {error.lineno}: {error.message}") from error
     except (RecursionError, SyntaxError, ValueError) as error:
-        # Python's own compiler limits nesting too.
+        # Python's compiler also limits nesting.
         raise TemplateError(f"the chat template cannot be compiled: {error}") from error
     return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
 
@@ -94,6 +94,7 @@ class _StepCounter:
     def __init__(self) -> None:
         self._n_left = MAX_LOOP_STEPS
 
+    # The name begins with an underscore so that the sandbox does not let the template call the method.
     def _count(self) -> None:
         self._n_left -= 1
         if self._n_left < 0:
@@ -199,7 +200,7 @@ def _tojson(
         value = list(value)
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     # Mark the whole text, including the JSON around the strings: it contains no control tokens.
-    return Marked(text) if holds_mark(value) else text
+    return Marked(text) if has_user_text(value) else text
 
 
 def _environment() -> _Sandbox:
@@ -208,7 +209,7 @@ def _environment() -> _Sandbox:
     for name in _REMOVED_FILTERS:
         del filters[name]
     for name in ("indent", "escape", "e", "truncate", "striptags"):
-        filters[name] = marking(filters[name])
+        filters[name] = mark_result(filters[name])
     filters.update(tojson=_tojson, join=_join, counted_=_counted, safe=str, from_json=json.loads)
     del environment.globals["lipsum"]
     return environment

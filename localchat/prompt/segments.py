@@ -40,10 +40,10 @@ def segments_of(text: str) -> list[Segment]:
     for start, stop in user_ranges(text):
         found += [Segment(plain[at:start], True), Segment(plain[start:stop], False)]
         at = stop
-    return merged([*found, Segment(plain[at:], True)])
+    return merge_segments([*found, Segment(plain[at:], True)])
 
 
-def merged(segments: Iterable[Segment]) -> list[Segment]:
+def merge_segments(segments: Iterable[Segment]) -> list[Segment]:
     """Join adjacent segments of the same kind, and drop empty ones."""
     result: list[Segment] = []
     for segment in segments:
@@ -131,12 +131,12 @@ def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]
             continue
         at = 0
         for match in special.find(segment.text):
-            pieces.append(_joined([*between, Segment(segment.text[at : match.start()], True)]))
+            pieces.append(_join([*between, Segment(segment.text[at : match.start()], True)]))
             pieces.append(Segment(match.group(), True))
             between, at = [], match.end()
         between.append(Segment(segment.text[at:], True))
-    return merged([*pieces, _joined(between)])
+    return merge_segments([*pieces, _join(between)])
 
 
-def _joined(segments: list[Segment]) -> Segment:
+def _join(segments: list[Segment]) -> Segment:
     return Segment(text_of(segments), all(segment.is_markup for segment in segments))

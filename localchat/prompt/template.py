@@ -6,17 +6,17 @@ Raises only TemplateError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dialects import detect, for_template
-from .capabilities import Capabilities, find_capabilities
+from .capabilities import Capabilities, Messages, find_capabilities
 from .errors import TemplateError
-from .fallbacks import adapted
-from .marked import Marked, copied
-from .messages import prepared, prepared_tools
+from .fallbacks import adapt_messages
+from .marked import Marked, copy_json
+from .messages import prepare_messages, prepare_tools
 from .sandbox import compile_template, render_template
-from .segments import Segment, SpecialTexts, merged, segments_of, text_of
+from .segments import Segment, SpecialTexts, merge_segments, segments_of, text_of
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -28,9 +28,6 @@ CHATML = (
 
 # Roles that templates print as part of a marker. Any other role is treated as user text.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
-
-
-Messages = Sequence[Mapping[str, Any]]
 
 
 class ChatTemplate:
@@ -94,44 +91,46 @@ class ChatTemplate:
                 variables that this class sets take precedence.
 
         Raises:
-            TemplateError: A message is invalid, or the template refuses the conversation.
+            TemplateError: The template refuses the conversation, or there is no assistant message to continue.
         """
         final: Mapping[str, Any] = {}
         if continue_final_message:
             messages, final = _final_message(messages)
         try:
-            given = self._given(messages, tools, variables)
+            given = self._variables(messages, tools, variables)
             given["add_generation_prompt"] = add_generation_prompt or bool(continue_final_message)
             segments = self._with_bos(self._segments(given))
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
         reasoning = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merged([*segments, *self.dialect.prefilled_reasoning(reasoning, text_of(segments))])
+            return merge_segments([*segments, *self.dialect.prefilled_reasoning(reasoning, text_of(segments))])
         text = final.get("content", "") + prefix
         if not reasoning and not text:
             return segments
-        return merged([*segments, *self.dialect.prefilled_text(reasoning, text, text_of(segments))])
+        return merge_segments([*segments, *self.dialect.prefilled_text(reasoning, text, text_of(segments))])
 
-    def _given(self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
-        shown = prepared(messages, self.capabilities)
+    def _variables(
+        self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        prepared = prepare_messages(messages, self.capabilities)
         return {
             **(variables or {}),
-            "messages": adapted(shown, tools, self.capabilities, self.dialect.write_calls),
-            "tools": prepared_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
+            "messages": adapt_messages(prepared, tools, self.capabilities, self.dialect.write_calls),
+            "tools": prepare_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
         }
 
     def _segments(self, given: dict[str, Any]) -> list[Segment]:
-        plain = self._run(copied(given))
-        if self.special and not _mentions(given, self.special):
-            return merged([Segment(plain, True)])
-        marked = self._run(_marked(given))
+        plain = self._run(copy_json(given))
+        if self.special and not _may_contain_special(given, self.special):
+            return merge_segments([Segment(plain, True)])
+        marked = self._run(_mark_user_text(given))
         # The texts differ only if a method of Marked differs from that of str. Then the text without marks is correct.
-        return segments_of(marked) if marked == plain else merged([Segment(plain, True)])
+        return segments_of(marked) if marked == plain else merge_segments([Segment(plain, True)])
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
-        shown = adapted(prepared(messages, capabilities), None, capabilities, self.dialect.write_calls)
-        return self._run({"messages": shown, "tools": tools or capabilities.no_tools})
+        adapted = adapt_messages(prepare_messages(messages, capabilities), None, capabilities, self.dialect.write_calls)
+        return self._run({"messages": adapted, "tools": tools or capabilities.no_tools})
 
     def _run(self, variables: Mapping[str, Any]) -> str:
         return render_template(
@@ -143,33 +142,33 @@ class ChatTemplate:
         has_bos = first.is_markup and first.text.startswith(self._bos_token)
         if has_bos or not self._add_bos:
             return segments
-        return merged([Segment(self._bos_token, True), *segments])
+        return merge_segments([Segment(self._bos_token, True), *segments])
 
 
 def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:
     last = messages[-1] if messages else {}
-    if not isinstance(last, Mapping) or last.get("role") != "assistant" or last.get("tool_calls"):
+    if last.get("role") != "assistant" or last.get("tool_calls"):
         raise TemplateError(
             "continue_final_message needs an assistant message without tool_calls at the end",
             param="continue_final_message",
         )
-    return messages[:-1], prepared([last], Capabilities(), at=len(messages) - 1)[0]
+    return messages[:-1], last
 
 
-def _marked(given: Mapping[str, Any]) -> dict[str, Any]:
-    marked: dict[str, Any] = copied(given, Marked)
+def _mark_user_text(given: Mapping[str, Any]) -> dict[str, Any]:
+    marked: dict[str, Any] = copy_json(given, Marked)
     for message, original in zip(marked["messages"], given["messages"]):
         if original.get("role") in _ROLES:
             message["role"] = original["role"]
     return marked
 
 
-def _mentions(value: Any, special: SpecialTexts) -> bool:
+def _may_contain_special(value: Any, special: SpecialTexts) -> bool:
     """Whether any string in a JSON value contains a control token or a part of one."""
     if isinstance(value, str):
         return special.may_be_in(value)
     if isinstance(value, (list, tuple)):
-        return any(_mentions(item, special) for item in value)
+        return any(_may_contain_special(item, special) for item in value)
     if isinstance(value, dict):
-        return any(_mentions(item, special) for pair in value.items() for item in pair)
+        return any(_may_contain_special(item, special) for pair in value.items() for item in pair)
     return False

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import BadRequest
-from .fields import Fields, parse_body, refuse_unsupported, show, unknown_fields
+from .fields import Fields, first_given, parse_body, refuse_unsupported, show, unknown_fields
 from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
@@ -53,13 +53,13 @@ _REASONING_BUDGETS = (
     "thinking_token_budget",
     "thinking_budget",
 )
-# More than any context holds.
+# The limit of the reasoning budget, which is larger than any context.
 MAX_REASONING_BUDGET = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class ChatRequest(TextRequest):
-    """A validated chat request. None: the request leaves the field out."""
+    """A validated chat request. A field is None if the request leaves it out."""
 
     messages: tuple[dict[str, Any], ...] = ()
     """Messages as chat templates expect them: `content` is text or absent, and no field is null."""
@@ -85,6 +85,8 @@ class ChatRequest(TextRequest):
     """The limit of reasoning tokens; -1: no limit, None: the server's default."""
     reasoning_budget_message: str | None = None
     """The text that is appended to reasoning at the limit; None: the server's default."""
+    thought_field: bool = False
+    """See ParseOptions."""
 
     @property
     def role(self) -> str:
@@ -129,7 +131,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body)),
         **read_text_request(body),
         thought_field=options.thought_field,
-        # This must come last: a field that no parser has read by now is unknown.
+        # This must be the last argument: a field that has not been read yet counts as unknown.
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
@@ -145,7 +147,7 @@ def _top_logprobs(body: Fields) -> int | None:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top and not is_on:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
-    return (top or 0) if is_on else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+    return (top or 0) if is_on else read_n_probs(body)
 
 
 def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
@@ -197,8 +199,8 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
     """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
-        given = body.object(name) or Fields({})
-        given.boolean("enable_thinking")  # Refuse other types: a template takes the text "false" for true.
+        given = body.object_or_empty(name)
+        given.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
         variables.update(given.raw)
     own = {
         "enable_thinking": False if effort == "none" else None,
@@ -212,9 +214,8 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
 def reasoning_budget(body: Fields) -> int | None:
     """The limit of reasoning tokens, under the name of llama.cpp, vLLM or Qwen, or as a template variable."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
-    variables = body.object("chat_template_kwargs") or Fields({})
-    values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
-    return next((value for value in values if value is not None), None)
+    variables = body.object_or_empty("chat_template_kwargs")
+    return first_given([*values, variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET)])
 
 
 def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
@@ -227,15 +228,11 @@ def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
 
 def parse_tool(tool: Fields) -> dict[str, Any]:
     tool.choice("type", ("function",))
-    function = tool.object("function")
-    if function is None:
-        tool.refuse("function", "an object")
-    return function_tool(function)
+    return function_tool(tool.required_object("function"))
 
 
 def function_tool(function: Fields) -> dict[str, Any]:
-    if not function.text("name"):
-        function.refuse("name", "a string that is not empty")
+    function.required_text("name")
     function.text("description")
     function.object("parameters")
     return {"type": "function", "function": without_nulls(function.raw)}
@@ -247,7 +244,7 @@ def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, A
     field_name = "function_call" if older else "tool_choice"
     value = body.get(field_name)
     if isinstance(value, dict):
-        mode, names = _chosen(body, field_name)
+        mode, names = _read_choice_object(body, field_name)
     else:
         mode, names = body.choice(field_name, ("none", "auto", "required")) or "auto", ()
     offered = [tool["function"]["name"] for tool in tools]
@@ -259,9 +256,9 @@ def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, A
     return {"tool_choice": mode if offered else "none", "allowed": names}
 
 
-def _chosen(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
+def _read_choice_object(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
     """The mode and the allowed names of a `tool_choice` that is an object."""
-    choice = body.object(field_name) or Fields({})
+    choice = body.required_object(field_name)
     if field_name == "tool_choice" and choice.get("type") == "allowed_tools":
         # Chat completions nest the fields in an object `allowed_tools`; the Responses API does not.
         listed = choice.object("allowed_tools") or choice
@@ -293,12 +290,12 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def _message(message: Fields) -> dict[str, Any]:
-    role = message.choice("role", _ROLES)
-    if role is None:
-        message.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
+    role = message.required_choice("role", _ROLES)
     content = _content(message)
     if role == "assistant":
-        content = content or message.text("refusal") or content  # A refusal is the text of a message without content.
+        refusal = message.text("refusal")
+        if refusal and not content:
+            content = refusal
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:
@@ -307,7 +304,7 @@ def _message(message: Fields) -> dict[str, Any]:
     calls = [_tool_call(call) for call in message.objects("tool_calls")]
     older = message.object("function_call")
     if older is not None and not calls:
-        calls = [{"type": "function", "function": called_function(older)}]
+        calls = [{"type": "function", "function": _called_function(older)}]
     role = "tool" if role == _OLD_TOOL_ROLE else role
     return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
@@ -342,16 +339,12 @@ def _part_text(part: Fields, *, is_result: bool) -> str:
 def _tool_call(call: Fields) -> dict[str, Any]:
     """A tool call of an earlier message. Arguments stay text or object as given; the prompt package decodes them."""
     call.choice("type", ("function",))
-    function = call.object("function")
-    if function is None:
-        call.refuse("function", "an object")
-    return without_nulls({"id": call.text("id"), "type": "function", "function": called_function(function)})
+    function = _called_function(call.required_object("function"))
+    return without_nulls({"id": call.text("id"), "type": "function", "function": function})
 
 
-def called_function(function: Fields) -> dict[str, Any]:
-    name = function.text("name")
-    if not name:
-        function.refuse("name", "a string that is not empty")
+def _called_function(function: Fields) -> dict[str, Any]:
+    name = function.required_text("name")
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")

@@ -24,84 +24,67 @@ from .events import (
 from .interface import Interface, ResponseHead
 from .json_text import to_json
 from .logprobs import logprob_entry, prompt_logprobs
-from .usage import Usage, progress_body
+from .usage import Usage, chunk_counts, progress_body
 
 
 class ChatStream:
-    """Encodes chunks of a chat completion as JSON text. Parts that all chunks of a stream share are encoded once."""
+    """Encodes chunks of a chat completion as JSON text."""
 
     def __init__(self, head: ResponseHead, request: ChatRequest, usage: Callable[[], Usage]) -> None:
-        shared = {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model}
+        self._head = {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model}
         self._request = request
         self._usage = usage
-        self._start = to_json(shared)[:-1]
-        self._delta_starts = [f'{self._start},"choices":[{{"index":{i},"delta":' for i in range(request.params.n)]
-        # Log probabilities and token ids for the next chunk of each choice.
-        self._tokens = [_Tokens(request) for _ in self._delta_starts]
-        self._chunks: list[str] = []
-        prompt = f',"prompt_token_ids":{to_json(head.prompts[0])}' if request.return_token_ids else ""
-        for i in range(len(self._delta_starts)):
-            self._add(i, f'{{"role":{to_json(request.role)},"content":""}}', "" if i else prompt)
+        # The log probabilities and token ids for the next chunk of each choice.
+        self._tokens = [_Tokens(request) for _ in range(request.params.n)]
+        self._chunks: list[dict[str, Any]] = []
+        prompt = {"prompt_token_ids": head.prompts[0]} if request.return_token_ids else {}
+        for i in range(request.params.n):
+            self._add(i, {"role": request.role, "content": ""}, **(prompt if i == 0 else {}))
 
     def add(self, index: int, event: OutputEvent) -> None:
         if isinstance(event, ContentDelta):
-            self._add(index, f'{{"content":{to_json(event.text)}}}')
+            self._add(index, {"content": event.text})
         elif isinstance(event, SampledTokens):
             self._tokens[index].add(event)
         elif isinstance(event, ReasoningDelta):
-            text = to_json(event.text)
-            thought = f',"thought":{text}' if self._request.thought_field and index == 0 else ""
-            self._add(index, f'{{"reasoning_content":{text}}}', thought)
+            thought = {"thought": event.text} if self._request.thought_field and index == 0 else {}
+            self._add(index, {"reasoning_content": event.text}, **thought)
         elif isinstance(event, ToolCallArguments):
-            function = f'{{"arguments":{to_json(event.text)}}}'
-            self._add(index, f'{{"tool_calls":[{{"index":{event.index},"function":{function}}}]}}')
+            self._add(index, {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]})
         elif isinstance(event, ToolCallStart):
             # The first chunk of a call has the name and empty arguments. Later chunks have pieces of the arguments.
             head = {"index": event.index, "id": event.id, "type": "function"}
-            self._add(index, to_json({"tool_calls": [{**head, "function": {"name": event.name, "arguments": ""}}]}))
+            self._add(index, {"tool_calls": [{**head, "function": {"name": event.name, "arguments": ""}}]})
         elif isinstance(event, PromptProgress):
-            self._add(index, "{}", f',"prompt_progress":{to_json(progress_body(event))}')
+            self._add(index, {}, prompt_progress=progress_body(event))
         elif isinstance(event, OutputEnd):
             # As in OpenAI's API, a separate chunk with an empty delta has the finish reason.
-            end = f'"finish_reason":{to_json(event.reason)},"stop_reason":{to_json(event.stop)}'
-            tokens = self._tokens[index].take()
-            self._chunks.append(f"{self._delta_starts[index]}{{}}{tokens},{end}}}]{self._counts()}}}")
+            choice = {"index": index, "delta": {}, **self._tokens[index].take()}
+            self._chunk({**choice, "finish_reason": event.reason, "stop_reason": event.stop})
 
     def take(self) -> list[str]:
         chunks, self._chunks = self._chunks, []
-        return chunks
+        return [to_json(chunk) for chunk in chunks]
 
     def finish(self) -> list[str]:
-        """The chunks that are left. The last one has the timings and, if requested, the usage."""
-        chunks, usage, request = self.take(), self._usage(), self._request
-        timings = f',"timings":{to_json(usage.timings())}}}'
-        if request.include_usage:
-            chunks.append(f'{self._start},"choices":[],"usage":{to_json(usage.body())}{timings}')
-        elif chunks and not request.timings_per_token:
-            last = chunks.pop()
-            chunks.append(last[:-1] + timings)
-        return chunks
+        """The rest of the chunks. The last one has the timings and, if requested, the usage."""
+        usage = self._usage()
+        if self._request.include_usage:
+            self._chunks.append({**self._head, "choices": [], "usage": usage.body()})
+        if self._chunks:
+            self._chunks[-1]["timings"] = usage.timings()
+        return self.take()
 
     def failed(self, error: ApiError) -> list[str]:
         """The chunks so far, then the error as the last chunk."""
         return [*self.take(), to_json(error.body())]
 
-    def _add(self, index: int, delta: str, beside: str = "") -> None:
-        tokens = self._tokens[index].take()
-        self._chunks.append(
-            f'{self._delta_starts[index]}{delta}{tokens},"finish_reason":null}}]{beside}{self._counts()}}}'
-        )
+    def _add(self, index: int, delta: dict[str, Any], **extra: Any) -> None:
+        self._chunk({"index": index, "delta": delta, **self._tokens[index].take(), "finish_reason": None}, **extra)
 
-    def _counts(self) -> str:
-        """The usage and timings so far, as JSON fields. `usage` is null if only the last chunk has it."""
-        request = self._request
-        usage = self._usage() if request.continuous_usage or request.timings_per_token else None
-        fields = ""
-        if request.include_usage:
-            fields += f',"usage":{to_json(usage.body()) if usage and request.continuous_usage else "null"}'
-        if usage and request.timings_per_token:
-            fields += f',"timings":{to_json(usage.timings())}'
-        return fields
+    def _chunk(self, choice: dict[str, Any], **extra: Any) -> None:
+        counts = chunk_counts(self._request, self._usage)
+        self._chunks.append({**self._head, "choices": [choice], **extra, **counts})
 
 
 class _Tokens:
@@ -123,12 +106,12 @@ class _Tokens:
         if self._wants_ids:
             self.ids += (token.id for token in event.tokens)
 
-    def take(self) -> str:
-        """The JSON fields for a choice."""
-        logprobs = to_json({"content": self.logprobs}) if self.logprobs else "null"
-        ids = f',"token_ids":{to_json(self.ids)}' if self.ids else ""
+    def take(self) -> dict[str, Any]:
+        """The fields of a choice."""
+        logprobs = {"logprobs": {"content": self.logprobs} if self.logprobs else None}
+        ids = {"token_ids": self.ids} if self.ids else {}
         self.logprobs, self.ids = [], []
-        return f',"logprobs":{logprobs}{ids}'
+        return {**logprobs, **ids}
 
 
 class ChatBody:

@@ -23,7 +23,7 @@ from .events import (
 from .interface import Interface, ResponseHead
 from .json_text import json_text, to_json
 from .logprobs import floored, id_text, prompt_logprobs
-from .usage import Usage, progress_body
+from .usage import Usage, chunk_counts, progress_body
 
 
 class LogprobWriter:
@@ -36,7 +36,7 @@ class LogprobWriter:
         # The prompt's tokens may have more alternatives than `logprobs` asks for, because of `prompt_logprobs`.
         self._n_top = request.params.top_logprobs
         self._as_ids = request.tokens_as_ids
-        # The index in the text at which the next token begins. A token that completes a character has the index of it.
+        # The offset in the text of the next token. A token that completes a character has the offset of that character.
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -81,7 +81,7 @@ class _Choice:
         prompt = head.prompts[index // request.best_of]
         self._prompt_ids = {"prompt_token_ids": prompt} if request.return_token_ids else {}
         self._prompt_logprobs: dict[str, Any] = {}
-        self.has_text = False
+        self.is_changed = False
         self.end: OutputEnd | None = None
         # Sum and number of the log probabilities of sampled tokens.
         self._sum_of_logprobs = 0.0
@@ -95,12 +95,12 @@ class _Choice:
     def add(self, event: OutputEvent) -> None:
         if isinstance(event, ContentDelta):
             self._text.append(event.text)
-            self.has_text = True
+            self.is_changed = True
         elif isinstance(event, SampledTokens):
             self._score(event.tokens)
             if self._request.return_token_ids:
                 self._token_ids += (token.id for token in event.tokens)
-                self.has_text = True
+                self.is_changed = True
         elif isinstance(event, EchoedTokens):
             self._tokens += event.tokens
         elif isinstance(event, PromptLogprobs):
@@ -123,7 +123,7 @@ class _Choice:
             **({"token_ids": self._token_ids} if self._token_ids else {}),
             **self._prompt_logprobs,
         }
-        self._text, self._tokens, self._token_ids, self.has_text = [], [], [], False
+        self._text, self._tokens, self._token_ids, self.is_changed = [], [], [], False
         self._prompt_ids, self._prompt_logprobs = {}, {}
         return body if end is None else {**body, "stop_reason": end.stop}
 
@@ -134,7 +134,7 @@ class _Choice:
                 self._n_scored += 1
                 if self._logprobs is not None:
                     self._tokens.append(token)
-                    self.has_text = True
+                    self.is_changed = True
 
 
 class CompletionBody:
@@ -183,7 +183,7 @@ class CompletionStream:
             body = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
             chunks.append(self._chunk(body, prompt_progress=progress_body(event)))
         for choice in changed.values():
-            if choice.has_text:
+            if choice.is_changed:
                 chunks.append(self._chunk(choice.body(None)))
             if choice.end is not None:
                 chunks.append(self._chunk(choice.body(choice.end)))
@@ -200,17 +200,11 @@ class CompletionStream:
         """The error as the last chunk."""
         return [to_json(error.body())]
 
-    def _chunk(self, choice: dict[str, Any], **beside: Any) -> str:
-        request = self._request
-        usage = self._usage() if request.continuous_usage or request.timings_per_token else None
-        counts: dict[str, Any] = {}
-        if request.include_usage:
-            counts["usage"] = usage.body() if usage and request.continuous_usage else None
-        if usage and request.timings_per_token:
-            counts["timings"] = usage.timings()
-        # A prompt that is echoed may have log probabilities of a hundred thousand tokens.
+    def _chunk(self, choice: dict[str, Any], **extra: Any) -> str:
+        # An echoed prompt may have log probabilities of a hundred thousand tokens.
         encode = json_text if choice["logprobs"] else to_json
-        return encode({**self._shared, "choices": [choice], **beside, **counts})
+        counts = chunk_counts(self._request, self._usage)
+        return encode({**self._shared, "choices": [choice], **extra, **counts})
 
 
 INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, stream=CompletionStream, whole=CompletionBody)
@@ -226,7 +220,7 @@ def _shared(head: ResponseHead) -> dict[str, Any]:
 
 
 def _text(piece: bytes) -> str:
-    """The text of a token. As in OpenAI's API, a token that is not whole characters is shown as "bytes:\\x.."."""
+    """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import BadRequest
-from .fields import Fields, parse_body, unknown_fields
+from .fields import Fields, first_given, parse_body, unknown_fields
 from .inputs import Input, read_inputs
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
-# The limit of sequences of one request, over all prompts.
+# The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128
 
 
@@ -36,9 +36,9 @@ class CompletionRequest(TextRequest):
     suffix_field: str = "suffix"
     """The field of the request that has the suffix, for errors."""
     files: tuple[SourceFile, ...] = ()
-    """Files that the prompt shows before the prefix. If the context cannot hold all, their beginning is cut."""
+    """Files that the prompt shows before the prefix. If the context is too small, their beginning is cut."""
     begun: str = ""
-    """The first text in the gap, which the output continues."""
+    """Text at the start of the gap, which the output continues."""
     best_of: int = 1
     """The number of sequences for each prompt; the likeliest `n` of them are returned."""
     adds_special: bool = True
@@ -77,9 +77,7 @@ def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Com
 
 
 def _top_logprobs(body: Fields) -> int | None:
-    older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
-    given = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
-    return older if given is None else given
+    return first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
 
 
 def _check_combinations(request: CompletionRequest) -> None:

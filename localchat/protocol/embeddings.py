@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import BadRequest
-from .fields import parse_body, refuse_unsupported, unknown_fields
+from .fields import Fields, parse_body, refuse_unsupported, unknown_fields
 from .inputs import Input, read_inputs
 from .request import DEFAULT_OPTIONS, ParseOptions
 
@@ -49,16 +49,25 @@ def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Emb
     """
     body = parse_body(raw)
     refuse_unsupported(body, UNSUPPORTED)
-    inputs = read_inputs(body, "input", MAX_INPUTS)
-    if "" in inputs:
-        raise BadRequest("'input' has an empty text, which has no embedding", "input")
     return EmbeddingsRequest(
         model=body.text("model") or "",
-        inputs=inputs,
+        inputs=read_texts(body, "input", MAX_INPUTS),
         dimensions=body.integer("dimensions", 1),
         as_base64=body.choice("encoding_format", ("float", "base64")) == "base64",
         unknown=unknown_fields(body, _WITHOUT_EFFECT, options.strict),
     )
+
+
+def read_texts(body: Fields, name: str, most: int) -> tuple[Input, ...]:
+    """The inputs in a field, none of them empty.
+
+    Raises:
+        BadRequest: The field is invalid, or has more than `most` inputs.
+    """
+    inputs = read_inputs(body, name, most)
+    if "" in inputs:
+        raise BadRequest(f"'{name}' has an empty text, which has no embedding", name)
+    return inputs
 
 
 def embeddings_body(

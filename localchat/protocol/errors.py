@@ -30,7 +30,7 @@ from typing import Any
 SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: see the server's log"
 
-# Retry-After in seconds if the queue is full. The queue gets a free place whenever a generation ends, so this is short.
+# Retry-After in seconds if the queue is full. Every generation that ends frees a place in the queue, so this is short.
 RETRY_QUEUE_S = 2
 # Retry-After in seconds during a restart, and its upper limit while a model loads.
 RETRY_LOADING_S = 10

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from .errors import BadRequest
 from .json_decoder import decode_json
@@ -24,6 +24,8 @@ MAX_CONSTRAINT_CHARS = 1 << 20
 
 # The limit of nesting in a body: deeper than any real request, and well below Python's recursion limit.
 MAX_DEPTH = 200
+
+T = TypeVar("T")
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
@@ -84,7 +86,7 @@ class Fields:
         return f"{self.path}.{name}" if self.path else name
 
     def refuse(self, name: str, expected: str) -> NoReturn:
-        """Raise BadRequest: the field must be `expected`, such as "a string", and its value is not."""
+        """Raise BadRequest for the value of a field that must be `expected`, such as "a string"."""
         path = self.at(name)
         value = self.raw.get(name)
         got = show(value) if name in self.raw else "nothing"
@@ -124,9 +126,21 @@ class Fields:
             self.refuse(name, "a string")
         return value
 
+    def required_text(self, name: str) -> str:
+        """A string that is not empty. An absent field is refused."""
+        value = self.text(name)
+        if not value:
+            self.refuse(name, "a string that is not empty")
+        return value
+
     def choice(self, name: str, values: Collection[str]) -> str | None:
         value = self.get(name)
-        if value is not None and (not isinstance(value, str) or value not in values):
+        return None if value is None else self.required_choice(name, values)
+
+    def required_choice(self, name: str, values: Collection[str]) -> str:
+        """One of `values`. An absent field is refused."""
+        value = self.get(name)
+        if not isinstance(value, str) or value not in values:
             self.refuse(name, "one of " + ", ".join(f'"{v}"' for v in values))
         return value
 
@@ -139,19 +153,19 @@ class Fields:
             self.refuse(name, f"a list of {of}")
         return value
 
-    def integers(self, name: str, low: int) -> tuple[int, ...]:
-        values = self.items(name, "integers")
-        if not all(isinstance(v, int) and not isinstance(v, bool) and v >= low for v in values):
-            self.refuse(name, f"a list of integers{_range(low, None)}")
-        return tuple(values)
-
     def object(self, name: str) -> Fields | None:
+        return None if self.get(name) is None else self.required_object(name)
+
+    def required_object(self, name: str) -> Fields:
+        """An object. An absent field is refused."""
         value = self.get(name)
-        if value is None:
-            return None
         if not isinstance(value, dict):
             self.refuse(name, "an object")
         return Fields(value, self.at(name))
+
+    def object_or_empty(self, name: str) -> Fields:
+        """An object; for an absent field, an object without fields."""
+        return self.object(name) or Fields({}, self.at(name))
 
     def objects(self, name: str) -> Iterator[Fields]:
         """The fields of each object in a list."""
@@ -185,19 +199,24 @@ def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) 
     return unknown
 
 
-def refuse_unsupported(body: Fields, harmless: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse fields that the server does not support, and that cannot be ignored without a wrong response.
+def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse fields of features that the server does not have, except values that do not need the feature.
 
-    `harmless` has, for the name of each such field, the values that can be ignored.
+    `accepted` has these values for the name of each such field.
 
     Raises:
         BadRequest: A field has another value.
     """
-    for name, values in harmless.items():
+    for name, values in accepted.items():
         value = body.get(name)
         if value is not None and not any(value == other and type(value) is type(other) for other in values):
             path = body.at(name)
             raise BadRequest(f"'{path}' is not supported by this server: leave it out (got {show(value)})", path)
+
+
+def first_given(values: Iterable[T | None]) -> T | None:
+    """The first value that is not None, such as the value of a field that has several names."""
+    return next((value for value in values if value is not None), None)
 
 
 def _is_deep(value: Any) -> bool:

@@ -9,7 +9,7 @@ from .completions import CompletionRequest, SourceFile
 from .fields import Fields, parse_body, unknown_fields
 from .interface import Interface
 from .native_completion import LENGTHS, NativeBody, NativeStream
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .params import WITHOUT_EFFECT, read_n_probs, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
 
 
@@ -23,14 +23,13 @@ def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
     before, after = body.text("input_prefix"), body.text("input_suffix")
     if before is None and after is None:
         body.refuse("input_prefix", "the text before the gap")
-    top_logprobs = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
     return CompletionRequest(
         prompts=(before or "",),
         suffix=after or "",
         suffix_field="input_suffix",
         files=tuple(_file(entry) for entry in body.objects("input_extra")),
         begun=body.text("prompt") or "",
-        params=read_params(body, n=1, top_logprobs=top_logprobs, least_tokens=0, lengths=LENGTHS),
+        params=read_params(body, n=1, top_logprobs=read_n_probs(body), least_tokens=0, lengths=LENGTHS),
         **read_text_request(body),
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
@@ -38,7 +37,7 @@ def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 def _file(entry: Fields) -> SourceFile:
     text = entry.text("text")
-    if text is None:
+    if text is None:  # An empty text is valid.
         entry.refuse("text", "a string")
     return SourceFile(entry.text("filename") or "file", text)
 

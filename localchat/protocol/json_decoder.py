@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from . import time_slices
 
-# The largest text for the C decoder, which takes some milliseconds for it: characters, and lists and objects. Decoding
-# in slices takes up to forty times as long.
+# The limits of a text for the C decoder: characters, and lists and objects. At these limits it takes some milliseconds.
+# Decoding in slices takes up to forty times as long.
 _SMALL_CHARS = 1 << 20
 _SMALL_CONTAINERS = 20_000
 # The size of a slice: about a millisecond of work.
@@ -26,7 +26,8 @@ MAX_VALUES = 1_000_000
 """The limit of values in a body; a list or object counts as four. Freeing the values holds the GIL as well."""
 _CONTAINER_VALUES = 4
 
-# The limit of digits in an integer: Python takes quadratic time to convert one. The largest double has 309 digits.
+# The limit of digits in an integer: the time that Python takes to convert one is quadratic. The largest double has 309
+# digits.
 _MAX_INTEGER_DIGITS = 300
 _SHOWN_DIGITS = 60
 
@@ -43,8 +44,8 @@ def decode_json(text: str) -> Any:
     values = _CountedValues()
     decoder = json.JSONDecoder(
         parse_constant=_refuse_constant,
-        parse_float=values.counted(_finite),
-        parse_int=values.counted(_bounded),
+        parse_float=values.counted(_parse_float),
+        parse_int=values.counted(_parse_int),
     )
     # json's scanner in Python calls these attributes of the decoder; the C scanner ignores them.
     parts: Any = decoder
@@ -85,17 +86,17 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(digits: str) -> float:
+def _parse_float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
         raise ValueError(f"the number {digits[:_SHOWN_DIGITS]} is too large")
     return value
 
 
-def _bounded(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > _MAX_INTEGER_DIGITS:
         raise ValueError(f"an integer of {len(digits)} digits is too large")
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_float, parse_int=_parse_int)

@@ -9,10 +9,10 @@ from typing import Any
 # A shared encoder: json.dumps with options would build one for each call.
 to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
-# Lists and objects are encoded in pieces down to this depth, which includes the long lists of embeddings and logprobs.
-_SPLIT_LEVELS = 6
-# The depth for schemas, which are never deeper: a request with more levels is refused, or its parts are larger pieces.
-_ALL_LEVELS = 60
+# Responses are encoded in pieces down to this depth, which includes the long lists of embeddings and logprobs.
+_RESPONSE_LEVELS = 6
+# The depth for schemas and tools in requests. A more deeply nested part is one piece.
+_REQUEST_LEVELS = 60
 # The number of numbers or short texts in a piece, which takes less than a millisecond to encode.
 _SLICE = 2000
 
@@ -22,7 +22,7 @@ def json_text(value: Any) -> str:
 
     The encoder holds the GIL. Encoding two million numbers in one call would delay the engine thread by a second.
     """
-    return "".join(_pieces(value, _SPLIT_LEVELS))
+    return "".join(_pieces(value, _RESPONSE_LEVELS))
 
 
 def json_bytes(value: Any) -> bytes:
@@ -33,7 +33,7 @@ def json_bytes(value: Any) -> bytes:
 def is_longer(value: Any, n_chars: int) -> bool:
     """Whether the JSON text of a value has more than `n_chars` characters. Encoding stops at this length."""
     n_left = n_chars
-    for piece in _pieces(value, _ALL_LEVELS):
+    for piece in _pieces(value, _REQUEST_LEVELS):
         n_left -= len(piece)
         if n_left < 0:
             return True

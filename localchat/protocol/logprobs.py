@@ -8,7 +8,7 @@ from typing import Any
 
 from .events import OutputToken
 
-# Stands for minus infinity, which JSON cannot represent.
+# Replaces minus infinity, which JSON cannot represent.
 LOGPROB_FLOOR = -9999.0
 
 
@@ -24,7 +24,7 @@ def logprob_entry(token: OutputToken, *, as_ids: bool = False, after_sampling: b
 
 
 def native_entry(token: OutputToken, *, after_sampling: bool) -> dict[str, Any]:
-    """The same for `completion_probabilities` of llama.cpp, with the id of each token."""
+    """One entry of llama.cpp's `completion_probabilities`: like `logprob_entry`, with the id of each token."""
     entry = logprob_entry(token, after_sampling=after_sampling)
     name = "top_probs" if after_sampling else "top_logprobs"
     top = [{"id": other.token, **value} for other, value in zip(token.top, entry[name])]

@@ -1,7 +1,7 @@
-"""Images, audio and files in requests: a model of text cannot read them.
+"""Images, audio and files in requests, which a text model cannot process.
 
-A message of a user with one of these is an error. In the result of a tool, a note replaces it: an agent sends its
-whole history with each request, so an error would end the conversation.
+A message that contains one of them is refused. In the result of a tool, a note replaces it: an agent sends its whole
+history with each request, so an error would end the conversation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ IMAGE, AUDIO, FILE = "an image", "audio", "a file"
 
 
 def refuse_media(path: str, kind: str) -> NoReturn:
-    """Refuse what is at `path`, of this kind.
+    """Refuse the image, audio or file (`kind`) at `path` of the request.
 
     Raises:
         BadRequest: Always.
@@ -23,5 +23,5 @@ def refuse_media(path: str, kind: str) -> NoReturn:
 
 
 def note_of(kind: str) -> str:
-    """The text that the model gets in place of what a tool returned."""
+    """The note that replaces an image, audio or file (`kind`) in the result of a tool."""
     return f"[{kind}, left out: this model supports only text]"

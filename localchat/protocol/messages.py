@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from .chat import MAX_REASONING_BUDGET, ChatRequest
+from .chat import MAX_REASONING_BUDGET, ChatRequest, without_nulls
 from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
 from .media import FILE, IMAGE, note_of, refuse_media
@@ -23,7 +23,7 @@ from .response_format import ResponseFormat
 # not need it, and it would prevent requests from sharing a cached prefix.
 _VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
 
-# Prefix of the result of a failed tool (`is_error`), unless the result begins with "error" already.
+# Prefix of the result of a failed tool (`is_error`) that does not begin with "error".
 _ERROR_PREFIX = "Error: "
 
 # Fields that have no effect on the output of this server. --strict accepts them.
@@ -65,7 +65,7 @@ def parse_count_tokens(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> C
 def _request(body: Fields, options: ParseOptions) -> ChatRequest:
     messages = (*_system(body), *_messages(body))
     tools, ignored = _tools(body)
-    thinking = body.object("thinking") or Fields({}, "thinking")
+    thinking = body.object_or_empty("thinking")
     last = messages[-1]
     return ChatRequest(
         model=body.text("model") or "",
@@ -91,8 +91,7 @@ def _stop_sequences(body: Fields) -> tuple[str, ...]:
 
 def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
-    config = body.object("output_config") or Fields({}, "output_config")
-    effort = config.text("effort")
+    effort = body.object_or_empty("output_config").text("effort")
     # Reasoning is off by default: clients that do not request thinking expect text in the first block.
     enabled = {"enable_thinking": kind not in (None, "disabled")}
     return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
@@ -100,16 +99,12 @@ def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
 
 def _format(body: Fields) -> ResponseFormat | None:
     """The JSON Schema of the output, from `output_config.format` or the older field `output_format`."""
-    config = body.object("output_config") or Fields({}, "output_config")
-    for parent, name in ((config, "format"), (body, "output_format")):
+    for parent, name in ((body.object_or_empty("output_config"), "format"), (body, "output_format")):
         form = parent.object(name)
         if form is not None:
             form.choice("type", ("json_schema",))
             form.check_size("schema")
-            schema = form.object("schema")
-            if schema is None:
-                form.refuse("schema", "an object")
-            return ResponseFormat("json_schema", schema.raw, form.at("schema"))
+            return ResponseFormat("json_schema", form.required_object("schema").raw, form.at("schema"))
     return None
 
 
@@ -122,19 +117,18 @@ def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
         if kind != "custom":
             ignored.append(f"{tool.path} ({kind})")
             continue
-        name, schema = tool.text("name"), tool.object("input_schema")
-        if not name:
-            tool.refuse("name", "a string that is not empty")
-        if schema is None:
-            tool.refuse("input_schema", "an object")
-        function = {"name": name, "description": tool.text("description"), "parameters": schema.raw}
-        strict = tool.boolean("strict")
-        tools.append({"type": "function", "function": _without_nulls({**function, "strict": strict})})
+        function = {
+            "name": tool.required_text("name"),
+            "description": tool.text("description"),
+            "parameters": tool.required_object("input_schema").raw,
+            "strict": tool.boolean("strict"),
+        }
+        tools.append({"type": "function", "function": without_nulls(function)})
     return tuple(tools), tuple(ignored)
 
 
 def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    choice = body.object("tool_choice") or Fields({}, "tool_choice")
+    choice = body.object_or_empty("tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     name = choice.text("name")
     parallel = choice.boolean("disable_parallel_tool_use") is not True
@@ -163,17 +157,15 @@ def _system(body: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    messages = [one for message in body.objects("messages") for one in _converted(message)]
+    messages = [one for message in body.objects("messages") for one in _convert(message)]
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return tuple(messages)
 
 
-def _converted(message: Fields) -> Iterator[dict[str, Any]]:
+def _convert(message: Fields) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
-    role = message.choice("role", ("user", "assistant", "system"))
-    if role is None:
-        message.refuse("role", 'one of "user", "assistant", "system"')
+    role = message.required_choice("role", ("user", "assistant", "system"))
     content = message.get("content")
     if isinstance(content, str):
         yield {"role": role, "content": content}
@@ -194,7 +186,7 @@ def _assistant(message: Fields) -> dict[str, Any]:
             calls.append(_call(block))
         elif kind == "thinking":
             texts["reasoning_content"].append(block.text("thinking") or "")
-        elif kind != "redacted_thinking":  # Encrypted by another server.
+        elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
             texts["content"].append(_text_of(block))
     joined = {name: "".join(parts) for name, parts in texts.items()}
     reasoning = {"reasoning_content": joined["reasoning_content"]} if joined["reasoning_content"] else {}
@@ -203,11 +195,8 @@ def _assistant(message: Fields) -> dict[str, Any]:
 
 
 def _call(block: Fields) -> dict[str, Any]:
-    name, arguments = block.text("name"), block.object("input")
-    if not name:
-        block.refuse("name", "a string that is not empty")
-    function = {"name": name, "arguments": {} if arguments is None else arguments.raw}
-    return _without_nulls({"id": block.text("id"), "type": "function", "function": function})
+    function = {"name": block.required_text("name"), "arguments": block.object_or_empty("input").raw}
+    return without_nulls({"id": block.text("id"), "type": "function", "function": function})
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
@@ -226,9 +215,7 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:
-    id = block.text("tool_use_id")
-    if not id:
-        block.refuse("tool_use_id", "a string that is not empty")
+    id = block.required_text("tool_use_id")
     value = block.get("content")
     if value is None or isinstance(value, str):
         text = value or ""
@@ -249,8 +236,7 @@ def _result_text(block: Fields) -> str:
 
 
 def _is_text(document: Fields) -> bool:
-    source = document.object("source")
-    return source is not None and source.text("type") == "text"
+    return document.object_or_empty("source").text("type") == "text"
 
 
 def _text_of(block: Fields) -> str:
@@ -259,7 +245,7 @@ def _text_of(block: Fields) -> str:
     if kind == "document":
         if not _is_text(block):
             refuse_media(block.path, FILE)
-        source, title = block.object("source") or Fields({}, block.at("source")), block.text("title")
+        source, title = block.object_or_empty("source"), block.text("title")
         return (f"{title}\n" if title else "") + (source.text("data") or "")
     if kind == "search_result":
         texts = [_text_of(part) for part in block.objects("content")]
@@ -272,7 +258,3 @@ def _text_of(block: Fields) -> str:
     if text is None:
         block.refuse("text", "a string")
     return text
-
-
-def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in raw.items() if value is not None}

@@ -41,7 +41,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": error.message}}
 
 
-def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
+def _stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
     """The `stop_reason` for a finish reason. `stop` is the stop text or token that ended the output, if any."""
     if reason == "length":
         return "model_context_window_exceeded" if is_context_full else "max_tokens"
@@ -50,7 +50,7 @@ def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -
     return "end_turn" if stop is None else "stop_sequence"
 
 
-def usage_body(usage: Usage) -> dict[str, Any]:
+def _usage_body(usage: Usage) -> dict[str, Any]:
     """The token counts. As in Anthropic's API, `input_tokens` excludes cached tokens."""
     return {
         "input_tokens": usage.n_prompt - usage.n_cached,
@@ -97,7 +97,7 @@ class MessageEncoder:
         assert self._usage_so_far is not None
         usage = self._usage_so_far()
         self._start()
-        self._emit("message_delta", delta=self._ends(usage), usage=usage_body(usage))
+        self._emit("message_delta", delta=self._stop_fields(usage), usage=_usage_body(usage))
         self._emit("message_stop")
         return self.take()
 
@@ -105,7 +105,7 @@ class MessageEncoder:
         return [*self.take(), to_json(error_body(error))]
 
     def body(self, usage: Usage) -> dict[str, Any]:
-        return {**self._head, "content": self._blocks, **self._ends(usage), "usage": usage_body(usage)}
+        return {**self._head, "content": self._blocks, **self._stop_fields(usage), "usage": _usage_body(usage)}
 
     def _start(self) -> None:
         if self._usage_so_far is None or self._is_started:
@@ -114,11 +114,11 @@ class MessageEncoder:
         self._emit("message_start", message=self.body(self._usage_so_far()))
         self._chunks.append(PING)
 
-    def _ends(self, usage: Usage) -> dict[str, Any]:
+    def _stop_fields(self, usage: Usage) -> dict[str, Any]:
         if self._end is None:
             return {"stop_reason": None, "stop_sequence": None}
         is_context_full = self._max_tokens is None or usage.n_completion < self._max_tokens
-        reason = stop_reason(self._end.reason, self._end.stop, is_context_full=is_context_full)
+        reason = _stop_reason(self._end.reason, self._end.stop, is_context_full=is_context_full)
         return {"stop_reason": reason, "stop_sequence": self._end.stop if reason == "stop_sequence" else None}
 
     def _text(self, kind: str, text: str, delta: dict[str, Any]) -> None:

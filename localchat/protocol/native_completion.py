@@ -13,7 +13,7 @@ from .inputs import read_inputs
 from .interface import Interface, ResponseHead
 from .json_text import json_text, to_json
 from .logprobs import native_entry
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .params import WITHOUT_EFFECT, read_n_probs, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
 from .usage import Usage, progress_body
 
@@ -29,10 +29,9 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
     """
     body = parse_body(raw)
     n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
-    top_logprobs = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
     return CompletionRequest(
         prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
-        params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0, lengths=LENGTHS),
+        params=read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=LENGTHS),
         best_of=n,
         **read_text_request(body),
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
@@ -40,7 +39,7 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 
 class _Output:
-    """Collects one output: its text since the last chunk, and the totals for the last one."""
+    """Collects one output: its text since the last chunk, and the totals for the last chunk."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.end: OutputEnd | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, Union
 
 from .chat import ChatRequest, parse_tool, without_nulls
@@ -25,6 +24,7 @@ from .interface import Interface, ResponseHead
 from .json_text import json_text, to_json
 from .logprobs import logprob_entry
 from .media import IMAGE, note_of, refuse_media
+from .ollama_models import time_text
 from .params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from .request import ParseOptions
 from .response_format import ResponseFormat
@@ -33,7 +33,8 @@ from .usage import Usage
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
 
-# Options without effect: settings of the server, which are command-line options here, and options of removed samplers.
+# Options that have no effect on the output of this server: settings that are command-line options here, and options of
+# samplers that llama.cpp has removed.
 _OPTIONS_WITHOUT_EFFECT = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
@@ -46,8 +47,8 @@ class OllamaChat(ChatRequest):
 
     is_generate: bool = False
     """Whether the endpoint is /api/generate, which has other fields for the text of the response."""
-    ends_as: str | None = None
-    """The `done_reason` of a request that only loads or unloads the model."""
+    done_reason: str | None = None
+    """The `done_reason` of a request that only loads or unloads the model; None for other requests."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class OllamaText(CompletionRequest):
     """A request of /api/generate for a text completion or fill-in-the-middle."""
 
     is_generate: bool = True
-    ends_as: str | None = None
+    done_reason: str | None = None
 
 
 Request = Union[OllamaChat, OllamaText]
@@ -103,7 +104,7 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
     if not messages:
         # A request without messages loads or unloads the model in Ollama. Here it does neither, and prefills one token.
         common["params"] = GenerationParams(max_tokens=0)
-        more["ends_as"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
+        more["done_reason"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
     last = messages[-1]
     goes_on = last["role"] == "assistant" and "tool_calls" not in last
@@ -113,18 +114,19 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
 def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
     """The fields that both endpoints have."""
     body.get("keep_alive")
-    given = body.object("options") or Fields({}, "options")
+    given = body.object_or_empty("options")
     length = given.integer("num_predict")
-    # Zero or less means no limit.
-    chosen = Fields({k: v for k, v in given.raw.items() if k != "num_predict"}, "options")
-    if length is not None and length > 0:
-        chosen = Fields({**chosen.raw, "num_predict": length}, "options")
-    params = read_params(chosen, n=1, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
-    fields = {"model": body.text("model") or body.text("name") or "", "response_format": _response_format(body)}
-    unknown = [f"options.{name}" for name in unknown_fields(chosen, _OPTIONS_WITHOUT_EFFECT, options.strict)]
-    stream = body.boolean("stream") is not False
+    if length is not None and length <= 0:  # No limit.
+        given = Fields({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
+    fields = {
+        "model": body.text("model") or body.text("name") or "",
+        "params": read_params(given, top_logprobs=_top_logprobs(body), lengths=("num_predict",)),
+        "response_format": _response_format(body),
+        "stream": body.boolean("stream") is not False,
+    }
+    unknown = [f"options.{name}" for name in unknown_fields(given, _OPTIONS_WITHOUT_EFFECT, options.strict)]
     unknown += unknown_fields(body, ("truncate", "shift", "template"), options.strict)
-    return {**fields, "params": params, "stream": stream, "unknown": tuple(unknown)}
+    return {**fields, "unknown": tuple(unknown)}
 
 
 def _top_logprobs(body: Fields) -> int | None:
@@ -162,9 +164,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     open_ids: list[str] = []
     n_calls = 0
     for given in body.objects("messages"):
-        role = given.choice("role", _ROLES)
-        if role is None:
-            given.refuse("role", "one of " + ", ".join(f'"{name}"' for name in _ROLES))
+        role = given.required_choice("role", _ROLES)
         note = note_of(IMAGE) if role == "tool" and given.items("images", "images") else ""
         if role != "tool":
             _refuse_images(given)
@@ -209,13 +209,12 @@ def error_body(error: ApiError) -> dict[str, str]:
 
 
 class Encoder:
-    """Encodes a stream of JSON objects, of which the last has the counts, or one body with everything."""
+    """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
     def __init__(self, head: ResponseHead, request: Request, usage: Callable[[], Usage] | None = None) -> None:
         self._request = request
         self._usage = usage
-        created = datetime.fromtimestamp(head.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._head = {"model": head.model, "created_at": created}
+        self._head = {"model": head.model, "created_at": time_text(head.created)}
         self._end = OutputEnd("stop")
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -247,10 +246,10 @@ class Encoder:
     def take(self) -> list[str]:
         if not (self._content or self._reasoning or self._calls):
             return []
-        return [to_json({**self._head, **self._taken(), "done": False})]
+        return [to_json({**self._head, **self._take_fields(), "done": False})]
 
     def finish(self) -> list[str]:
-        """The text that is left, then an object with the counts."""
+        """The rest of the text, then an object with the counts."""
         assert self._usage is not None
         return [*self.take(), json_text(self.body(self._usage()))]
 
@@ -258,9 +257,9 @@ class Encoder:
         return [*self.take(), to_json(error_body(error))]
 
     def body(self, usage: Usage) -> dict[str, Any]:
-        reason = self._request.ends_as or ("length" if self._end.reason == "length" else "stop")
-        ended = {**self._head, **self._taken(), "done": True, "done_reason": reason}
-        return ended if self._request.ends_as else {**ended, **counts(usage)}
+        reason = self._request.done_reason or ("length" if self._end.reason == "length" else "stop")
+        ended = {**self._head, **self._take_fields(), "done": True, "done_reason": reason}
+        return ended if self._request.done_reason else {**ended, **counts(usage)}
 
     def _close_call(self) -> None:
         """Add the open call, now complete. A call whose arguments are cut is dropped."""
@@ -275,7 +274,7 @@ class Encoder:
             self._calls.append({"id": self._call.id, "function": function})
         self._call, self._arguments = None, []
 
-    def _taken(self) -> dict[str, Any]:
+    def _take_fields(self) -> dict[str, Any]:
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         thinking = {"thinking": reasoning} if reasoning else {}
         calls = {"tool_calls": self._calls} if self._calls else {}

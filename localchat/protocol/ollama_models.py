@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .embeddings import MAX_INPUTS, EmbeddingsRequest
-from .errors import BadRequest
+from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_texts
 from .fields import parse_body, unknown_fields
-from .inputs import read_inputs
 from .request import ParseOptions
 
 # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
@@ -43,7 +41,7 @@ class ModelCard:
 
 
 def tags_body(card: ModelCard) -> dict[str, Any]:
-    return {"models": [{**_entry(card), "modified_at": _time(card.created)}]}
+    return {"models": [{**_entry(card), "modified_at": time_text(card.created)}]}
 
 
 def ps_body(card: ModelCard) -> dict[str, Any]:
@@ -62,7 +60,7 @@ def show_body(card: ModelCard) -> dict[str, Any]:
         "details": _details(card),
         "model_info": info,
         "capabilities": list(card.capabilities),
-        "modified_at": _time(card.created),
+        "modified_at": time_text(card.created),
     }
 
 
@@ -70,7 +68,7 @@ def model_entry(card: ModelCard) -> dict[str, Any]:
     """The model's entry in the `models` of /v1/models, with llama.cpp's fields."""
     return {
         **_entry(card),
-        "modified_at": _time(card.created),
+        "modified_at": time_text(card.created),
         "type": "model",
         "capabilities": list(card.capabilities),
     }
@@ -83,17 +81,14 @@ def _entry(card: ModelCard) -> dict[str, Any]:
     return {"name": card.name, "model": card.name, "size": card.n_bytes, "digest": digest, "details": details}
 
 
-# The numbers of `general.file_type` in GGUF files (llama_ftype in llama.h).
-_FILE_TYPES = dict(
-    (
-        *(("0", "F32"), ("1", "F16"), ("2", "Q4_0"), ("3", "Q4_1"), ("7", "Q8_0"), ("8", "Q5_0"), ("9", "Q5_1")),
-        *(("10", "Q2_K"), ("11", "Q3_K_S"), ("12", "Q3_K_M"), ("13", "Q3_K_L"), ("14", "Q4_K_S"), ("15", "Q4_K_M")),
-        *(("16", "Q5_K_S"), ("17", "Q5_K_M"), ("18", "Q6_K"), ("19", "IQ2_XXS"), ("20", "IQ2_XS"), ("21", "Q2_K_S")),
-        *(("22", "IQ3_XS"), ("23", "IQ3_XXS"), ("24", "IQ1_S"), ("25", "IQ4_NL"), ("26", "IQ3_S"), ("27", "IQ3_M")),
-        *(("28", "IQ2_S"), ("29", "IQ2_M"), ("30", "IQ4_XS"), ("31", "IQ1_M"), ("32", "BF16"), ("36", "TQ1_0")),
-        *(("37", "TQ2_0"), ("38", "MXFP4_MOE")),
-    )
-)
+# The names for `general.file_type` of GGUF files (llama_ftype in llama.h).
+_FILE_TYPES: Mapping[str, str] = {
+    "0": "F32", "1": "F16", "2": "Q4_0", "3": "Q4_1", "7": "Q8_0", "8": "Q5_0", "9": "Q5_1", "10": "Q2_K",
+    "11": "Q3_K_S", "12": "Q3_K_M", "13": "Q3_K_L", "14": "Q4_K_S", "15": "Q4_K_M", "16": "Q5_K_S", "17": "Q5_K_M",
+    "18": "Q6_K", "19": "IQ2_XXS", "20": "IQ2_XS", "21": "Q2_K_S", "22": "IQ3_XS", "23": "IQ3_XXS", "24": "IQ1_S",
+    "25": "IQ4_NL", "26": "IQ3_S", "27": "IQ3_M", "28": "IQ2_S", "29": "IQ2_M", "30": "IQ4_XS", "31": "IQ1_M",
+    "32": "BF16", "36": "TQ1_0", "37": "TQ2_0", "38": "MXFP4_MOE",
+}  # fmt: skip
 
 
 def _details(card: ModelCard) -> dict[str, Any]:
@@ -115,7 +110,8 @@ def _number(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _time(seconds: int) -> str:
+def time_text(seconds: int) -> str:
+    """A time in seconds since 1970 as in Ollama's responses."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -138,7 +134,7 @@ def parse_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
     Raises:
         BadRequest: A field is invalid.
     """
-    return _parse_embed(raw, "input", options)
+    return _parse_embed(raw, "input", MAX_INPUTS, options)
 
 
 def parse_old_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
@@ -147,17 +143,14 @@ def parse_old_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
     Raises:
         BadRequest: A field is invalid.
     """
-    return _parse_embed(raw, "prompt", options)
+    return _parse_embed(raw, "prompt", 1, options)
 
 
-def _parse_embed(raw: bytes, field: str, options: ParseOptions) -> EmbeddingsRequest:
+def _parse_embed(raw: bytes, field: str, most: int, options: ParseOptions) -> EmbeddingsRequest:
     body = parse_body(raw)
-    inputs = read_inputs(body, field, 1 if field == "prompt" else MAX_INPUTS)
-    if "" in inputs:
-        raise BadRequest(f"'{field}' has an empty text, which has no embedding", field)
     return EmbeddingsRequest(
         model=body.text("model") or "",
-        inputs=inputs,
+        inputs=read_texts(body, field, most),
         dimensions=body.integer("dimensions", 1),
         as_base64=False,
         unknown=unknown_fields(body, ("keep_alive", "options", "truncate"), options.strict),

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
 from .errors import BadRequest
-from .fields import Fields, refuse_unsupported, show
+from .fields import Fields, first_given, refuse_unsupported, show
+from .inputs import is_token
 from .json_decoder import decode_json
 
 # The limit of stop texts: each is searched for after every token.
@@ -41,8 +42,7 @@ class Number:
     def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
         # All names are validated; the field's own name takes precedence.
-        values = [read(given, self.low, self.high) for given in (name, *self.aliases)]
-        return next((value for value in values if value is not None), None)
+        return first_given([read(given, self.low, self.high) for given in (name, *self.aliases)])
 
 
 def _float(default: float, low: float, high: float, *aliases: str) -> Any:
@@ -62,8 +62,8 @@ SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "m
 """The samplers of a chain, in llama.cpp's order. After top_k, all later samplers have few tokens to process."""
 
 # The samplers by name and alias, and by llama.cpp's letters.
-_STEPS: Mapping[str, str] = {
-    **{step: step for step in SAMPLERS},
+_NAMES: Mapping[str, str] = {
+    **{name: name for name in SAMPLERS},
     "typ_p": "typical_p",
     "typical": "typical_p",
     "temp": "temperature",
@@ -81,8 +81,8 @@ _LETTERS: Mapping[str, str] = {
     "t": "temperature",
     "a": "adaptive_p",
 }
-# adaptive_p samples the token at the end of the chain, whatever its position in the list, if its target is set.
-_SELECTING_STEP = "adaptive_p"
+# adaptive_p is always the last sampler, because it chooses the token. It is in the chain if `adaptive_target` is set.
+_LAST_SAMPLER = "adaptive_p"
 
 # A token id or a text (which stands for its tokens), and the value that is added to the logits.
 Bias = tuple[Union[int, str], float]
@@ -92,15 +92,15 @@ def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
     value = body.get(name)
     if value is None:
         return None
-    steps = _LETTERS if isinstance(value, str) else _STEPS
+    known = _LETTERS if isinstance(value, str) else _NAMES
     given: list[Any] = list(value) if isinstance(value, (str, list)) else [None]
-    if not all(isinstance(step, str) and step in steps for step in given):
-        known = ", ".join(dict.fromkeys(_STEPS.values()))
-        body.refuse(name, f"a list of {known}, or letters of {''.join(_LETTERS)}")
-    chosen = [steps[step] for step in given]
+    if not all(isinstance(item, str) and item in known for item in given):
+        names = ", ".join(dict.fromkeys(_NAMES.values()))
+        body.refuse(name, f"a list of {names}, or letters of {''.join(_LETTERS)}")
+    chosen = [known[item] for item in given]
     if len(set(chosen)) < len(chosen):
         body.refuse(name, "a list without repetitions")
-    return tuple(step for step in chosen if step != _SELECTING_STEP)
+    return tuple(sampler for sampler in chosen if sampler != _LAST_SAMPLER)
 
 
 def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
@@ -136,9 +136,7 @@ def _listed_bias(pair: Any, path: str) -> Bias:
     if not isinstance(pair, list) or len(pair) != 2:
         raise BadRequest(f"'{path}' must be a pair of a token and its bias, got {show(pair)}", path)
     token, bias = pair
-    if isinstance(token, str) and token:
-        return token, _bias(bias, path)
-    if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
+    if is_token(token) or (isinstance(token, str) and token):
         return token, _bias(bias, path)
     raise BadRequest(f"'{path}' must begin with a token id or a text, got {show(token)}", path)
 
@@ -182,11 +180,14 @@ def _max_completion_s(body: Fields, name: str) -> float | None:
 
 
 def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
-    return body.integers(name, 0)
+    values = body.items(name, "integers")
+    if not all(map(is_token, values)):
+        body.refuse(name, "a list of integers of at least 0")
+    return tuple(values)
 
 
 def _n_prompt_kept(body: Fields, name: str) -> int:
-    # -1 stands for the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
+    # -1 means the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
     return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
 
 
@@ -245,7 +246,7 @@ class SamplingParams:
     min_keep: int = _int(1, 0, _INT32)
     """Samplers that truncate by probability keep at least this many tokens."""
     samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)
-    """The steps of the sampler chain, in order."""
+    """The samplers of the chain, in order."""
     seed: int | None = _int(None, -(2**63), 2**64 - 1)
     """The seed; None chooses a random one for each sequence (in a request, -1 as well)."""
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -284,7 +285,7 @@ class GenerationParams:
     n: int = 1
     """The number of sequences for each prompt."""
     max_tokens: int | None = None
-    """The length limit of the output in tokens. None: what is left of the context; 0: only prefill the prompt."""
+    """The length limit of the output in tokens. None: the rest of the context; 0: only prefill the prompt."""
     min_tokens: int = _int(0, 0, None)
     """End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off."""
     stop: tuple[str, ...] = _read_by(_stop, ())
@@ -294,13 +295,13 @@ class GenerationParams:
     ignore_eos: bool = _read_by(Fields.boolean, False)
     """Whether the output continues after end-of-generation tokens."""
     top_logprobs: int | None = None
-    """Return the log probability of each token and of this many of the likeliest at its position; None is off."""
+    """Return log probabilities of each token and of this many likeliest tokens at its position; None is off."""
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
     """Compute log probabilities after all samplers of the chain. False: from the logits of the model."""
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
     """`top_logprobs` for the tokens of the prompt. The whole prompt is then computed, even if it is cached."""
     max_completion_s: float | None = _read_by(_max_completion_s, None)
-    """llama.cpp's `t_max_predict_ms`: this many seconds after the first token, the output ends at the next new line."""
+    """Seconds after the first token, after which the output ends at the next new line; None is off."""
     n_prompt_kept: int = _read_by(_n_prompt_kept, 0)
     """Keep only this many tokens at the end of the prompt; 0 keeps all."""
 
@@ -345,10 +346,15 @@ def read_params(
     return params
 
 
+def read_n_probs(body: Fields) -> int | None:
+    """llama.cpp's `n_probs`: the number of likeliest tokens with log probabilities; 0 is off."""
+    return body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+
+
 def read_sampling(body: Fields) -> dict[str, Any]:
     """The sampling values in a body, by their names in SamplingParams."""
     values = _read(SamplingParams, body)
-    # -1 stands for "all tokens" and "any seed".
+    # -1 means "all tokens" for top_k and "a random seed" for seed.
     if values.get("top_k") == -1:
         values["top_k"] = 0
     if values.get("seed") == -1:
@@ -381,7 +387,7 @@ def parse_default(text: str) -> dict[str, Any]:
 def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
     """The length limit. In `n_predict`, -1 means no limit."""
     given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
-    first = next((value for value in given if value is not None), None)
+    first = first_given(given)
     if first == 0 and least > 0:
         body.refuse("n_predict", "an integer of at least 1, or -1 for no limit")
     return None if first == -1 else first

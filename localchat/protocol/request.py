@@ -55,14 +55,12 @@ class TextRequest:
     """Show tokens in log probabilities as "token_id:N" instead of as text."""
     request_id: str | None = None
     """The client's id of the request, for the log."""
-    thought_field: bool = False
-    """See ParseOptions."""
     unknown: tuple[str, ...] = ()
     """The names of unknown fields, which were ignored."""
 
 
 def read_text_request(body: Fields) -> dict[str, Any]:
-    """The fields of a TextRequest in a body of OpenAI's APIs, except `params`, `thought_field` and `unknown`.
+    """The fields of a TextRequest in a body of OpenAI's APIs, except `params` and `unknown`.
 
     Raises:
         BadRequest: A field is invalid.
@@ -82,12 +80,18 @@ def read_text_request(body: Fields) -> dict[str, Any]:
 def read_streaming(body: Fields) -> dict[str, Any]:
     """The fields of a TextRequest that concern streaming."""
     flags = ("stream", "timings_per_token", "return_progress")
-    options = body.object("stream_options") or Fields({})
+    options = body.object_or_empty("stream_options")
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
-    ping_s = body.number("sse_ping_interval", -1, MAX_PING_S)
     return {
         **{name: body.boolean(name) or False for name in flags},
         "include_usage": include,
         "continuous_usage": include and continuous is True,
-        "ping_s": ping_s and (max(ping_s, MIN_PING_S) if ping_s > 0 else 0.0),
+        "ping_s": _ping_s(body),
     }
+
+
+def _ping_s(body: Fields) -> float | None:
+    seconds = body.number("sse_ping_interval", -1, MAX_PING_S)
+    if seconds is None:
+        return None
+    return max(seconds, MIN_PING_S) if seconds > 0 else 0.0

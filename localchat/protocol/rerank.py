@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .embeddings import usage_body
+from .embeddings import MAX_INPUTS, usage_body
 from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
 from .request import DEFAULT_OPTIONS, ParseOptions
-
-# The limit is that of inputs for embeddings.
-MAX_DOCUMENTS = 2048
 
 
 @dataclass(frozen=True)
@@ -37,16 +34,13 @@ def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankR
         BadRequest: A field is invalid.
     """
     body = parse_body(raw)
-    query = body.text("query")
-    if not query:
-        body.refuse("query", "a string that is not empty")
-    returns_texts = body.boolean("return_text")
     return RerankRequest(
         model=body.text("model") or "",
-        query=query,
+        query=body.required_text("query"),
         documents=_documents(body),
         top_n=body.integer("top_n", 1),
-        returns_documents=body.boolean("return_documents") or returns_texts or False,
+        # The names of Cohere and of Hugging Face's TEI. any() gets a list, so that both are read.
+        returns_documents=any([body.boolean("return_documents"), body.boolean("return_text")]),
         unknown=unknown_fields(body, ("user",), options.strict),
     )
 
@@ -54,10 +48,7 @@ def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankR
 def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_tokens: int) -> dict[str, Any]:
     """The documents, sorted by score. Scores are comparable with one another, but are not probabilities."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
-    results = [
-        {"index": i, "relevance_score": scores[i], **_document(request, i)}
-        for i in order
-    ]  # fmt: skip
+    results = [{"index": i, "relevance_score": scores[i], **_document(request, i)} for i in order]
     return {"object": "list", "model": model, "results": results, "usage": usage_body(n_tokens)}
 
 
@@ -70,8 +61,8 @@ def _documents(body: Fields) -> tuple[str, ...]:
     texts = body.items("texts", "strings")
     name = "documents" if body.get("documents") is not None or not texts else "texts"
     values = body.items(name, "strings")
-    if not 0 < len(values) <= MAX_DOCUMENTS:
-        body.refuse(name, f"a list of 1 to {MAX_DOCUMENTS} strings")
+    if not 0 < len(values) <= MAX_INPUTS:
+        body.refuse(name, f"a list of 1 to {MAX_INPUTS} strings")
     return tuple(_document_text(value, f"{name}[{i}]") for i, value in enumerate(values))
 
 

@@ -5,19 +5,30 @@ This module parses the fields. The package `grammar` compiles the formats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import BadRequest
 from .fields import Fields, refuse_unsupported
 
 _TYPES = ("text", "json_object", "json_schema")
 
-# The field for each kind of format: in the request, under vLLM's older names, and in vLLM's `structured_outputs`.
-_FIELDS: Mapping[str, str] = {"json_schema": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
-_GUIDED: Mapping[str, str] = {kind: "guided_" + kind.replace("_schema", "") for kind in _FIELDS}
-_STRUCTURED: Mapping[str, str] = {**_FIELDS, "json_schema": "json"}
+
+class _Names(NamedTuple):
+    """The name of the field for each kind of format."""
+
+    json_schema: str
+    grammar: str
+    regex: str
+    choice: str
+
+
+_FIELDS = _Names("json_schema", "grammar", "regex", "choice")
+# vLLM's older names.
+_GUIDED = _Names("guided_json", "guided_grammar", "guided_regex", "guided_choice")
+# The names in vLLM's `structured_outputs`.
+_STRUCTURED = _Names("json", "grammar", "regex", "choice")
 
 
 @dataclass(frozen=True)
@@ -59,31 +70,30 @@ def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
             yield ResponseFormat("json_object", None, structured.at("json_object"))
 
 
-def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[ResponseFormat]:
-    """The response formats in separate fields. `names` has the name of the field for each kind."""
-    for name in names.values():
+def _named(holder: Fields, names: _Names) -> Iterator[ResponseFormat]:
+    """The response formats in the fields with these names."""
+    for name in names:
         holder.check_size(name)
-    schema = names["json_schema"]
-    if holder.get(schema) is not None:
-        yield ResponseFormat("json_schema", _schema(holder, schema), holder.at(schema))
-    for kind in ("grammar", "regex"):
-        text = holder.text(names[kind])
+    if holder.get(names.json_schema) is not None:
+        yield ResponseFormat("json_schema", _schema(holder, names.json_schema), holder.at(names.json_schema))
+    for kind, name in (("grammar", names.grammar), ("regex", names.regex)):
+        text = holder.text(name)
         if text:
-            yield ResponseFormat(kind, text, holder.at(names[kind]))
-    choices = holder.items(names["choice"], "texts")
+            yield ResponseFormat(kind, text, holder.at(name))
+    choices = holder.items(names.choice, "texts")
     if not all(isinstance(choice, str) and choice for choice in choices):
-        holder.refuse(names["choice"], "a list of texts that are not empty")
+        holder.refuse(names.choice, "a list of texts that are not empty")
     if choices:
-        yield ResponseFormat("choice", tuple(choices), holder.at(names["choice"]))
+        yield ResponseFormat("choice", tuple(choices), holder.at(names.choice))
 
 
 def read_format_object(form: Fields | None) -> ResponseFormat | None:
     """Parse `response_format`. The schema may be beside `type`, as in the Responses API and llama-server."""
-    kind = form.choice("type", _TYPES) if form else "text"
-    if form is None or kind == "text":
+    if form is None:
         return None
-    if kind is None:
-        form.refuse("type", "one of " + ", ".join(f'"{name}"' for name in _TYPES))
+    kind = form.required_choice("type", _TYPES)
+    if kind == "text":
+        return None
     holder = form if form.get("schema") is not None else form.object("json_schema")
     if kind == "json_object" and holder is not form:
         return ResponseFormat(kind, None, form.path)

@@ -10,15 +10,16 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .errors import ApiError, BadRequest
 from .fields import Fields, parse_body, refuse_unsupported, unknown_fields
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import read_streaming
-from .response_format import ResponseFormat, read_format_object
+from .response_format import read_format_object
 from .responses_items import IGNORED_ITEMS, input_items, read_messages
+from .responses_store import ResponseStore
 from .responses_tools import Tool, read_tool_choice, read_tools
 
 # The name of the length limit. OpenAI's API requires at least 16 tokens; this server, at least 1.
@@ -35,16 +36,6 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 _SUMMARIES = ("auto", "concise", "detailed")
 _WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options")
-
-
-class History(Protocol):
-    """The stored responses and conversations (responses_store.py)."""
-
-    def context(self, response_id: str) -> tuple[dict[str, Any], ...]: ...
-
-    def conversation(self, id: str) -> tuple[dict[str, Any], ...]: ...
-
-    def item(self, id: str, param: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class ResponsesRequest(ChatRequest):
         return dataclasses.replace(self, messages=head + self.messages[starts[1] :])
 
 
-def parse_response(raw: bytes, history: History, *, strict: bool = False) -> ResponsesRequest:
+def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) -> ResponsesRequest:
     """The request in a body. With `strict`, unknown fields are refused.
 
     Raises:
@@ -89,20 +80,18 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
     tools, ignored_tools = read_tools(body)
-    items = tuple(_resolved(item, f"input[{i}].id", history) for i, item in enumerate(input_items(body)))
-    earlier, conversation_id = _earlier(body, history)
+    items = tuple(_resolve_reference(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
+    earlier, conversation_id = _earlier(body, store)
     messages, ignored_items = _messages(body, earlier, items)
-    reasoning, include = body.object("reasoning") or Fields({}), _include(body)
-    effort = reasoning.text("effort")
-    response_format = _response_format(body)
+    reasoning, include = body.object_or_empty("reasoning"), _include(body)
     request = ResponsesRequest(
         model=body.text("model") or "",
         messages=messages,
         tools=tuple({"type": "function", "function": tool.function} for tool in tools),
         **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
-        response_format=response_format,
-        template_vars=template_vars(body, effort),
+        response_format=read_format_object(body.object_or_empty("text").object("format")),
+        template_vars=template_vars(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=LENGTHS, top_logprobs=_top_logprobs(body, include)),
         **read_streaming(body),
@@ -122,30 +111,26 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     return dataclasses.replace(request, unknown=tuple(unknown))
 
 
-def _earlier(body: Fields, history: History) -> tuple[tuple[dict[str, Any], ...], str | None]:
+def _earlier(body: Fields, store: ResponseStore) -> tuple[tuple[dict[str, Any], ...], str | None]:
     """The items before `input`, and the id of the conversation to which the response is added."""
-    previous, given = body.text("previous_response_id"), body.get("conversation")
-    conversation = (
-        _id(body.object("conversation") or Fields({})) if isinstance(given, dict) else body.text("conversation")
-    )
+    previous, conversation = body.text("previous_response_id"), _conversation_id(body)
     if previous and conversation:
         message = "'previous_response_id' and 'conversation' cannot both be set: leave out one"
         raise BadRequest(message, "previous_response_id")
     if previous:
-        return history.context(previous), None
-    return (history.conversation(conversation), conversation) if conversation else ((), None)
+        return store.context(previous), None
+    return (store.conversation(conversation), conversation) if conversation else ((), None)
 
 
-def _id(conversation: Fields) -> str:
-    id = conversation.text("id")
-    if not id:
-        conversation.refuse("id", "a string that is not empty")
-    return id
+def _conversation_id(body: Fields) -> str | None:
+    if isinstance(body.get("conversation"), dict):
+        return body.required_object("conversation").required_text("id")
+    return body.text("conversation")
 
 
-def _resolved(item: dict[str, Any], path: str, history: History) -> dict[str, Any]:
-    """The stored item of an `item_reference`; any other item as it is."""
-    return history.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
+def _resolve_reference(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
+    """The item that an `item_reference` refers to. Any other item is returned unchanged."""
+    return store.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
 
 
 def _messages(
@@ -158,11 +143,6 @@ def _messages(
     if not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input"):
         body.refuse("input", "a string or a list with at least one item")
     return messages, [kind for kind in IGNORED_ITEMS if any(item["type"] == kind for item in items)]
-
-
-def _response_format(body: Fields) -> ResponseFormat | None:
-    text = body.object("text")
-    return read_format_object(text.object("format")) if text else None
 
 
 def _include(body: Fields) -> frozenset[str]:
@@ -192,10 +172,8 @@ def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[st
 
     The ResponseEncoder adds `temperature` and other sampling values, since they depend on the model's defaults.
     """
-    text = body.object("text") or Fields({})
-    given = text.object("format")
-    format = {"type": "text"} if given is None else dict(given.raw)
-    conversation = body.get("conversation")
+    text, conversation = body.object_or_empty("text"), body.get("conversation")
+    format = text.object_or_empty("format").raw or {"type": "text"}
     return {
         "background": False,
         "conversation": {"id": conversation} if isinstance(conversation, str) else conversation,
@@ -233,7 +211,7 @@ def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def _metadata(body: Fields) -> dict[str, str]:
-    metadata = body.object("metadata") or Fields({})
+    metadata = body.object_or_empty("metadata")
     return {name: metadata.text(name) or "" for name in metadata.raw}
 
 
@@ -243,7 +221,7 @@ _MESSAGE_PATH = re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?")
 
 
 def with_own_field_names(error: ApiError, request: ResponsesRequest) -> ApiError:
-    """Convert the field names in an error from those of chat to those of the Responses API."""
+    """Replace the field names of chat requests in an error by those of the Responses API."""
     if not isinstance(error, BadRequest):
         return error
 

@@ -28,7 +28,7 @@ from .logprobs import logprob_entry
 from .responses import ResponsesRequest
 from .responses_items import encode_reasoning
 from .responses_store import item_id
-from .responses_tools import Tool, by_model_name
+from .responses_tools import Tool
 from .usage import Usage
 
 # Emits an event, given its type and fields.
@@ -57,7 +57,7 @@ class ResponseEncoder:
             clock: Returns the time in seconds since 1970.
         """
         self._request = request
-        self._tools = by_model_name(request.offered)
+        self._tools = {tool.model_name: tool for tool in request.offered}
         self._usage = usage
         self._keep = keep
         self._clock = clock
@@ -66,9 +66,14 @@ class ResponseEncoder:
         names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         self._settings = {**request.settings, **{name: sampling[name] for name in names}}
         self._status = "in_progress"
-        self._ends: dict[str, Any] = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
+        self._end_fields: dict[str, Any] = {
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+        }
         self._items: list[_Item] = []
-        # The item that is not complete; None: all items are.
+        # The item to which deltas are added; None: all items are complete.
         self._open: _Item | None = None
         self._logprobs: list[dict[str, Any]] = []
         self._end = OutputEnd("stop")
@@ -118,20 +123,20 @@ class ResponseEncoder:
         self._status = "incomplete" if is_cut else "completed"
         details = {"reason": "max_output_tokens"} if is_cut else None
         completed_at = None if is_cut else int(self._clock())
-        self._ends.update(incomplete_details=details, usage=usage_body(usage), completed_at=completed_at)
+        self._end_fields.update(incomplete_details=details, usage=_usage_body(usage), completed_at=completed_at)
         self._emit(f"response.{self._status}", response=self._response())
         self._keep(self._response())
 
     def failed(self, error: ApiError) -> list[str]:
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         self._status = "failed"
-        self._ends["error"] = {"code": code, "message": error.message}
+        self._end_fields["error"] = {"code": code, "message": error.message}
         self._emit("response.failed", response=self._response())
         return self.take()
 
     def _response(self) -> dict[str, Any]:
         output = [item.body() for item in self._items]
-        return {**self._head, "status": self._status, **self._ends, **self._settings, "output": output}
+        return {**self._head, "status": self._status, **self._end_fields, **self._settings, "output": output}
 
     def _item(self, kind: type[_Item]) -> _Item:
         """The open item if it has this type, else a new item."""
@@ -157,12 +162,13 @@ class ResponseEncoder:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         if self._request.stream:
-            encode = json_text if "response" in fields else to_json  # With the log probabilities of all tokens.
+            # A response may be long: it has the log probabilities of all tokens.
+            encode = json_text if "response" in fields else to_json
             self._chunks.append(encode({"type": kind, "sequence_number": self._n_events, **fields}))
             self._n_events += 1
 
 
-def usage_body(usage: Usage) -> dict[str, Any]:
+def _usage_body(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.n_prompt,
         "input_tokens_details": {
@@ -186,28 +192,28 @@ class _Item:
         self.text: list[str] = []
         self.status = "in_progress"
         self._index = index
-        self._report = emit
+        self._emit_event = emit
         self._request = request
 
     @property
-    def whole(self) -> str:
+    def all_text(self) -> str:
         return "".join(self.text)
 
     def open(self) -> None:
-        self._report("response.output_item.added", output_index=self._index, item=self.body())
+        self._emit_event("response.output_item.added", output_index=self._index, item=self.body())
 
     def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
         raise NotImplementedError
 
     def close(self, status: str) -> None:
         self.status = status
-        self._report("response.output_item.done", output_index=self._index, item=self.body())
+        self._emit_event("response.output_item.done", output_index=self._index, item=self.body())
 
     def body(self) -> dict[str, Any]:
         return {"id": self.id, "type": self.type, "status": self.status}
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        self._report(kind, item_id=self.id, output_index=self._index, **fields)
+        self._emit_event(kind, item_id=self.id, output_index=self._index, **fields)
 
 
 class _PartItem(_Item):
@@ -217,17 +223,22 @@ class _PartItem(_Item):
     text_event = ""
     index_field = "content_index"
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._logprobs: list[dict[str, Any]] = []
+
     def open(self) -> None:
         super().open()
-        self._emit_part("added", part=self.part())
+        self._emit_part("added")
 
     def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
         self.text.append(text)
-        self._emit(f"{self.text_event}.delta", **{self.index_field: 0}, delta=text, **self._beside(logprobs))
+        self._logprobs += logprobs
+        self._emit_text("delta", delta=text, **self.logprob_fields(logprobs))
 
     def close(self, status: str) -> None:
-        self._emit(f"{self.text_event}.done", **{self.index_field: 0}, text=self.whole, **self._beside(self._scored()))
-        self._emit_part("done", part=self.part())
+        self._emit_text("done", text=self.all_text, **self.logprob_fields(self._logprobs))
+        self._emit_part("done")
         super().close(status)
 
     def part(self) -> dict[str, Any]:
@@ -237,39 +248,29 @@ class _PartItem(_Item):
         """The part as a list; empty before the part has text, unless the item is closed."""
         return [self.part()] if self.text or self.status != "in_progress" else []
 
-    def _emit_part(self, kind: str, part: dict[str, Any]) -> None:
-        self._emit(f"{self.part_event}.{kind}", **{self.index_field: 0}, part=part)
-
-    def _beside(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    def logprob_fields(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The field with log probabilities in the events of the text, if these events have one."""
         return {}
 
-    def _scored(self) -> list[dict[str, Any]]:
-        return []
+    def _emit_part(self, kind: str) -> None:
+        self._emit(f"{self.part_event}.{kind}", **{self.index_field: 0}, part=self.part())
+
+    def _emit_text(self, kind: str, **fields: Any) -> None:
+        self._emit(f"{self.text_event}.{kind}", **{self.index_field: 0}, **fields)
 
 
 class _Message(_PartItem):
     type = "message"
     text_event = "response.output_text"
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._logprobs: list[dict[str, Any]] = []
-
-    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        self._logprobs += logprobs
-        super().delta(text, logprobs)
-
     def part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.whole, "annotations": [], "logprobs": self._logprobs}
+        return {"type": "output_text", "text": self.all_text, "annotations": [], "logprobs": self._logprobs}
 
     def body(self) -> dict[str, Any]:
         return {**super().body(), "role": "assistant", "content": self.parts()}
 
-    def _beside(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    def logprob_fields(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         return {"logprobs": logprobs}
-
-    def _scored(self) -> list[dict[str, Any]]:
-        return self._logprobs
 
 
 class _Reasoning(_PartItem):
@@ -279,16 +280,13 @@ class _Reasoning(_PartItem):
     text_event = "response.reasoning_text"
 
     def part(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self.whole}
+        return {"type": "reasoning_text", "text": self.all_text}
 
     def body(self) -> dict[str, Any]:
-        is_closed = self.status != "in_progress"
-        secret = (
-            {"encrypted_content": encode_reasoning(self.whole)}
-            if self._request.includes_encrypted and is_closed
-            else {}
-        )
-        return {**super().body(), **self._contents(), **secret}
+        body = {**super().body(), **self._contents()}
+        if self._request.includes_encrypted and self.status != "in_progress":
+            body["encrypted_content"] = encode_reasoning(self.all_text)
+        return body
 
     def _contents(self) -> dict[str, Any]:
         return {"summary": [], "content": self.parts()}
@@ -302,7 +300,7 @@ class _SummarisedReasoning(_Reasoning):
     index_field = "summary_index"
 
     def part(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.whole}
+        return {"type": "summary_text", "text": self.all_text}
 
     def _contents(self) -> dict[str, Any]:
         return {"summary": self.parts()}
@@ -328,11 +326,11 @@ class _FunctionCall(_Call):
         self._emit("response.function_call_arguments.delta", delta=text)
 
     def close(self, status: str) -> None:
-        self._emit("response.function_call_arguments.done", name=self._name, arguments=self.whole)
+        self._emit("response.function_call_arguments.done", name=self._name, arguments=self.all_text)
         super().close(status)
 
     def body(self) -> dict[str, Any]:
-        return {**super().body(), "arguments": self.whole}
+        return {**super().body(), "arguments": self.all_text}
 
 
 class _CustomCall(_Call):
@@ -349,11 +347,11 @@ class _CustomCall(_Call):
 
     def close(self, status: str) -> None:
         self._add(self._argument.rest())
-        self._emit("response.custom_tool_call_input.done", input=self.whole)
+        self._emit("response.custom_tool_call_input.done", input=self.all_text)
         super().close(status)
 
     def body(self) -> dict[str, Any]:
-        return {**super().body(), "input": self.whole}
+        return {**super().body(), "input": self.all_text}
 
     def _add(self, text: str) -> None:
         if text:

@@ -20,7 +20,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
 _MEDIA_PARTS = {"input_image": IMAGE, "input_file": FILE, "input_audio": AUDIO}
 
-# Items of tools that run on OpenAI's servers, and items for the use of these servers. They are ignored.
+# Items of tools and features that only OpenAI's servers have. They are ignored.
 IGNORED_ITEMS = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
     "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
@@ -46,10 +46,10 @@ def input_items(body: Fields, name: str = "input") -> list[dict[str, Any]]:
     if value is None:
         return []
     if isinstance(value, str):
-        return [_whole({"type": "message", "role": "user", "content": value})]
+        return [_with_parts({"type": "message", "role": "user", "content": value})]
     if not isinstance(value, list):
         body.refuse(name, "a string or a list of items")
-    return [_whole({"type": _kind(item), **without_nulls(item.raw)}) for item in body.objects(name)]
+    return [_with_parts({"type": _kind(item), **without_nulls(item.raw)}) for item in body.objects(name)]
 
 
 def _kind(item: Fields) -> str:
@@ -59,8 +59,8 @@ def _kind(item: Fields) -> str:
     return given or "message"
 
 
-def _whole(item: dict[str, Any]) -> dict[str, Any]:
-    """The item as the API lists it later: a message has a list of parts."""
+def _with_parts(item: dict[str, Any]) -> dict[str, Any]:
+    """The item with the text of a message as a list of parts, as the API lists items."""
     text = item.get("content")
     if item["type"] != "message" or not isinstance(text, str):
         return item
@@ -100,53 +100,50 @@ class _Conversation:
 
     def message(self, role: str, text: str) -> None:
         if role == "assistant":
-            message = self._assistant("content")
-            message["content"] = _joined(message.get("content"), text)
+            message = self._assistant(without="content")
+            message["content"] = _join_texts(message.get("content"), text)
             return
         self._open = None
         # Many templates accept only one system message, at the start.
         if role in ("system", "developer") and len(self.messages) == 1 and self.messages[0]["role"] in _ROLES[2:]:
-            self.messages[0]["content"] = _joined(self.messages[0]["content"], text)
+            self.messages[0]["content"] = _join_texts(self.messages[0]["content"], text)
             return
         self.messages.append({"role": role, "content": text})
 
     def reasoning(self, text: str) -> None:
-        message = self._assistant("content")
-        message["reasoning_content"] = _joined(message.get("reasoning_content"), text)
+        message = self._assistant(without="content")
+        message["reasoning_content"] = _join_texts(message.get("reasoning_content"), text)
 
     def call(self, id: str, name: str, arguments: Any) -> None:
         call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        self._assistant(None).setdefault("tool_calls", []).append(call)
+        self._assistant().setdefault("tool_calls", []).append(call)
 
     def result(self, id: str, text: str) -> None:
         self._open = None
         self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
 
-    def _assistant(self, closing: str | None) -> dict[str, Any]:
-        """The open assistant message, or a new one.
+    def _assistant(self, *, without: str | None = None) -> dict[str, Any]:
+        """The open assistant message, or a new one if it has the field `without`.
 
-        A message with the field `closing` is complete, unless it has tool calls, whose results are still to come.
+        A message with tool calls stays open until the results of the calls follow, even if it has this field.
         """
         message = self._open
-        if message is None or (closing in message and "tool_calls" not in message):
+        if message is None or (without in message and "tool_calls" not in message):
             message = self._open = {"role": "assistant"}
             self.messages.append(message)
         return message
 
 
-def _joined(before: str | None, text: str) -> str:
+def _join_texts(before: str | None, text: str) -> str:
     return f"{before}\n\n{text}" if before and text else before or text
 
 
 def _message(conversation: _Conversation, item: Fields) -> None:
-    role = item.choice("role", _ROLES)
-    if role is None:
-        item.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
-    conversation.message(role, _text(item, "content"))
+    conversation.message(item.required_choice("role", _ROLES), _text(item, "content"))
 
 
 def _text(item: Fields, name: str, *, is_result: bool = False) -> str:
-    """The text of a field that is a string or a list of parts; images in the result of a tool become notes."""
+    """The text of a field that is a string or a list of parts."""
     value = item.get(name)
     if isinstance(value, str):
         return value
@@ -172,15 +169,15 @@ def _part_text(part: Fields, *, is_result: bool = False) -> str:
 
 def _call(conversation: _Conversation, item: Fields) -> None:
     arguments = item.text("arguments")
-    conversation.call(_required(item, "call_id"), model_name(item), arguments or "{}")
+    conversation.call(item.required_text("call_id"), _model_name(item), arguments or "{}")
 
 
 def _custom_call(conversation: _Conversation, item: Fields) -> None:
-    conversation.call(_required(item, "call_id"), model_name(item), {CUSTOM_INPUT: item.text("input") or ""})
+    conversation.call(item.required_text("call_id"), _model_name(item), {CUSTOM_INPUT: item.text("input") or ""})
 
 
 def _result(conversation: _Conversation, item: Fields) -> None:
-    conversation.result(_required(item, "call_id"), _text(item, "output", is_result=True))
+    conversation.result(item.required_text("call_id"), _text(item, "output", is_result=True))
 
 
 def _reasoning(conversation: _Conversation, item: Fields) -> None:
@@ -201,20 +198,13 @@ _READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
 }
 
 
-def _required(item: Fields, name: str) -> str:
-    text = item.text(name)
-    if not text:
-        item.refuse(name, "a string that is not empty")
-    return text
-
-
-def model_name(tool: Fields) -> str:
-    """The name of a tool for the model, which includes the namespace."""
-    name, namespace = _required(tool, "name"), tool.text("namespace")
-    return qualified(namespace, name)
+def _model_name(call: Fields) -> str:
+    name = call.required_text("name")
+    return qualified(call.text("namespace"), name)
 
 
 def qualified(namespace: str | None, name: str) -> str:
+    """The name of a tool for the model, which includes the namespace."""
     if not namespace:
         return name
     return namespace + name if namespace.endswith("_") else f"{namespace}__{name}"
@@ -223,7 +213,7 @@ def qualified(namespace: str | None, name: str) -> str:
 def encode_reasoning(text: str) -> str:
     """Encode reasoning as the `encrypted_content` of an item, which clients send back unchanged.
 
-    The text is encoded and not encrypted, since the item has it as text, too. Some clients keep only this field.
+    The text is not encrypted, since the item also has it as plain text. Some clients keep only this field.
     """
     return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
 

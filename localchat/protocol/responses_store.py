@@ -14,8 +14,7 @@ from typing import Any
 from .errors import NotFound
 from .json_text import to_json
 
-# The limits of the store, enough for an afternoon with one agent. Beyond either, the least recently used entry is
-# dropped.
+# The limits of the store, enough for several hours of work with one agent.
 MAX_ENTRIES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -67,23 +66,23 @@ class ResponseStore:
             added = [with_id(item, response_id, i) for i, item in enumerate(items)]
             self.put(entry.body, (), [*entry.items, *added, *output])
 
-    def get(self, id: str, what: str = "response", param: str | None = None, code: str | None = None) -> Stored:
-        """The entry with this id, which becomes the most recently used one.
+    def get(self, id: str, kind: str = "response", param: str | None = None, code: str | None = None) -> Stored:
+        """The entry with this id, which becomes the most recently used one. `kind` is "response" or "conversation".
 
         Raises:
             NotFound: No such entry was stored, or it was deleted or dropped.
         """
         with self._lock:
             entry = self._entries.get(id)
-            if entry is None or entry.body["object"] != what:
-                message = f"no {what} has the id {id!r}: it was not stored, was deleted, or was dropped for newer ones"
+            if entry is None or entry.body["object"] != kind:
+                message = f"no {kind} has the id {id!r}: it was not stored, was deleted, or was dropped for newer ones"
                 raise NotFound(message, param, code)
             self._entries.move_to_end(id)
             return entry
 
-    def delete(self, id: str, what: str = "response") -> None:
+    def delete(self, id: str, kind: str = "response") -> None:
         """Delete an entry. Raises NotFound as `get` does."""
-        self.get(id, what)
+        self.get(id, kind)
         with self._lock:
             self._drop(id)
 
@@ -121,7 +120,7 @@ _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "cus
 
 
 def item_id(kind: str, response_id: str, place: str) -> str:
-    """A unique id, made of the id of the response and the item's position in it."""
+    """The id of an item: the id of its response, and its position in the response (`place`)."""
     return f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.partition('_')[2]}{place}"
 
 

@@ -40,7 +40,7 @@ class Tool:
 
 
 def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools that can be called, and the types of the ignored ones.
+    """The functions and custom tools, and the types of the ignored tools.
 
     Raises:
         BadRequest: A tool is invalid.
@@ -62,9 +62,7 @@ def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
 
 
 def _namespace(given: Fields) -> Iterator[Tool]:
-    name = given.text("name")
-    if not name:
-        given.refuse("name", "a string that is not empty")
+    name = given.required_text("name")
     for tool in given.objects("tools"):
         tool.choice("type", _CALLABLE)
         yield _tool(tool, name)
@@ -116,7 +114,7 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     value = body.get("tool_choice")
     names: tuple[str, ...] = ()
     if isinstance(value, dict):
-        mode, names = _chosen(Fields(value, body.at("tool_choice")), tools)
+        mode, names = _read_choice_object(Fields(value, body.at("tool_choice")), tools)
     else:
         mode = body.choice("tool_choice", _MODES) or "auto"
     if mode == "required" and not tools:
@@ -125,7 +123,7 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     return {"tool_choice": mode if tools else "none", "allowed": names}
 
 
-def _chosen(choice: Fields, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
+def _read_choice_object(choice: Fields, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
     kind = choice.text("type")
     if kind in _CALLABLE:
         return "required", (_chosen_name(choice, tools),)
@@ -145,7 +143,3 @@ def _chosen_name(choice: Fields, tools: Sequence[Tool]) -> str:
         offered = show([tool.name for tool in tools])
         raise BadRequest(f"'{choice.at('name')}' is {show(name)}; 'tools' offers {offered}", choice.at("name"))
     return found[0].model_name
-
-
-def by_model_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
-    return {tool.model_name: tool for tool in tools}

@@ -16,9 +16,9 @@ class SequenceStats:
     id: int
     n_prompt: int
     n_cached: int
-    """Tokens of the prompt that were cached when it first ran."""
+    """Tokens of the prompt that were in the KV cache before."""
     n_computed: int
-    """Tokens that have cells by now."""
+    """Tokens that are in the KV cache."""
     n_sampled: int
     max_length: int
     """The limit of prompt and output together."""
@@ -54,7 +54,7 @@ def props_body(
 
 
 def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:
-    """The body of GET /slots: `n_parallel` entries, of which those of running sequences come first."""
+    """The body of GET /slots: `n_parallel` entries, first those of running sequences, then those of idle slots."""
     busy = [_slot(sequence) for sequence in running[:n_parallel]]
     idle = [{"is_processing": False}] * (n_parallel - len(busy))
     return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate([*busy, *idle])]

@@ -1,7 +1,7 @@
 """Runs long computations in slices of about a millisecond, so that they do not delay the engine thread.
 
-The GIL lets only one thread run Python code. A long computation would delay the engine thread after each of its calls
-into llama.cpp, so it pauses after each slice for about as long.
+The GIL lets only one thread run Python code, so a long computation would delay the engine thread after each of its
+calls into llama.cpp. A computation therefore pauses for a millisecond after each slice.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .events import PromptProgress
+from .request import TextRequest
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Usage:
         return _rate(self.n_completion - 1, self.completion_s)
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's fields, and tabbyAPI's times and rates. A rate is null if there is no time to divide by."""
+        """OpenAI's fields, and tabbyAPI's times and rates. An unknown rate is null."""
         return {
             "prompt_tokens": self.n_prompt,
             "prompt_time": round(self.prompt_s, 4),
@@ -91,6 +92,20 @@ class Usage:
             "queue_ms": round(self.queue_s * 1000, 3),
             **(drafts if self.n_drafted else {}),
         }
+
+
+def chunk_counts(request: TextRequest, usage: Callable[[], Usage]) -> dict[str, Any]:
+    """The usage and timings so far, as the request asks for them in every chunk.
+
+    `usage` is null if only the last chunk has the usage.
+    """
+    so_far = usage() if request.continuous_usage or request.timings_per_token else None
+    counts: dict[str, Any] = {}
+    if request.include_usage:
+        counts["usage"] = so_far.body() if so_far and request.continuous_usage else None
+    if so_far and request.timings_per_token:
+        counts["timings"] = so_far.timings()
+    return counts
 
 
 def _rate(n: int, seconds: float) -> float | None:

@@ -10,17 +10,17 @@ from typing import Protocol
 
 from ..protocol import errors
 
-# Limits of a line of a chunked body (a size and an extension, which no client uses) and of the trailers, which are
-# skipped.
+# Limit of a line of a chunked body: a trailer, or the size of a chunk and extensions.
 MAX_CHUNK_LINE_BYTES = 4096
+# Limit of the number of trailers. Their content is ignored.
 MAX_TRAILERS = 100
 
-# Only CRLF ends a line of a chunked body: parsers that disagree on this see different requests.
+# Only CRLF ends a line of a chunked body. A proxy and a server that disagree on this would see different requests.
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
 
 
 class Readable(Protocol):
-    """A buffered byte stream; after `limit`, all further reads must end within that many seconds."""
+    """A buffered byte stream. `limit` sets the seconds within which all further reads must end."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -76,6 +76,7 @@ class Body:
                     return
 
     def _framed(self) -> Iterator[bytes]:
+        """The pieces of the body, by its Content-Length or its chunks. Sets `is_read` at the end."""
         lengths, codings = self._lengths(), self._codings()
         if codings:
             # A request with both headers can be smuggled past a proxy (RFC 9112, 6.1).

@@ -1,6 +1,6 @@
 """`--check`: reports whether the model runs on this machine, with how much memory and context, and how fast.
 
-Loads the model as the server would, and generates a few tokens. Opens no port.
+Loads the model as the server does, and generates some tokens. Opens no port.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..models.sizes import gigabytes
 from ..protocol.params import GenerationParams, SamplingParams
 from ..protocol.usage import Usage
 from .loading import load_engine, reason_of
-from .start_block import LoadProgress
+from .start_block import LoadProgress, context_fields, model_fields
 
-# Exit statuses: the model works; it cannot be served; it works and the report has advice.
+# Exit statuses: the model works; it cannot be served; it works, and the report has advice.
 WORKS, FAILS, COULD_BE_BETTER = 0, 1, 3
 
-# The speed is measured with this many tokens of a prompt and of output.
+# The speed is measured with a prompt of this many tokens, and with this many output tokens.
 _N_PROMPT, _N_OUTPUT = 256, 32
-# Device files that Linux has beside GPUs of a vendor, and the build option of llama.cpp for these.
+# The device file of each vendor's GPU driver on Linux, and the build option of llama.cpp for these GPUs.
 _GPU_FILES = {"/dev/nvidiactl": "-DGGML_CUDA=on", "/dev/kfd": "-DGGML_HIP=on"}
 
 
@@ -85,7 +85,7 @@ def _check_build(report: Report) -> None:
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
     }
-    # Fails if the library cannot be loaded; the versions above are reported even so.
+    # Fails if the library cannot be loaded. The report then has only the versions above.
     from ..engine.llama.build import read_build
 
     build = read_build()
@@ -96,7 +96,7 @@ def _check_build(report: Report) -> None:
         "devices": [asdict(device) for device in build.devices],
     }
     missing = missing_switches(build.features)
-    if missing and not build.supports_gpu:  # The command builds for a CPU.
+    if missing and not build.supports_gpu:  # The command of the advice builds for a CPU.
         advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
         report.advice.append(advice)
     if not build.supports_gpu:
@@ -116,16 +116,12 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
     try:
         progress.clear()
         facts = engine.facts
-        report.model = {
-            "path": str(file.path),
-            "description": facts.description,
-            "n_params": facts.n_params,
-            "weight_bytes": facts.n_bytes,
-            "n_ctx_train": facts.n_ctx_train,
-            "has_chat_template": facts.chat_template is not None,
+        report.model = {**model_fields(file, facts), "has_chat_template": facts.chat_template is not None}
+        report.choice = {
+            **context_fields(facts),
+            "n_ctx_reason": _context_reason(options, facts),
+            "load_seconds": round(progress.seconds, 2),
         }
-        report.choice = _choice(options, facts)
-        report.choice["load_seconds"] = round(progress.seconds, 2)
         report.speed = _speed(engine)
     finally:
         engine.close()
@@ -134,46 +130,34 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
     if facts.chat_template is None:
         report.advice.append("the file has no chat template, so chats use a general one: prefer an instruct model")
     if facts.resources is not None and report.build["gpu"] and options.gpu_layers and not facts.resources.n_gpu_layers:
-        report.advice.append("llama.cpp is built for a GPU, and no layer lies on one: check the driver")
+        report.advice.append("llama.cpp is built for a GPU, but no layer is on a GPU: check the driver")
 
 
-def _choice(options: argparse.Namespace, facts: ModelFacts) -> dict[str, Any]:
+def _context_reason(options: argparse.Namespace, facts: ModelFacts) -> str:
     if options.ctx:
-        why = "as --ctx says"
-    elif facts.n_ctx >= facts.n_ctx_train:
-        why = "what the model was trained for"
-    else:
-        why = (
-            "limited by memory: the KV cache takes half of what is free at most, and no more than the weights or 1 GiB"
-        )
-    choice: dict[str, Any] = {
-        "n_ctx": facts.n_ctx,
-        "n_ctx_reason": why,
-        "kv_cache_tokens": facts.n_cells,
-        "parallel": facts.n_parallel,
-    }
-    if facts.resources is not None:
-        choice["context_bytes"] = facts.resources.n_context_bytes
-        choice["device"] = facts.resources.device
-        choice["threads"] = facts.resources.n_threads
-    return choice
+        return "set by --ctx"
+    if facts.n_ctx >= facts.n_ctx_train:
+        return "the context size of the model"
+    limit = "at most half of the free memory, and at most the size of the weights (or 1 GiB)"
+    return f"limited by memory: the KV cache takes {limit}"
 
 
 def _speed(engine: Engine) -> dict[str, Any]:
     """Tokens per second of one request; empty for a model that writes no text."""
     try:
-        usages = [_generate(engine, i) for i in range(2)]  # the first request reads the weights from disk
+        _generate(engine, 0)  # not measured: the first request reads the weights from disk
+        usage = _generate(engine, 1)
     except WritesNoText:
         return {}
     return {
-        "prompt_per_second": _rounded(usages[-1].prompt_rate),
-        "tokens_per_second": _rounded(usages[-1].completion_rate),
+        "prompt_per_second": _rounded(usage.prompt_rate),
+        "tokens_per_second": _rounded(usage.completion_rate),
     }
 
 
 def _generate(engine: Engine, i: int) -> Usage:
     n_prompt = min(_N_PROMPT, engine.facts.n_ctx // 2)
-    # The prompts differ in their first token, since a cached prefix would not be computed again.
+    # The prompts differ in their first token: a cached prefix would not be computed again.
     tokens = engine.tokenize(f"{i} is a number, and the quick brown fox jumps over the lazy dog. " * n_prompt)
     params = GenerationParams(max_tokens=_N_OUTPUT, ignore_eos=True)
     usages: list[Usage] = []
@@ -199,9 +183,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield from _model_lines(report.model, report.choice, report.speed)
     yield from (f"advice   {text}" for text in report.advice)
     yield from (f"problem  {text}" for text in report.problems)
-    yield {WORKS: "it works", FAILS: "it does not work", COULD_BE_BETTER: "it works, and could be better"}[
-        report.status
-    ]
+    results = {WORKS: "it works", FAILS: "it does not work", COULD_BE_BETTER: "it works, and could be better"}
+    yield results[report.status]
 
 
 def _build_lines(build: dict[str, Any]) -> Iterator[str]:

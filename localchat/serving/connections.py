@@ -8,25 +8,25 @@ import threading
 
 
 class Connections:
-    """Counts the open connections. `limit` of them are served; as many more may be open to be refused or closed."""
+    """The open connections: at most `limit` that are served, and as many again that are being refused or closed."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        # Guards the attributes below, and is notified when a connection ends.
+        # Guards the attributes below, and is notified when a connection ends. Reentrant.
         self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
-        # Open connections that do not count: those being refused, and idle ones being closed.
+        # Open connections that do not count towards the limit: those being refused, and idle ones being closed.
         self._surplus: set[socket.socket] = set()
-        # Connections that wait for a request, the longest idle first.
+        # Connections that wait for a request. The one that has been idle for longest is first.
         self._idle: dict[socket.socket, None] = {}
 
     def add(self, sock: socket.socket) -> bool:
-        """Count a new connection; False if even refusing it would take too many threads."""
+        """Count a new connection. False: it must be closed without a response, which would need one more thread."""
         with self._changed:
             if len(self._open) >= 2 * self.limit:
                 return False
             self._open.add(sock)
-            if len(self._open) - len(self._surplus) > self.limit and not self._close_idle():
+            if len(self._open) - len(self._surplus) > self.limit and not self.close_idle():
                 self._surplus.add(sock)
             return True
 
@@ -43,7 +43,7 @@ class Connections:
             self._changed.notify_all()
 
     def set_idle(self, sock: socket.socket) -> None:
-        """Mark a connection that waits for its next request or for its end: it may be closed at any time."""
+        """Mark a connection that waits for its next request or its end, so that it may be closed at any time."""
         with self._changed:
             if sock not in self._surplus:
                 self._idle[sock] = None
@@ -56,16 +56,13 @@ class Connections:
     def close_idle(self) -> bool:
         """Close the connection that has been idle for longest; False if none is idle."""
         with self._changed:
-            return self._close_idle()
-
-    def _close_idle(self) -> bool:
-        sock = next(iter(self._idle), None)
-        if sock is None:
-            return False
-        del self._idle[sock]
-        self._surplus.add(sock)
-        shut_down(sock, socket.SHUT_RDWR)
-        return True
+            sock = next(iter(self._idle), None)
+            if sock is None:
+                return False
+            del self._idle[sock]
+            self._surplus.add(sock)
+            shut_down(sock, socket.SHUT_RDWR)
+            return True
 
     def close_all(self, timeout_s: float) -> None:
         """Shut down all connections for reading, and those still open after this many seconds for writing too."""
@@ -80,8 +77,8 @@ class Connections:
 def shut_down(sock: socket.socket, how: int) -> None:
     """Shut down a connection, from any thread.
 
-    Uses `socket.shutdown` also for TLS: `SSLSocket.shutdown` ends the encryption, and the thread that uses the
-    connection would continue without encryption.
+    This calls `socket.shutdown` for TLS too. `SSLSocket.shutdown` would end the encryption, and the thread that uses
+    the connection would continue without it.
     """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, how)

@@ -1,4 +1,4 @@
-"""CORS and protection from web pages of other sites: checks of Host, Origin and Sec-Fetch-Site, and CORS headers."""
+"""Protection from web pages of other sites: checks of Host, Origin and Sec-Fetch-Site, and the CORS headers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ANY_ORIGIN = "*"
 # How long a browser may cache the response to a preflight, in seconds.
 _MAX_AGE_S = 600
 _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
-# Allowed where a preflight names no request headers.
+# The allowed request headers if a preflight names none.
 _HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 _EXPOSED = "X-Request-Id, Retry-After"
 
-# RFC 9110, 7.2: a host and perhaps a port. One with a user name (evil@localhost) does not match.
+# A host with an optional port (RFC 9110, 7.2). An authority with a user name, such as evil@localhost, does not match.
 _AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]@:/?#\\]+))(?::\d*)?")
 _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>.*?)/?")
 
@@ -33,11 +33,12 @@ class OriginPolicy:
         return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
     def check(self, headers: Message, host: str | None, *, is_local: bool) -> None:
-        """Refuse requests of web pages that are not allowed, also after DNS rebinding (a host name of this machine).
+        """Refuse requests of web pages that are not allowed.
 
         Args:
             host: `host[:port]` from the request; None in an HTTP/1.0 request without Host.
-            is_local: Whether the server is on the loopback interface, so that `host` must be a loopback name.
+            is_local: Whether the server is on the loopback interface. If so, `host` must be a loopback name: a page of
+                another site could make its own host name resolve to this machine (DNS rebinding).
 
         Raises:
             Forbidden: The request is from a web page that is not allowed.
@@ -49,11 +50,11 @@ class OriginPolicy:
             if not self.allow(origin) and not _is_trusted(origin, host):
                 raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
         elif headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site" and not self.allow(ANY_ORIGIN):
-            # Browsers send no Origin for the images, scripts and links of a page.
+            # Browsers send this header, and no Origin, for the images, scripts and links of a page.
             raise errors.Forbidden("requests from web pages of other sites are refused: set a key with --api-key")
 
     def headers(self, request: Message) -> dict[str, str]:
-        """The headers of CORS for every response to this request; empty if no origin is allowed."""
+        """The CORS headers of every response to this request; empty if no origin is allowed."""
         if not self._origins:
             return {}
         origin = request.get("Origin")
@@ -63,7 +64,7 @@ class OriginPolicy:
         return {**vary, "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
 
     def preflight(self, request: Message) -> dict[str, str]:
-        """The headers of CORS for the response to a preflight, which never carries the key."""
+        """The CORS headers of the response to a preflight request; empty if its origin is not allowed."""
         origin = request.get("Origin")
         if origin is None or not self.allow(origin):
             return {}
@@ -72,7 +73,7 @@ class OriginPolicy:
             "Access-Control-Allow-Headers": _header_names(request.get("Access-Control-Request-Headers")) or _HEADERS,
             "Access-Control-Max-Age": str(_MAX_AGE_S),
         }
-        # Browsers let public pages reach this machine or its network only with this header.
+        # Without this header, browsers do not let a public page reach this machine or its network.
         if request.get("Access-Control-Request-Private-Network") == "true":
             headers["Access-Control-Allow-Private-Network"] = "true"
         return headers
@@ -96,15 +97,17 @@ def is_loopback(host: str) -> bool:
 def _is_trusted(origin: str, host: str | None) -> bool:
     """Whether this is the origin of a page on this machine or this server, or of a browser extension or a program."""
     match = _ORIGIN.fullmatch(origin.lower())
-    if match is None or match["scheme"] not in ("http", "https"):
-        return match is not None  # an extension or a program; "null", any page in a sandbox, does not match
+    if match is None:
+        return False  # such as "null", the origin of every page in a sandbox
+    if match["scheme"] not in ("http", "https"):
+        return True  # a browser extension or a program
     name = host_of(match["authority"])
     is_ours = host is not None and name != "" and name == host_of(host)
     return is_loopback(name) or (is_ours and _is_unforgeable(name))
 
 
 def _is_unforgeable(name: str) -> bool:
-    """Whether nobody on the internet can choose the address that this name resolves to."""
+    """Whether public DNS cannot set the address of this name."""
     return "." not in name or name.endswith(".local") or _address(name) is not None
 
 
@@ -116,6 +119,5 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _header_names(names: str | None) -> str:
-    """The list of header names unchanged; "" if there is none, or if the text is something else."""
-    names = names or ""
-    return names if len(names) < 1000 and all(c.isalnum() or c in "-_, " for c in names) and names.isascii() else ""
+    """The list of header names unchanged; "" if there is none, or if the list is too long or malformed."""
+    return names if names and re.fullmatch(r"[A-Za-z0-9\-_, ]{1,999}", names) else ""

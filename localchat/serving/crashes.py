@@ -15,13 +15,14 @@ from hashlib import sha256
 
 from ..protocol import errors
 
-# A request that crashed the server this often is refused.
+# A request that crashed the server this many times is refused.
 MAX_CRASHES = 2
 
-# Limit of the requests in flight in the record, and of the suspects. Further ones are not recorded.
+# Limit of the requests in flight in the record, and of the suspects. More than these are not recorded.
 _N_ENTRIES = 1024
 _DIGEST_BYTES = 16
-# An entry is a fingerprint and a count of crashes. The file has one byte, then the suspects, then those in flight.
+# An entry is a fingerprint and a count of crashes. The file has one byte (1: the model is loaded), the entries of the
+# suspects, and the entries of the requests in flight.
 _ENTRY_BYTES = _DIGEST_BYTES + 1
 _IN_FLIGHT_AT = 1 + _N_ENTRIES * _ENTRY_BYTES
 
@@ -41,7 +42,7 @@ def fingerprint(method: str, path: str, body: bytes) -> bytes:
 
 
 class CrashRecord:
-    """The record in an open file. `fd` is its descriptor; the file may be empty."""
+    """The record in the open file with the descriptor `fd`. The file may be empty."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -59,7 +60,9 @@ class CrashRecord:
 
     @contextlib.contextmanager
     def during(self, request: bytes) -> Iterator[None]:
-        """Within the `with`, the request of this fingerprint is in flight. A suspect waits for other suspects to end.
+        """Record that the request with this fingerprint is in flight within the `with`.
+
+        If the request is a suspect, wait until no other suspect is in flight.
 
         Raises:
             RequestCrashed: The request crashed the server too often.
@@ -104,8 +107,8 @@ class CrashRecord:
     def is_ready(self) -> bool:
         return os.pread(self._fd, 1, 0) == b"\1"
 
-    def settle(self) -> int:
-        """After a crash, count the requests in flight as suspects, and return their number."""
+    def add_suspects(self) -> int:
+        """After a crash, make the requests in flight suspects, and return their number."""
         suspects = dict(self._entries(1))
         in_flight = [request for request, _ in self._entries(_IN_FLIGHT_AT)]
         for request in in_flight:

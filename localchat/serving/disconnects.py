@@ -14,9 +14,10 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-# Bytes to peek at, to distinguish empty lines from a pipelined request.
+# How many bytes to peek at, to distinguish empty lines from a pipelined request.
 _N_PEEKED = 64
-# Milliseconds to wait for the end of a connection after the last bytes of TLS.
+# A client that closes a TLS connection sends a last TLS record and then closes the TCP connection. Wait this many
+# milliseconds for the second after the first.
 _TLS_END_MS = 50
 
 
@@ -27,7 +28,7 @@ class DisconnectWatcher:
     """
 
     def __init__(self) -> None:
-        # Guards the selector's map. `select` runs without it, and is woken when the map changes.
+        # Guards the registered sockets. `select` runs without the lock, and is woken when they change.
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -80,13 +81,14 @@ class DisconnectWatcher:
             is_disconnected = None if self._is_closing else has_disconnected(sock)
             if is_disconnected is None:
                 return
-            # Also stop if bytes have arrived: the selector would report a pipelined request again and again.
+            # Unregister the socket even if only bytes have arrived: the selector would report a pipelined request again
+            # and again.
             on_disconnect = self._unregister(sock)
             if is_disconnected and on_disconnect is not None:
                 on_disconnect()
 
     def _unregister(self, sock: socket.socket) -> Callable[[], None] | None:
-        # The `with` may have ended meanwhile (KeyError), and the socket may be closed (ValueError).
+        # KeyError: the `with` has ended in the meantime. ValueError: the socket is closed.
         try:
             on_disconnect: Callable[[], None] = self._selector.unregister(sock).data
         except (KeyError, ValueError):
@@ -99,15 +101,15 @@ def is_writable(sock: socket.socket, timeout_s: float) -> bool:
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_WRITE)
-            return bool(selector.select(0) or selector.select(timeout_s))
+            return bool(selector.select(timeout_s))
     except (OSError, ValueError):
         return True
 
 
 def has_disconnected(sock: socket.socket) -> bool | None:
-    """Whether the client has closed its end; None if the socket shows neither that nor a request."""
+    """True if the client has closed its end, False if it has sent bytes of a next request, None if neither."""
     if sock.fileno() < 0:
-        return None  # closed since the selector reported it
+        return None  # closed by this process after the selector reported it
     if isinstance(sock, ssl.SSLSocket):
         return _is_closed_by_peer(sock)
     # `recv` on the socket itself would wait up to its timeout.
@@ -116,7 +118,7 @@ def has_disconnected(sock: socket.socket) -> bool | None:
             copy.setblocking(False)
             data = copy.recv(_N_PEEKED, socket.MSG_PEEK)
             if data and not data.strip(b"\r\n"):
-                copy.recv(len(data))  # Empty lines between two requests mean nothing (RFC 9112, 2.2).
+                copy.recv(len(data))  # Ignore empty lines before a request (RFC 9112, 2.2).
                 return None
             return not data
     except BlockingIOError:
@@ -126,9 +128,10 @@ def has_disconnected(sock: socket.socket) -> bool | None:
 
 
 def _is_closed_by_peer(sock: socket.socket) -> bool:
-    """Whether the client has closed a TLS connection, by the system's state, since the bytes are encrypted.
+    """Whether the client has closed a TLS connection.
 
-    Other systems than Linux do not report that state: there the next write to the socket fails.
+    The bytes are encrypted, so this uses the state of the TCP connection, which only Linux reports. On other systems,
+    the next write to the socket fails.
     """
     closed = getattr(select, "POLLRDHUP", 0)
     if not closed:

@@ -1,4 +1,4 @@
-"""The table of endpoints: for each path the interface and prompt builder, or the function, that handles requests."""
+"""The endpoints of OpenAI's and llama.cpp's APIs: for each path, the interface and prompt builder, or a function."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .. import __version__
 from ..engine import Cancelled
 from ..engine.compiling import compiling_cancelled_by
+from ..generation.chat_prompt import prepare_chat, prompt_text
+from ..generation.embeddings import VectorRun
+from ..generation.errors import wire_errors
+from ..generation.model import Model
+from ..generation.run import GenerationRun, PromptBuilder, start
+from ..generation.service import Service
+from ..generation.text_prompt import prepare_text
 from ..protocol import chat_response, completion_response, errors, infill, native_completion, tokens
 from ..protocol.chat import parse_chat
 from ..protocol.embeddings import embeddings_body, parse_embeddings
@@ -25,16 +32,10 @@ from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
 from .stream import CHAT, WITHOUT_END, StreamFormat, send_stream, send_whole
 
-if TYPE_CHECKING:  # These import jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.embeddings import VectorRun
-    from ..generation.model import Model
-    from ..generation.run import GenerationRun, PromptBuilder
-    from ..generation.service import Service
-
 log = logging.getLogger("localchat.server")
 
-# Limit of the stored names of unknown fields, since clients choose the names.
-MAX_REPORTED_FIELDS = 100
+# At most this many names of unknown fields are logged and stored, since clients choose the names.
+MAX_LOGGED_FIELDS = 100
 
 Handler = Callable[[Exchange], None]
 Table = dict[str, dict[str, Handler]]
@@ -63,22 +64,17 @@ class Endpoints:
         self._options = options
         self._ping_s = ping_s
         # The names of unknown fields that have been logged; each is logged once.
-        self._reported: set[str] = set()
+        self._logged: set[str] = set()
 
     def table(self) -> Table:
         """The handlers by path and method."""
-        from ..generation.chat_prompt import prepare_chat
-        from ..generation.embeddings import VectorRun
-        from ..generation.text_prompt import prepare_text
-
-        embeddings = self.computes(parse_embeddings, VectorRun.embed, embeddings_body)
-        rerank = self.computes(parse_rerank, VectorRun.scores, rerank_body)
+        rerank = self.vector_handler(parse_rerank, VectorRun.scores, rerank_body)
         return {
-            "/chat/completions": {"POST": self.generates(chat_response.INTERFACE, prepare_chat)},
-            "/completions": {"POST": self.generates(completion_response.INTERFACE, prepare_text)},
-            "/completion": {"POST": self.generates(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
-            "/infill": {"POST": self.generates(infill.INTERFACE, prepare_text, WITHOUT_END)},
-            "/embeddings": {"POST": embeddings},
+            "/chat/completions": {"POST": self.text_handler(chat_response.INTERFACE, prepare_chat)},
+            "/completions": {"POST": self.text_handler(completion_response.INTERFACE, prepare_text)},
+            "/completion": {"POST": self.text_handler(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
+            "/infill": {"POST": self.text_handler(infill.INTERFACE, prepare_text, WITHOUT_END)},
+            "/embeddings": {"POST": self.vector_handler(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
@@ -89,39 +85,35 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
-    def generates(
+    def text_handler(
         self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
     ) -> Handler:
-        """The handler of an interface: parse, prepare the prompts, run, encode."""
-        from ..generation.run import start
+        """The handler of an interface for generated text: parse, prepare the prompts, run, encode."""
 
         def handle(exchange: Exchange) -> None:
             exchange.error_body = interface.error_body
             request, model = self.parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
-            with self.compiling(exchange):
-                started = start(model, request, build, interface.id_prefix)
-            with started as run, self.busy(exchange, run):
+            with self._compiling(exchange):
+                run = start(model, request, build, interface.id_prefix)
+            with run, self.generating(exchange, run):
                 if request.stream:
                     encoder = interface.stream(run.head, request, run.usage)
-                    send_stream(exchange, run, encoder, self.silence_s(request), format)
+                    send_stream(exchange, run, encoder, self.ping_s(request), format)
                 else:
                     send_whole(exchange, run, interface.whole(run.head, request))
 
         return handle
 
-    def computes(
+    def vector_handler(
         self,
         parse: Callable[[bytes, ParseOptions], Request],
         compute: Callable[[VectorRun, Request], Sequence[Any]],
         body: Callable[[str, Request, Any, int], Any],
-        error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body,
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
-        from ..generation.embeddings import VectorRun
 
         def handle(exchange: Exchange) -> None:
-            exchange.error_body = error_body
             request, model = self.parsed(exchange, parse)
             run = VectorRun(model)
             with self._in_flight(exchange, run):
@@ -134,12 +126,10 @@ class Endpoints:
     def parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
         """The request in the body, and the model that it names."""
         request = parse(exchange.body(), self._options)
-        self.note_ignored(request.unknown)
+        self.log_unknown_fields(request.unknown)
         return request, self._service.resolve(request.model)
 
     def _tokenize(self, exchange: Exchange) -> None:
-        from ..generation.errors import wire_errors
-
         request, model = self.parsed(exchange, tokens.parse_tokenize)
         engine = model.engine
         with wire_errors(engine, "content"):
@@ -153,8 +143,6 @@ class Endpoints:
         exchange.send_json(200, tokens.text_body([engine.backend.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        from ..generation.chat_prompt import prompt_text
-
         request, model = self.parsed(exchange, parse_chat)
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
@@ -180,29 +168,27 @@ class Endpoints:
         exchange.send_json(200, slots_body(engine.running(), engine.facts.n_parallel, engine.facts.n_ctx))
 
     def _metrics(self, exchange: Exchange) -> None:
-        """Responds also while the model loads, and after its engine has failed."""
+        """Send the metrics. Those of the engine are missing while the model loads and after the engine has failed."""
         found = [*self.metrics.of_requests(), metrics.up(self._service)]
         with contextlib.suppress(errors.ApiError):
             found += metrics.of_engine(self._service.model().engine)
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def compiling(self, exchange: Exchange) -> Iterator[None]:
+    def _compiling(self, exchange: Exchange) -> Iterator[None]:
         """Within the `with`, compiling a constraint is cancelled if the client disconnects or the server stops."""
         in_flight = self._service.in_flight
         try:
             with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
                 yield
-        except (Cancelled, errors.ApiError) as error:
-            if not isinstance(error, Cancelled) and not isinstance(error.__cause__, Cancelled):
-                raise
+        except Cancelled as error:
             if in_flight.is_stopped:
                 raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
             raise PeerGone from error
 
     @contextlib.contextmanager
-    def busy(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
-        """Like `_in_flight`. Also suspends the run while its client stalls, and logs the summary of the run."""
+    def generating(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
+        """Like `_in_flight`. Also suspend the run while its client does not read, and log the summary of the run."""
         exchange.id = run.head.id
         exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
         try:
@@ -211,7 +197,7 @@ class Endpoints:
         finally:
             exchange.summary = run.summary
 
-    def silence_s(self, request: TextRequest) -> float | None:
+    def ping_s(self, request: TextRequest) -> float | None:
         """Seconds without a chunk after which a stream sends a ping; None: never."""
         return (self._ping_s if request.ping_s is None else request.ping_s) or None
 
@@ -224,8 +210,9 @@ class Endpoints:
         except Cancelled as error:
             raise PeerGone from error
 
-    def note_ignored(self, names: tuple[str, ...]) -> None:
-        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._reported:
-            if len(self._reported) < MAX_REPORTED_FIELDS:
-                self._reported.add(name)
+    def log_unknown_fields(self, names: tuple[str, ...]) -> None:
+        """Log the names of ignored fields of a request, each name once."""
+        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._logged:
+            if len(self._logged) < MAX_LOGGED_FIELDS:
+                self._logged.add(name)
                 log.info("requests have the field '%s', which is ignored here", printable(name))

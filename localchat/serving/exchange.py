@@ -25,16 +25,16 @@ from .settings import DEFAULT_MAX_BODY_BYTES
 
 log = logging.getLogger("localchat.server")
 
-# Seconds for which the server reads on before it closes a connection: unread bytes would reset the connection, and the
-# client could lose the response.
+# Before the server closes a connection, it reads and discards what the client still sends, for this many seconds.
+# Closing a connection with unread bytes resets it, and the client could lose the response.
 LINGER_S = 2.0
-# The same for a request without a valid key, so that such requests do not occupy threads.
+# The same for a request without a valid key. This is short, so that such requests do not occupy threads.
 UNAUTHORIZED_LINGER_S = 0.05
 
-# The client's id of a request is copied to headers and the log, so other characters are refused.
+# The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
-# Limit for parts of a log line that quote what a client sent.
+# Limit of each part of a log line that a client chooses.
 MAX_LOGGED_CHARS = 200
 
 # Logged as the status if the client did not get a whole response (nginx uses this number).
@@ -79,9 +79,9 @@ class Head:
 
 
 class Exchange:
-    """Reads one request and writes its response. `headers` are added to every response, errors included.
+    """Reads one request and writes its response. `headers` are added to every response, including errors.
 
-    If there is a `record`, it contains the request from the arrival of the body to the end of the response.
+    A `record` contains the request from the arrival of its body to the end of the response.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class Exchange:
         options = [option.lower() for option in list_of(head.headers.get_all("Connection", ()))]
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1" and "close" not in options
         self.status: int | None = None
-        # For the log: the id of the response, and its tokens and times.
+        # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id = "-"
         self.summary = ""
         # Called with True when the client has not read for `STALL_S`, and with False when it reads again.
         self.on_stall: Callable[[bool], None] | None = None
-        # Makes the body of an error response, in the format of the interface that the request uses.
+        # Encodes an error in the format of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
-        # Makes an HTML page of an error, where the request accepts HTML.
+        # Encodes an error as an HTML page; None if the request does not accept HTML.
         self.error_page: Callable[[errors.ApiError], str] | None = None
         # The headers of the response that repeat the id of the request.
         self.id_headers: tuple[str, ...] = ("X-Request-Id",)
-        # The rest of the path, for an endpoint that serves all paths with a prefix.
+        # The path after the prefix, for an endpoint that serves all paths with that prefix.
         self.tail = ""
-        # Whether successes are not logged, since monitoring polls this endpoint.
+        # Whether monitoring polls this endpoint, so that successes are not logged.
         self.is_probe = False
-        # The client's id of the request; without it the response gets a new one.
+        # The client's id of the request; None: the response gets a new id.
         self._given_id: str | None = None
         self.name_request(head.headers.get("X-Request-Id"))
         self._headers = headers
@@ -184,7 +184,7 @@ class Exchange:
         if self.on_stall is None:
             self._send(payload)
             return
-        # Not `sendall`: it would hide a stall after the first bytes of a long part.
+        # `sendall` would not show that the client stops reading within a long part.
         is_stalled, unsent = False, memoryview(payload)
         while unsent:
             if not is_stalled and not is_writable(self.head.socket, STALL_S):
@@ -195,32 +195,29 @@ class Exchange:
             self.on_stall(False)
 
     def _send(self, payload: bytes) -> None:
-        # The timeout of the socket applies to a whole `sendall`, so each part of a large body has its own.
+        # The timeout of the socket applies to each `sendall`, so a large body is sent in several.
         for start in range(0, len(payload), SEND_BYTES):
             self.head.socket.sendall(payload[start : start + SEND_BYTES])
 
     def run(self, route: Callable[[Exchange], None]) -> None:
-        """Call `route` to send the response; its errors become responses too."""
+        """Call `route`, which sends the response. If `route` raises an error, send an error response."""
         with self._in_flight:
-            self._run(route)
-
-    def _run(self, route: Callable[[Exchange], None]) -> None:
-        try:
-            route(self)
-        except errors.ApiError as error:
-            self._send_error(error)
-        except (PeerGone, OSError):
-            self._set_incomplete()
-        except MemoryError:
-            log.error("%s failed: %s", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]), NO_MEMORY)
-            self._send_error(errors.InferenceError(NO_MEMORY))
-        except Exception:
-            log.exception("%s failed", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]))
-            self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
+            try:
+                route(self)
+            except errors.ApiError as error:
+                self._send_error(error)
+            except (PeerGone, OSError):
+                self._set_incomplete()
+            except MemoryError:
+                log.error("%s failed: %s", self._request_line, NO_MEMORY)
+                self._send_error(errors.InferenceError(NO_MEMORY))
+            except Exception:
+                log.exception("%s failed", self._request_line)
+                self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _send_error(self, error: errors.ApiError) -> None:
         if self.status is not None:
-            # The response has begun: only a connection that ends early shows that it is incomplete.
+            # The response has begun, so closing the connection is the only way to show that it is incomplete.
             self._set_incomplete()
             return
         if isinstance(error, errors.Unauthorized):
@@ -240,12 +237,21 @@ class Exchange:
         self.status = CLIENT_GONE
         self.keep_alive = False
 
+    @property
+    def seconds(self) -> float:
+        """Seconds since the head of the request arrived."""
+        return time.monotonic() - self._began_at
+
+    @property
+    def _request_line(self) -> str:
+        """The method and path, for the log."""
+        return printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS])
+
     def log(self) -> None:
         """Write one line to the log; none for a probe that succeeds or finds the model still loading."""
         if self.is_probe and self.status in (200, errors.ModelLoading.status):
             return
-        seconds = time.monotonic() - self._began_at
-        request = printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS])
+        request, seconds = self._request_line, self.seconds
         given = f" [{self._given_id}]" if self._given_id else ""
         fields = {
             "id": self.id,
@@ -262,9 +268,7 @@ class Exchange:
         self.head.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        # Skip the rest of the request first: closing a connection with unread bytes resets it, and the client
-        # could lose the response.
-        self._body.skip(self._linger_s)
+        self._body.skip(self._linger_s)  # see LINGER_S
         self.status = status
         self.keep_alive = self.keep_alive and self._body.is_read
         request_id = self._given_id or "req-" + uuid.uuid4().hex
@@ -281,7 +285,7 @@ class Exchange:
 
 
 def linger(sock: socket.socket) -> None:
-    """Shut down writing and read for up to `LINGER_S`, so that the client gets the response before a reset."""
+    """Shut down writing, and read and discard for up to `LINGER_S`."""
     deadline = time.monotonic() + LINGER_S
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)

@@ -1,6 +1,6 @@
 """The home page for browsers at `/`, its error page, the list of endpoints at `/v1`, and an empty favicon.
 
-Without `text/html` in Accept, as from curl, the page is plain text and an error is JSON.
+If Accept does not contain `text/html`, as with curl, the page is plain text and an error is JSON.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ import html
 import re
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
+from ..generation.service import Service
 from ..protocol import errors
 from .endpoints import Table
 from .exchange import Exchange
-
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.service import Service
 
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]+")
 _DAY = {"Cache-Control": "max-age=86400"}
@@ -40,7 +37,7 @@ _READY = """<p>{state}</p>
 
 
 class Home:
-    """The endpoints for browsers. `served` returns the paths of all endpoints, each with its method."""
+    """The endpoints for browsers. `served` returns the method and path of each endpoint."""
 
     def __init__(self, service: Service, *, scheme: str, address: str, served: Callable[[], Iterable[str]]) -> None:
         self._service = service
@@ -74,7 +71,7 @@ class Home:
         exchange.send_nothing(_DAY)
 
     def _state(self) -> tuple[str, bool]:
-        """The state of the server in words, and whether the model is loading."""
+        """The state of the server as text, and whether the model is loading."""
         try:
             model = self._service.model()
         except errors.ModelLoading as error:

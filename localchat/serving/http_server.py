@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.json_text import to_json
 from .connections import Connections
@@ -30,14 +31,11 @@ from .logs import NO_MEMORY
 from .routes import Routes
 from .settings import Settings
 
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.service import Service
-
 log = logging.getLogger("localchat.server")
 
-# How long a connection may be idle between requests: longer than the pools of common clients keep one.
+# How long a connection may be idle between requests. The connection pools of common clients close it sooner.
 IDLE_TIMEOUT_S = 120.0
-# How long a client may take to send the head of a request, once it has begun, or to agree on TLS.
+# How long a client may take to send the rest of the head of a request, or to complete the TLS handshake.
 HEAD_TIMEOUT_S = 30.0
 # How long to pause before the next `accept` when the process has too many open files.
 NO_FILES_PAUSE_S = 0.5
@@ -85,7 +83,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.connections.set_busy(self.connection)
         self.rfile.limit(None)
         if self.rfile.is_ambiguous:
-            self.send_error(400, "the headers are broken: a carriage return or a NUL in a line, or a line that goes on")
+            self.send_error(400, "the headers are broken: a line has a carriage return or NUL, or begins with a space")
             return False
         problem = problem_of(self.request_version, self.headers)
         if problem is not None:
@@ -120,19 +118,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _refuse(self, error: errors.ApiError, method: str = "") -> None:
         """Send an error without a valid request, and close the connection."""
-        self._run(Head(method, "", "HTTP/1.1", Message(), False, self.rfile, self.connection), _raiser(error))
+
+        def route(exchange: Exchange) -> None:
+            raise error
+
+        self._run(Head(method, "", "HTTP/1.1", Message(), False, self.rfile, self.connection), route)
 
     def _run(self, head: Head, route: Callable[[Exchange], None]) -> None:
-        began_at = time.monotonic()
-        routes = self.server.routes
-        settings, page_headers = self.server.settings, routes.pages.headers(head.headers)
-        exchange = Exchange(head, self.server.watcher, settings.max_body_bytes, page_headers, self.server.record)
+        server = self.server
+        cors_headers = server.routes.origins.headers(head.headers)
+        exchange = Exchange(head, server.watcher, server.settings.max_body_bytes, cors_headers, server.record)
         exchange.run(route)
         exchange.log()
-        routes.count(exchange, time.monotonic() - began_at)
+        server.routes.count(exchange)
         self.close_connection = not exchange.keep_alive
         if self.close_connection:
-            self.server.connections.set_idle(self.connection)
+            server.connections.set_idle(self.connection)
             linger(self.connection)
 
 
@@ -153,10 +154,10 @@ class EngineFailed(KeyboardInterrupt):
 
 
 class ChatServer(http.server.ThreadingHTTPServer):
-    """Accepts connections from its creation on; responds with 503 until the model is loaded.
+    """Accepts connections as soon as it is created, and responds with 503 until the model is loaded.
 
-    `listener` is its socket, by default one at the host and port of the settings. A supervised server has a `record`
-    of its requests in flight, and ends if its engine fails.
+    `listener` is the listening socket; None: open one at the host and port of the settings. A supervised server has a
+    `record` of its requests in flight, and ends if its engine fails.
 
     Raises:
         OSError: The server cannot listen at the address, or the certificate cannot be read.
@@ -177,7 +178,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.routes = Routes(service, settings)
         self.connections = Connections(settings.max_connections)
         self._tls = _tls_context(settings)
-        # The time at which a draining server ends the requests that are left; None: it is not draining.
+        # The time at which a draining server ends the remaining requests; None: the server is not draining.
         self._drained_by: float | None = None
         super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
@@ -191,12 +192,12 @@ class ChatServer(http.server.ThreadingHTTPServer):
             sock, address = super().get_request()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE) and not self.connections.close_idle():
-                # The connection stays in the backlog, and the next `accept` would fail at once.
+                # The connection stays in the backlog, so the next `accept` would fail at once.
                 log.warning("no file is left for another connection: raise the limit (ulimit -n)")
                 time.sleep(NO_FILES_PAUSE_S)
             raise
         if self._tls is not None:
-            # The handshake waits for the client, so the thread of the connection does it.
+            # The handshake waits for the client, so it is left to the thread of the connection.
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         return sock, address
 
@@ -205,7 +206,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         """The URL for clients on this machine."""
         if self.settings.uds:
             return f"unix:{self.settings.uds}"
-        # Not every system connects to the wildcard addresses, 0.0.0.0 and ::.
+        # Clients of some systems cannot connect to the wildcard addresses 0.0.0.0 and ::.
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
@@ -235,11 +236,11 @@ class ChatServer(http.server.ThreadingHTTPServer):
     def close(self) -> None:
         """End running responses with an error, and close the connections and the model."""
         self.server_close()
-        # The watcher first: it would report the connections that are closed here as disconnects of clients.
+        # Close the watcher first: it would report the connections that are closed here as disconnects of clients.
         self.watcher.close()
-        self.service.stop()
+        self.service.in_flight.stop()
         self.connections.close_all(CLOSE_TIMEOUT_S)
-        # The model last: the end of a response needs the vocabulary of the model.
+        # Close the model last: responses that end need its vocabulary.
         self.service.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -275,13 +276,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
             log.error("a connection failed: %s", NO_MEMORY)
         elif not isinstance(error, OSError):  # a broken connection is not an error of the server
             log.exception("a connection failed")
-
-
-def _raiser(error: Exception) -> Callable[[Exchange], None]:
-    def route(exchange: Exchange) -> None:
-        raise error
-
-    return route
 
 
 def _tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -17,15 +17,15 @@ _DEFECTS_OF_BODIES = (
     defects.InvalidMultipartContentTransferEncodingDefect,
 )
 
-
 # How long a client may take to send the next bytes of a body.
 READ_TIMEOUT_S = 30.0
 
 
 class _Source(io.RawIOBase):
-    """The bytes of a socket. All reads must be done by `deadline`; without one, each has `READ_TIMEOUT_S`."""
+    """The bytes of a socket."""
 
     def __init__(self, sock: socket.socket) -> None:
+        # The time at which reads fail; None: each read has `READ_TIMEOUT_S`.
         self.deadline: float | None = None
         self._socket = sock
 
@@ -45,21 +45,19 @@ class _Source(io.RawIOBase):
 
 
 class Incoming(io.BufferedReader):
-    """The buffered bytes of one connection.
-
-    `is_ambiguous` is set if a line since `begin_head` has a NUL or a carriage return within it, or continues the line
-    before. Parsers differ on such lines: one header for a proxy could be two here.
-    """
+    """The buffered bytes of one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._source = _Source(sock)
         super().__init__(self._source)
+        # Whether a line since `begin_head` has a NUL or a carriage return within it, or continues the line before.
+        # Parsers differ on such lines: a proxy could see one header where this server sees two.
         self.is_ambiguous = False
 
     def limit(self, seconds: float | None) -> None:
         """Require that all further reads end within this many seconds. None: each read has `READ_TIMEOUT_S`.
 
-        With a timeout for each read alone, a client that sends single bytes could occupy a thread forever.
+        A timeout for each read would let a client that sends single bytes occupy a thread forever.
         """
         self._source.deadline = None if seconds is None else time.monotonic() + seconds
 

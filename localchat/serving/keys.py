@@ -9,7 +9,7 @@ from hashlib import sha256
 
 
 class Keys:
-    """The keys that are accepted. Without keys every request is accepted."""
+    """The accepted keys. If there are none, every request is accepted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests = [sha256(key.encode()).digest() for key in keys]
@@ -20,7 +20,7 @@ class Keys:
     def accept(self, headers: Message) -> bool:
         """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys.
 
-        Compares digests, and always with every key, so that the time it takes reveals nothing about a key.
+        Each given key is compared with all keys, by digest, so that the time reveals nothing about a key.
         """
         is_known = not self._digests
         for given in _given(headers):

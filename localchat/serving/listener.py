@@ -13,7 +13,7 @@ from typing import Any
 
 from .settings import Settings
 
-# The backlog: connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
+# The number of connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
 
 
@@ -22,7 +22,7 @@ def listening(host: str, port: int, path: Path | None) -> Iterator[socket.socket
     """A listening socket: a Unix socket at `path`, which is removed at the end, or TCP if `path` is None.
 
     Raises:
-        OSError: As `listen_on` and `listen_at`.
+        OSError: See `listen_on` and `listen_at`.
     """
     if path is None:
         with listen_on(host, port) as listener:
@@ -39,7 +39,7 @@ def listen_on(host: str, port: int) -> socket.socket:
     """A TCP socket that listens at this address; port 0: any free port.
 
     Raises:
-        OSError: the address is not of this machine, or the port is in use.
+        OSError: The address does not belong to this machine, or the port is in use.
     """
     family, _, _, _, address = _addresses(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -65,7 +65,7 @@ def listen_at(path: Path) -> socket.socket:
     """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced.
 
     Raises:
-        OSError: a server listens at the path, another file has it, or it cannot be written.
+        OSError: A server listens at the path, another kind of file has the path, or it cannot be written.
     """
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
@@ -94,7 +94,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def why_not_listening(settings: Settings, error: OSError) -> str:
-    """The reason in one line, with a remedy where there is one."""
+    """The reason in one line, and what to do about it."""
     if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
         return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
     if settings.uds:
@@ -102,10 +102,7 @@ def why_not_listening(settings: Settings, error: OSError) -> str:
     hint = ""
     if error.errno == errno.EADDRINUSE:
         other = f"--port {settings.port + 1 if settings.port < 65535 else 0}"
-        # `make run` passes options in a variable.
-        hint = (
-            f'; choose another: make run ARGS="{other}"'
-            if os.environ.get("MAKELEVEL")
-            else f"; choose another: {other}"
-        )
+        if os.environ.get("MAKELEVEL"):  # The server was started with `make run`.
+            other = f'make run ARGS="{other}"'
+        hint = f"; choose another: {other}"
     return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"

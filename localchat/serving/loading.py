@@ -9,18 +9,16 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..engine import Engine, LoadOptions, load
+from ..generation.model import Model
+from ..generation.reasoning import ReasoningDefaults
+from ..generation.service import Service
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
 from .options import DEFAULT_CACHE_MB
 from .start_block import LoadProgress, report_ready
-
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.model import Model
-    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -54,8 +52,8 @@ class Loader(threading.Thread):
     def run(self) -> None:
         try:
             model = self._load()
-            # The objects made so far live as long as the process. Without this, the garbage collector would scan all of
-            # them again and again while it holds the interpreter lock.
+            # The existing objects live as long as the process. Exclude them from garbage collection, which would scan
+            # all of them again and again while it holds the GIL.
             gc.freeze()
             self._service.ready(model)
         except Exception as error:
@@ -70,9 +68,6 @@ class Loader(threading.Thread):
         report_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
 
     def _load(self) -> Model:
-        from ..generation.model import Model
-        from ..generation.reasoning import ReasoningDefaults
-
         options = self._options
         engine = load_engine(options, self._file, self._show)
         try:
@@ -121,22 +116,18 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
 
 def reason_of(path: Path, error: BaseException) -> str:
     """Why a model file cannot be loaded, in one line."""
-    return _problem_of(path) or f"{path}: {_last_line(error)}"
-
-
-def _problem_of(path: Path) -> str:
-    """The error in the header of a model file, in clearer words than those of llama.cpp; "" if it is valid."""
+    # If the header has an error, this message is clearer than that of llama.cpp.
     try:
         read_header(path)
-    except GGUFError as error:
-        return str(error)
-    except (OSError, MemoryError) as error:
-        return f"{path}: {_last_line(error)}"
-    return ""
+    except GGUFError as header_error:
+        return str(header_error)
+    except (OSError, MemoryError) as header_error:
+        error = header_error
+    return f"{path}: {_last_line(error)}"
 
 
 def _last_line(error: BaseException) -> str:
-    """The last line of an error: the import error of numpy has many lines and ends with the cause."""
+    """The last line of an error, such as the import error of numpy, which has many lines and ends with the cause."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -11,16 +11,15 @@ log = logging.getLogger("localchat.server")
 
 FORMATS = ("text", "json")
 
-# The attribute of log records that are messages to the user: the text format writes them without the time.
+# The attribute of log records that the text format writes without the time: the messages at the start.
 _PLAIN = "is_plain"
 
-
-# The message of a MemoryError, which has no text of its own.
+# The error message for a MemoryError, which has no text.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
 
 def log_to_stderr(log_format: str) -> None:
-    """Write the log of this package to stderr from now on. A service may have no stderr: then nothing is written."""
+    """Write the log of this package to stderr from now on. Without a stderr, as in some services, write nothing."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s"))
     package_log = logging.getLogger("localchat")

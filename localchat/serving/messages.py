@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ..generation.chat_prompt import prepare_chat
 from ..protocol.messages import parse_count_tokens
 from ..protocol.messages_events import INTERFACE, PING
+from .endpoints import Endpoints, Table
 from .exchange import Exchange
 from .stream import StreamFormat, encode_named
-
-if TYPE_CHECKING:
-    from .endpoints import Endpoints, Table
 
 STREAM = StreamFormat("text/event-stream", encode_named, None, encode_named(PING))
 
 
 def messages_table(endpoints: Endpoints) -> Table:
     """The handlers by path and method."""
-    from ..generation.chat_prompt import prepare_chat
 
     def count_tokens(exchange: Exchange) -> None:
         request, model = endpoints.parsed(exchange, parse_count_tokens)
@@ -25,6 +21,6 @@ def messages_table(endpoints: Endpoints) -> Table:
         exchange.send_json(200, {"input_tokens": len(prompt)})
 
     return {
-        "/messages": {"POST": endpoints.generates(INTERFACE, prepare_chat, STREAM)},
+        "/messages": {"POST": endpoints.text_handler(INTERFACE, prepare_chat, STREAM)},
         "/messages/count_tokens": {"POST": count_tokens},
     }

@@ -1,6 +1,6 @@
 """Metrics of the server for GET /metrics: requests by path and status, durations, and the engine's counters.
 
-The engine counts tokens on its own thread without a lock. Requests are counted here, under a lock, once each.
+Requests are counted here under a lock. The engine counts tokens on its own thread without a lock.
 """
 
 from __future__ import annotations
@@ -8,14 +8,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..engine import Engine, Histogram, HistogramValues
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.server_state import Metric, Series, counter, gauge, histogram
-
-if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
-    from ..generation.service import Service
 
 _DURATION_BOUNDS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 

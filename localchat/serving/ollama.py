@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..protocol.ollama import CHAT, GENERATE, OllamaText, Request, error_body
+from ..generation.chat_prompt import prepare_chat
+from ..generation.embeddings import VectorRun
+from ..generation.model import Model
+from ..generation.run import Prepared
+from ..generation.service import Service
+from ..generation.text_prompt import prepare_text
+from ..protocol.ollama import CHAT, GENERATE, OllamaText, Request
 from ..protocol.ollama_models import (
     VERSION,
     ModelCard,
@@ -18,14 +24,9 @@ from ..protocol.ollama_models import (
     show_body,
     tags_body,
 )
+from .endpoints import Endpoints, Handler, Table
 from .exchange import Exchange
 from .stream import StreamFormat
-
-if TYPE_CHECKING:
-    from ..generation.model import Model
-    from ..generation.run import Prepared
-    from ..generation.service import Service
-    from .endpoints import Endpoints, Handler, Table
 
 
 def _line(chunk: str) -> bytes:
@@ -37,32 +38,27 @@ LINES = StreamFormat("application/x-ndjson", _line, None, b"")
 
 
 def _prepare(model: Model, request: Request) -> Prepared:
-    from ..generation.chat_prompt import prepare_chat
-    from ..generation.text_prompt import prepare_text
-
     return prepare_text(model, request) if isinstance(request, OllamaText) else prepare_chat(model, request)
 
 
 class Ollama:
-    """The handlers. All responses have Ollama's format, errors too."""
+    """The handlers. The router gives errors on these paths Ollama's format too."""
 
     def __init__(self, service: Service, endpoints: Endpoints) -> None:
         self._service = service
         self._endpoints = endpoints
 
     def table(self) -> Table:
-        from ..generation.embeddings import VectorRun
-
         return {
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": VERSION})},
             "/api/tags": {"GET": self._of_model(tags_body)},
             "/api/ps": {"GET": self._of_model(ps_body)},
             "/api/show": {"POST": self._show},
-            "/api/chat": {"POST": self._endpoints.generates(CHAT, _prepare, LINES)},
-            "/api/generate": {"POST": self._endpoints.generates(GENERATE, _prepare, LINES)},
-            "/api/embed": {"POST": self._endpoints.computes(parse_embed, VectorRun.embed, embed_body, error_body)},
+            "/api/chat": {"POST": self._endpoints.text_handler(CHAT, _prepare, LINES)},
+            "/api/generate": {"POST": self._endpoints.text_handler(GENERATE, _prepare, LINES)},
+            "/api/embed": {"POST": self._endpoints.vector_handler(parse_embed, VectorRun.embed, embed_body)},
             "/api/embeddings": {
-                "POST": self._endpoints.computes(parse_old_embed, VectorRun.embed, old_embed_body, error_body)
+                "POST": self._endpoints.vector_handler(parse_old_embed, VectorRun.embed, old_embed_body)
             },
         }
 
@@ -73,7 +69,8 @@ class Ollama:
         return handle
 
     def _show(self, exchange: Exchange) -> None:
-        exchange.send_json(200, show_body(model_card(self._service.resolve(parse_show(exchange.body())))))
+        model = self._service.resolve(parse_show(exchange.body()))
+        exchange.send_json(200, show_body(model_card(model)))
 
 
 def model_card(model: Model) -> ModelCard:
@@ -81,7 +78,8 @@ def model_card(model: Model) -> ModelCard:
     facts = model.engine.facts
     capabilities = {
         "completion": True,
-        # If its template does not render tools, the model was not trained on tools: a system message describes them.
+        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
+        # system message describes the tools.
         "tools": model.template.capabilities.shows_tools,
         "thinking": "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source,
         "insert": facts.fim_tokens is not None,

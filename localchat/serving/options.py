@@ -26,17 +26,17 @@ _MANY_REQUESTS = 64
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-# Seconds; less than the 10 after which container runtimes kill a process.
+# The default of --drain, in seconds. Container runtimes kill a process 10 seconds after SIGTERM.
 DEFAULT_DRAIN_S = 5
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse a command line (None: that of this process). Invalid options end the process with status 2."""
+    """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.model is not None and options.model_too is not None:
-        parser.error(f"two models are given, {options.model} and {options.model_too}: a server has one model")
-    options.model = options.model or options.model_too
+    if options.model is not None and options.model_option is not None:
+        parser.error(f"two models are given, {options.model} and {options.model_option}: a server has one model")
+    options.model = options.model or options.model_option
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
     if options.json and not options.check:
         parser.error("--json is the format of the report of --check: add --check, or use --log-format json for the log")
@@ -59,15 +59,15 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def comments_on(options: argparse.Namespace) -> Iterator[str]:
-    """Hints about these options, a line each, that are logged at the start."""
+def option_warnings(options: argparse.Namespace) -> Iterator[str]:
+    """The warnings about slow options that are logged at the start."""
     n_cores = os.cpu_count() or 1
     if options.threads > n_cores:
         yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other; {n_cores} are faster"
     if options.parallel > _MANY_REQUESTS:
         yield (
-            f"--parallel {options.parallel}: so many requests at the same time share the KV cache and {n_cores} cores, "
-            "so each is slow; with a smaller number, the others wait in the queue"
+            f"--parallel {options.parallel}: each request is slow if this many share the KV cache and {n_cores} cores; "
+            "with a smaller number, the others wait in the queue"
         )
 
 
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
     )
-    parser.add_argument("-m", "--model", dest="model_too", metavar="FILE", help="the same as MODEL.gguf")
+    parser.add_argument("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL.gguf")
     _add_http(parser)
     _add_access(parser)
     _add_engine(parser)
@@ -190,7 +190,6 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and memory")
     add = group.add_argument
-    whole, positive = _between(0), _between(1)
     add(
         "-c",
         "--ctx",
@@ -204,14 +203,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add(
         "-np",
         "--parallel",
-        type=positive,
+        type=_between(1),
         default=8,
         metavar="N",
         help="requests that run at the same time (default: %(default)s)",
     )
     add(
         "--queue",
-        type=whole,
+        type=_between(0),
         default=256,
         metavar="N",
         help="requests that may wait in the queue (default: %(default)s)",
@@ -308,7 +307,7 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
 
 
 def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
-    """A parser of numbers from `low` to `high`. llama.cpp would use the lower 32 bits of a larger number."""
+    """A parser of numbers from `low` to `high`. llama.cpp has 32-bit numbers, and would cut a larger one."""
 
     def integer(text: str) -> int:
         match = _NUMBER.fullmatch(text.strip())
@@ -337,7 +336,7 @@ def _folder(text: str) -> Path:
 
 
 def _path(text: str) -> Path:
-    """A path. Expands ~, which shells do not expand in --option=~/file."""
+    """A path. Expands "~", which shells do not expand in --option=~/file."""
     if not text:
         raise argparse.ArgumentTypeError("the file has no name")
     return Path(os.path.expanduser(text))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..generation.chat_prompt import prepare_chat
+from ..generation.model import Model
+from ..generation.run import GenerationRun, start
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.fields import parse_body
 from ..protocol.responses import ResponsesRequest, parse_response, with_own_field_names
@@ -14,16 +18,11 @@ from ..protocol.responses_events import ResponseEncoder
 from ..protocol.responses_items import input_items
 from ..protocol.responses_store import ResponseStore, items_body
 from . import sse
+from .endpoints import Endpoints, Table
 from .exchange import Exchange
 from .stream import StreamFormat, encode_named, send_stream, send_whole
 
-if TYPE_CHECKING:
-    from ..generation.model import Model
-    from ..generation.run import GenerationRun
-    from ..generation.service import Service
-    from .endpoints import Endpoints, Table
-
-STREAM = StreamFormat("text/event-stream", encode_named, None, sse.comment())
+STREAM = StreamFormat("text/event-stream", encode_named, None, sse.COMMENT)
 
 
 class Responses:
@@ -38,43 +37,51 @@ class Responses:
     def table(self) -> Table:
         return {
             "/responses": {"POST": self._create},
-            "/responses/": {"GET": self._get, "DELETE": self._delete},
+            "/responses/": {
+                "GET": partial(self._get, "response", "input_items"),
+                "DELETE": partial(self._delete, "response", "response"),
+            },
             "/conversations": {"POST": self._create_conversation},
-            "/conversations/": {"GET": self._get_conversation, "DELETE": self._delete_conversation},
+            "/conversations/": {
+                "GET": partial(self._get, "conversation", "items"),
+                "DELETE": partial(self._delete, "conversation", "conversation.deleted"),
+            },
         }
 
     def _create(self, exchange: Exchange) -> None:
         request = parse_response(exchange.body(), self._store, strict=self._strict)
-        self._endpoints.note_ignored(request.unknown)
+        self._endpoints.log_unknown_fields(request.unknown)
         exchange.name_request(request.request_id)
         model = self._service.resolve(request.model)
-        with _submitted(model, request) as run, self._endpoints.busy(exchange, run):
+        with _submitted(model, request) as run, self._endpoints.generating(exchange, run):
             sampling = {**vars(model.sampling), **request.params.sampling}
-            encoder = ResponseEncoder(run.head, request, sampling, run.usage, partial(self._keep, request))
+            encoder = ResponseEncoder(run.head, request, sampling, run.usage, partial(self._save, request))
             if request.stream:
-                send_stream(exchange, run, encoder, self._endpoints.silence_s(request), STREAM)
+                send_stream(exchange, run, encoder, self._endpoints.ping_s(request), STREAM)
             else:
                 send_whole(exchange, run, encoder)
 
-    def _keep(self, request: ResponsesRequest, response: dict[str, Any]) -> None:
+    def _save(self, request: ResponsesRequest, response: dict[str, Any]) -> None:
         if request.is_stored:
             self._store.put(response, request.earlier, request.items)
         if request.conversation_id is not None:
             self._store.extend(request.conversation_id, request.items, response["output"], response["id"])
 
-    def _get(self, exchange: Exchange) -> None:
+    def _get(self, kind: str, items_name: str, exchange: Exchange) -> None:
+        """Send a response or conversation, or its items if the path ends in `items_name`."""
         id, _, rest = exchange.tail.partition("/")
-        entry = self._store.get(id)
-        if rest == "input_items":
+        entry = self._store.get(id, kind)
+        if rest == items_name:
             exchange.send_json(200, items_body((*entry.earlier, *entry.items)))
         elif rest:
-            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}: a response has 'input_items' alone")
+            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}: a {kind} has only '{items_name}'")
         else:
             exchange.send_json(200, entry.body)
 
-    def _delete(self, exchange: Exchange) -> None:
-        self._store.delete(exchange.tail)
-        exchange.send_json(200, {"id": exchange.tail, "object": "response", "deleted": True})
+    def _delete(self, kind: str, deleted: str, exchange: Exchange) -> None:
+        """Delete a response or conversation. `deleted` is the object type of the result."""
+        self._store.delete(exchange.tail, kind)
+        exchange.send_json(200, {"id": exchange.tail, "object": deleted, "deleted": True})
 
     def _create_conversation(self, exchange: Exchange) -> None:
         body = parse_body(exchange.body())
@@ -85,30 +92,13 @@ class Responses:
         self._store.put(created, (), input_items(body, "items"))
         exchange.send_json(200, created)
 
-    def _get_conversation(self, exchange: Exchange) -> None:
-        id, _, rest = exchange.tail.partition("/")
-        entry = self._store.get(id, "conversation")
-        if rest == "items":
-            exchange.send_json(200, items_body(entry.items))
-        elif rest:
-            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}: a conversation has 'items' alone")
-        else:
-            exchange.send_json(200, entry.body)
-
-    def _delete_conversation(self, exchange: Exchange) -> None:
-        self._store.delete(exchange.tail, "conversation")
-        exchange.send_json(200, {"id": exchange.tail, "object": "conversation.deleted", "deleted": True})
-
 
 def _submitted(model: Model, request: ResponsesRequest) -> GenerationRun:
-    """Submit the request. With `truncates`, drop its oldest turns until the prompt fits into the context.
+    """Submit the request. If `truncates` is set, drop its oldest turns until the prompt fits into the context.
 
     Raises:
         ApiError: The request cannot run. The error has the field names of this interface.
     """
-    from ..generation.chat_prompt import prepare_chat
-    from ..generation.run import start
-
     try:
         while True:
             try:

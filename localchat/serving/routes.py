@@ -1,15 +1,15 @@
 """Routing: checks the API key and the origin of a request, and finds the endpoint of its path.
 
-The endpoints are in endpoints.py, except /health and /models.
+The endpoints /health and /models are defined here. The other modules of this package define the other ones.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from ..generation.service import Service
 from ..protocol import errors
 from ..protocol.messages_events import error_body as messages_error
 from ..protocol.models import models_body
@@ -26,19 +26,14 @@ from .ollama import Ollama, model_card
 from .responses import Responses
 from .settings import Settings
 
-if TYPE_CHECKING:
-    from ..generation.service import Service
-
-# Endpoints that monitoring polls: their successes are not logged.
+# Endpoints that monitoring polls. Their successes are not logged.
 _PROBES = ("/health", "/metrics", "/slots")
 
-
-# Paths that other servers have, and what to use here instead.
-_CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
+# Paths that other servers have, and the reason or the alternative for the error message.
 _ONLY_TEXT = "this server reads and writes text alone"
 _STORES_NONE = "this server stores no such objects"
-_ELSEWHERE: Mapping[str, str] = {
-    "/chat": _CHAT_INSTEAD,
+_HINTS: Mapping[str, str] = {
+    "/chat": "POST /v1/chat/completions takes the same conversation",
     "/api": "the model is chosen when the server starts",
     "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
     "/lora-adapters": "adapters are not served: merge them into the model's file",
@@ -62,7 +57,7 @@ class Routes:
         self._settings = settings
         self._is_local = is_loopback(settings.host)
         self._keys = Keys(settings.api_keys)
-        self.pages = OriginPolicy(settings.cors)
+        self.origins = OriginPolicy(settings.cors)
         self._endpoints = Endpoints(
             service,
             ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field),
@@ -81,10 +76,10 @@ class Routes:
             "/health": {"GET": self._health},
         }
 
-    def count(self, exchange: Exchange, seconds: float) -> None:
+    def count(self, exchange: Exchange) -> None:
         """Count a request that has ended, for /metrics."""
         row = self._row(_without_prefix(exchange.head.path))
-        self._endpoints.metrics.count(row or "other", exchange.status, seconds)
+        self._endpoints.metrics.count(row or "other", exchange.status, exchange.seconds)
 
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request.
@@ -110,12 +105,12 @@ class Routes:
             return
         row = self._row(path)
         if row is None:
-            raise errors.UnknownPath(self._nothing_at(head.path))
+            raise errors.UnknownPath(self._unknown_path(head.path))
         methods = self._table[row]
         exchange.tail = unquote(path[len(row) :])
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         if is_options:
-            exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(head.headers)})
+            exchange.send_nothing({"Allow": ", ".join(allowed), **self.origins.preflight(head.headers)})
             return
         endpoint = methods.get("GET" if head.method == "HEAD" else head.method)
         if endpoint is None:
@@ -130,21 +125,22 @@ class Routes:
 
     def _check_access(self, exchange: Exchange, is_options: bool) -> None:
         headers = exchange.head.headers
-        # A web page has no key and cannot connect to a Unix socket: with either, no origin needs to be checked.
+        # Origins need no check if the server has keys or a Unix socket: a web page has no key, and cannot connect to a
+        # Unix socket.
         if not self._keys and not self._settings.uds:
-            self.pages.check(headers, exchange.head.host, is_local=self._is_local)
-        # A preflight never carries the key.
+            self.origins.check(headers, exchange.head.host, is_local=self._is_local)
+        # A preflight never has the key.
         elif not is_options and not self._keys.accept(headers):
             raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")
 
-    def _nothing_at(self, path: str) -> str:
-        hint = _ELSEWHERE.get("/" + _without_prefix(path).lstrip("/").partition("/")[0])
-        return (
-            f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {', '.join(self._served())}"
-        )
+    def _unknown_path(self, path: str) -> str:
+        """The error message for a path without an endpoint."""
+        hint = _HINTS.get("/" + _without_prefix(path).lstrip("/").partition("/")[0])
+        nothing = f"there is nothing at {path}" + (f": {hint}" if hint else "")
+        return f"{nothing}; this server has the endpoints {', '.join(self._served())}"
 
     def _served(self) -> list[str]:
-        """Method and path of all endpoints for programs."""
+        """The method and path of each endpoint, except those for browsers."""
         pages = ("/", "/v1", "/favicon.ico")
         rows = ((path, methods) for path, methods in self._table.items() if path not in pages)
         return [f"{method} /v1{path}" for path, methods in rows for method in methods]
@@ -162,6 +158,7 @@ class Routes:
 
 
 def _without_prefix(path: str) -> str:
-    path = re.sub(r"(?i)^https?://[^/]*", "", path)  # the absolute form, which proxies use
+    """The path as in the table of endpoints: without scheme and host, /v1 and a slash at the end."""
+    path = re.sub(r"(?i)^https?://[^/]*", "", path)  # proxies send scheme and host (RFC 9112, 3.2.2)
     path = path.rstrip("/") or "/"
     return path[len("/v1") :] if path.startswith("/v1/") else path

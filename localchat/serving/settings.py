@@ -26,10 +26,10 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8080  # 0 for any free port
-    uds: Path | None = None  # a Unix socket in place of host and port
+    uds: Path | None = None  # the path of a Unix socket, instead of host and port
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    api_keys: tuple[str, ...] = ()  # requests need one of these; none if empty
+    api_keys: tuple[str, ...] = ()  # requests need one of these; (): requests need no key
     strict: bool = False  # refuse unknown fields
     allow_chat_template: bool = False  # accept `chat_template` in requests
     thought_field: bool = False  # repeat the reasoning in a field `thought`

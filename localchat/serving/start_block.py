@@ -1,4 +1,4 @@
-"""Output at start: progress while the model loads, then the model, its memory, its device and a command to try."""
+"""The output at the start: the progress of loading, then the model, its memory, its device and a command to try."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .logs import report
 log = logging.getLogger("localchat.server")
 
 _BAR_WIDTH = 30
-# Seconds between the log lines of the progress, if stderr is not a terminal.
+# Seconds between log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
 
 
@@ -86,29 +86,46 @@ def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[
 
 
 def _fields(file: ModelFile, facts: ModelFacts, url: str, seconds: float) -> dict[str, Any]:
-    resources = facts.resources
     fields: dict[str, Any] = {
         "url": url,
         "model": file.name,
+        **model_fields(file, facts),
+        **context_fields(facts),
+        "load_seconds": round(seconds, 3),
+    }
+    if facts.resources is not None:
+        fields["free_bytes"] = None if facts.resources.free is None else facts.resources.free.n_bytes
+    return fields
+
+
+def model_fields(file: ModelFile, facts: ModelFacts) -> dict[str, Any]:
+    """The description of the model file in JSON, for the log and for `--check`."""
+    return {
         "path": str(file.path),
         "description": facts.description,
         "n_params": facts.n_params,
         "weight_bytes": facts.n_bytes,
-        "n_ctx": facts.n_ctx,
         "n_ctx_train": facts.n_ctx_train,
+    }
+
+
+def context_fields(facts: ModelFacts) -> dict[str, Any]:
+    """The context, the KV cache, the device and the threads in JSON, for the log and for `--check`."""
+    fields: dict[str, Any] = {
+        "n_ctx": facts.n_ctx,
         "kv_cache_tokens": facts.n_cells,
         "parallel": facts.n_parallel,
-        "load_seconds": round(seconds, 3),
     }
+    resources = facts.resources
     if resources is not None:
         fields["context_bytes"] = resources.n_context_bytes
-        fields["free_bytes"] = None if resources.free is None else resources.free.n_bytes
-        fields.update(device=resources.device, threads=resources.n_threads)
+        fields["device"] = resources.device
+        fields["threads"] = resources.n_threads
     return fields
 
 
 def _interpreter() -> str:
-    """The command that runs this Python, as a user would type it."""
+    """The path of this Python for a shell, relative to the current folder if it lies there."""
     path = sys.executable or "python"
     folder = os.getcwd() + os.sep
     return shlex.quote(path[len(folder) :] if path.startswith(folder) else path)

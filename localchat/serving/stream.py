@@ -10,16 +10,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..engine import Cancelled
+from ..generation.run import GenerationRun
 from ..protocol import errors
 from ..protocol.interface import BodyEncoder, StreamEncoder
 from . import sse
 from .exchange import Exchange, printable
-
-if TYPE_CHECKING:
-    from ..generation.run import GenerationRun
 
 log = logging.getLogger("localchat.server")
 
@@ -34,12 +31,12 @@ class StreamFormat:
     end: str | None
     """The last chunk, if the format has one."""
     ping: bytes
-    """Sent after some time without a chunk; empty if the format has nothing that clients ignore."""
+    """Bytes that clients ignore, sent after some time without a chunk; empty if the format has none."""
 
 
-CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
+CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.COMMENT)
 # For interfaces in which a field marks the last chunk.
-WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.comment())
+WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.COMMENT)
 
 # The type of an event is the first field of its JSON text.
 _TYPE_START = len('{"type":"')
@@ -59,18 +56,18 @@ def send_whole(exchange: Exchange, run: GenerationRun, encoder: BodyEncoder) -> 
 
 
 def send_stream(
-    exchange: Exchange, run: GenerationRun, encoder: StreamEncoder, silence_s: float | None, format: StreamFormat
+    exchange: Exchange, run: GenerationRun, encoder: StreamEncoder, ping_s: float | None, format: StreamFormat
 ) -> None:
-    """Send chunks as they are generated. The status line is sent with the first chunks, or after `silence_s`.
+    """Send chunks as they are generated, and a ping after each `ping_s` without a chunk (None: no pings).
 
-    After `silence_s` without a chunk a ping is sent. An error before the status line is raised. A later error becomes
-    the last chunks, and then the stream ends.
+    The status line is sent with the first chunks, or after `ping_s`. An error before the status line is raised. A later
+    error is sent as the last chunks of the stream.
     """
     is_begun = is_over = False
     sent_at = time.monotonic()
     while not is_over:
         try:
-            new, is_over = _next_chunks(run, encoder, silence_s)
+            new, is_over = _next_chunks(run, encoder, ping_s)
         except (Cancelled, OSError):
             raise
         except Exception as error:
@@ -85,13 +82,13 @@ def send_stream(
         if new or is_over:
             exchange.send_part(b"".join(map(format.encode, new)), is_last=is_over)
             sent_at = time.monotonic()
-        elif silence_s is not None and format.ping and time.monotonic() - sent_at >= silence_s:
+        elif ping_s is not None and format.ping and time.monotonic() - sent_at >= ping_s:
             exchange.send_part(format.ping)
             sent_at = time.monotonic()
 
 
 def _next_chunks(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> tuple[list[str], bool]:
-    """The chunks of the next events, and whether they are the last. There is no chunk if no event comes in time."""
+    """The chunks of the next events, and whether they are the last. Without an event in `timeout_s`, there is none."""
     events = run.take(timeout_s)
     for index, event in events:
         encoder.add(index, event)
@@ -102,7 +99,7 @@ def _next_chunks(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | 
 
 def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:
     if isinstance(error, errors.ApiError):
-        log.warning("%s broke off: %s", exchange.id, printable(error.message))
+        log.warning("%s failed: %s", exchange.id, printable(error.message))
         return error
     log.exception("%s failed", exchange.id)
     return errors.InferenceError(errors.INTERNAL_ERROR)

@@ -1,7 +1,7 @@
-"""Runs the server in a child process, and starts it again when it crashes or its engine fails.
+"""Runs the server in a child process, and restarts it when it crashes or its engine fails. Needs POSIX.
 
-The supervisor keeps the listening socket, so that connections wait while a new child loads the model. It passes
-SIGTERM and Ctrl-C on to the child and ends with its exit status. Needs POSIX.
+The supervisor keeps the listening socket open, so that connections wait while a new child loads the model. It forwards
+SIGTERM and Ctrl-C to the child, and ends with the exit status of the child.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .crashes import CrashRecord
 
 log = logging.getLogger("localchat.server")
 
-# The exit status of a child whose engine has failed: start it again (EX_SOFTWARE of sysexits.h).
+# The exit status of a child whose engine has failed, so that it must be restarted (EX_SOFTWARE of sysexits.h).
 ENGINE_FAILED = 70
 
 # The environment variable with the numbers of the file descriptors that a child inherits.
 _VARIABLE = "LOCALCHAT_SUPERVISED"
 
-# Pauses before the restarts after crashes within a minute of each other, in seconds.
+# Seconds before a restart, by the number of crashes within the last minute.
 _PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 _MINUTE_S = 60.0
 
@@ -49,7 +49,7 @@ class Inherited:
 def inherited() -> Inherited | None:
     """The objects that this process shares with its supervisor; None without a supervisor. Call this once.
 
-    From then on, this process gets SIGTERM when the supervisor ends for any reason.
+    Afterwards, this process gets SIGTERM when the supervisor ends for any reason.
     """
     numbers = os.environ.pop(_VARIABLE, None)
     if numbers is None:
@@ -60,7 +60,7 @@ def inherited() -> Inherited | None:
 
 
 def _end_with_supervisor(alive: int) -> None:
-    os.read(alive, 1)  # Nothing is ever written: this returns when the other end is closed.
+    os.read(alive, 1)  # Nothing is written to this pipe: the call returns when the supervisor's end is closed.
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -77,7 +77,7 @@ class Supervisor:
         """Run until the end, and return the exit status of the child, or 128 plus the signal that killed it."""
         crashes: list[float] = []
         was_ready = False
-        with tempfile.TemporaryFile() as file, self._signals_passed_on():
+        with tempfile.TemporaryFile() as file, self._forwarding_signals():
             record = CrashRecord(file.fileno())
             while True:
                 status = self._run_child(file.fileno())
@@ -92,7 +92,7 @@ class Supervisor:
                 crashes = [at for at in crashes if now - at < _MINUTE_S] + [now]
                 pause_s = _PAUSES_S[min(len(crashes), len(_PAUSES_S)) - 1]
                 log.error("the server crashed, %s; %d requests were in flight; restarting it%s",
-                          cause, record.settle(), f" in {pause_s:g} s" if pause_s else "")  # fmt: skip
+                          cause, record.add_suspects(), f" in {pause_s:g} s" if pause_s else "")  # fmt: skip
                 time.sleep(pause_s)
 
     def _run_child(self, record: int) -> int:
@@ -106,7 +106,7 @@ class Supervisor:
             "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
         }
         try:
-            # In a session of its own the child does not get Ctrl-C twice: only the supervisor gets it and passes it on.
+            # In its own session, the child gets Ctrl-C only from the supervisor, and not from the terminal too.
             self._child = subprocess.Popen(self._command, pass_fds=passed, env=environment, start_new_session=True)
             return self._child.wait()
         finally:
@@ -115,14 +115,14 @@ class Supervisor:
             os.close(ours)
 
     @contextlib.contextmanager
-    def _signals_passed_on(self) -> Iterator[None]:
-        def pass_on(number: int, frame: FrameType | None) -> None:
+    def _forwarding_signals(self) -> Iterator[None]:
+        def forward(number: int, frame: FrameType | None) -> None:
             self._is_stopping = True
             if self._child is None:
                 sys.exit(128 + number)
             self._child.send_signal(number)
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:

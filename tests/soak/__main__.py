@@ -38,8 +38,8 @@ def target_at(
     if url:
         yield Target(url, pid, keeps_going=keeps_going)
         return
-    with running_process(*ARGUMENTS, n_parallel) as (own, pid):
-        yield Target(own, pid, keeps_going=keeps_going)
+    with running_process(*ARGUMENTS, n_parallel) as server:
+        yield Target(server.url, server.process.pid, keeps_going=keeps_going)
 
 
 def run(

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..live import started
 from .target import DEADLINE_S, Broken, Target, post, responses
 
 
@@ -24,33 +24,15 @@ from .target import DEADLINE_S, Broken, Target, post, responses
 def supervised(
     *arguments: str, limits: str = "", program: tuple[str, ...] = ("-m", "localchat.server", "--supervise")
 ) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
-    """A server, by default under a supervisor, started by a shell with these limits (`ulimit ...`)."""
+    """A server, by default under a supervisor, started by a shell after the command `limits`, such as `ulimit ...`."""
+    # The port stays the same after a restart of the server.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     start = f"{limits}; exec " if limits else "exec "
     command = [sys.executable, *program, "--port", str(port), *arguments]
-    shell = ["bash", "-c", start + '"$@"', "bash", *command]
-    with subprocess.Popen(shell, stderr=subprocess.PIPE, text=True) as process:
-        ready, lines = threading.Event(), []
-
-        def read() -> None:
-            assert process.stderr is not None
-            for line in process.stderr:
-                lines.append(line)
-                if re.search("is ready", line):
-                    ready.set()
-
-        threading.Thread(target=read, daemon=True).start()
-        try:
-            if not ready.wait(DEADLINE_S):
-                raise Broken("the server was not ready: " + "".join(lines))
-            yield Target(f"http://127.0.0.1:{port}/v1", process.pid), process
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(DEADLINE_S)
-            process.kill()
+    with started(["bash", "-c", start + '"$@"', "bash", *command]) as server:
+        yield Target(server.url, server.process.pid), server.process
 
 
 def child_of(pid: int) -> int:

@@ -1,6 +1,5 @@
-"""The recipe of the built-in model: text generators, tokenizer, training, export, evaluation.
+"""The program that trains the built-in model: text generators, tokenizer, training, export, evaluation.
 
-`python -m tools.train_demo` goes from nothing to `localchat/models/demo.gguf` and prints the
-held-out figures. Nothing here is imported by the package `localchat`; the needed libraries are the
-extra `train`.
+`python -m tools.train_demo` trains the model from scratch, writes `localchat/models/demo.gguf` and prints the results
+of the held-out cases. It needs the extra `train`. The package `localchat` does not import it.
 """

@@ -1,4 +1,4 @@
-"""`python -m tools.train_demo`: from nothing to the built-in model's file and its figures."""
+"""`python -m tools.train_demo`: train, export and evaluate the built-in model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .config import TrainConfig
 
 DEFAULT_OUT = Path("localchat/models/demo.gguf")
 DEFAULT_CHECKPOINT = Path("build/train_demo/checkpoint.pt")
-# Of more, each would have less than a long dialogue of every batch.
+# With more workers, the share of each would be shorter than a long dialogue.
 _MAX_WORKERS = 4
-# Ends badly where the CPU's fastest instructions are announced and fail.
+# Crashes or gives a wrong result on a CPU that announces matrix instructions (AMX) and faults on their use.
 _MULTIPLY = "import torch; a = torch.ones(256, 256).bfloat16(); assert (a @ a == 256).all()"
 
 
@@ -25,7 +25,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of weights and data")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="the GGUF file to write")
     parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT, help="file to save progress in")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     parser.add_argument("--start-from", type=Path, metavar="GGUF", help="begin with the weights of an exported file")
     parser.add_argument(
         "--rate", type=float, default=1.0, help="share of the learning rates to begin with, e.g. 0.5 with --start-from"
@@ -53,11 +53,14 @@ def _cores() -> int:
 
 
 def _prepare_cpu() -> None:
-    """Settings that PyTorch's libraries read when they are loaded; the user's own win. Workers inherit them."""
-    # Waiting threads must not spin: beside another process that costs most of the speed.
+    """Set variables that PyTorch's libraries read when they are loaded, unless the user has set them.
+
+    Workers inherit the variables.
+    """
+    # Waiting threads must not spin: if another process uses the cores, spinning costs most of the speed.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    # Some virtual machines announce AMX and fault on its use; where it works, matrices take a tenth of the time.
+    # Some virtual machines announce AMX and fault on its use. With AMX, matrix products take a tenth of the time.
     if subprocess.run([sys.executable, "-c", _MULTIPLY], capture_output=True).returncode:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
@@ -72,7 +75,7 @@ def main() -> None:
     if not 0 <= arguments.keep <= 1:
         raise SystemExit(f"--keep {arguments.keep} is no share: give a number from 0 to 1")
     _prepare_cpu()
-    # They load torch, after the settings above.
+    # These modules import torch, which must happen after `_prepare_cpu`.
     from . import job, training, workers
     from .export import export
     from .from_gguf import keep

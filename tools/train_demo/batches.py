@@ -1,7 +1,7 @@
-"""Dialogues to batches: token ids, targets, and which positions count.
+"""Makes batches of dialogues: token ids, targets, and the positions that count.
 
-Dialogues of similar length share a batch of about `batch_tokens` tokens, so that little is padding.
-Everything follows from the seed; a batch stream can be moved on to where an earlier run stopped.
+Dialogues of similar length share a batch of about `batch_tokens` tokens, so that there is little padding. The batches
+depend only on the seed, so a resumed run skips those that an earlier run has computed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .data.mixture import dialogues
 from .dialogue import Dialogue, render
 from .tokenizer import Tokenizer
 
-# The longest dialogue that is trained, in tokens.
+# Longer dialogues, in tokens, are not trained.
 LONGEST = 4096
-# Batches are padded to a multiple of this, which keeps the number of different shapes small.
+# Batches are padded to a multiple of this, so that there are few different shapes.
 _LENGTH_STEP = 32
-# So many tokens of an answer decide what kind of answer it is.
-_OPENING = 3
-# Dialogues sorted by length at a time: enough for batches with little padding.
+# The number of first tokens of an output that decide its kind, such as a call or text.
+_N_FIRST = 3
+# How many dialogues are sorted by length at a time: enough for batches with little padding.
 _POOL = 4096
 
 
@@ -39,7 +39,7 @@ class Batch:
 
 
 def encode(tokenizer: Tokenizer, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
-    """Ids of the rendered dialogue, and for each whether the model has to write it."""
+    """The token ids of the rendered dialogue, and for each whether the model learns to generate it."""
     ids: list[int] = []
     learned: list[bool] = []
     for segment in render(dialogue):
@@ -49,14 +49,14 @@ def encode(tokenizer: Tokenizer, dialogue: Dialogue) -> tuple[list[int], list[bo
     return ids, learned
 
 
-def _opens(learned: list[bool]) -> np.ndarray:
-    """Which tokens are the first ones of an answer."""
+def _are_first(learned: list[bool]) -> np.ndarray:
+    """Which tokens are among the first ones of an output of the model."""
     starts = np.diff(np.asarray([False, *learned], np.int8)) == 1
-    return (np.convolve(starts, np.ones(_OPENING))[: len(learned)] > 0) & learned
+    return (np.convolve(starts, np.ones(_N_FIRST))[: len(learned)] > 0) & learned
 
 
 class BatchStream:
-    """Batches for one seed, without end."""
+    """An endless iterator of the batches for one seed."""
 
     def __init__(self, tokenizer: Tokenizer, config: TrainConfig) -> None:
         self._tokenizer = tokenizer
@@ -84,11 +84,11 @@ class BatchStream:
         for row, (ids, learned) in enumerate(rows):
             n = len(ids) - 1
             inputs[row, :n], targets[row, :n] = ids[:-1], ids[1:]
-            # Scoring every prompt token is costly and teaches little: a third of them, at three
-            # times the weight, has the same mean.
+            # Scoring every prompt token is costly and teaches little. A third of them with three times the weight
+            # has the same mean.
             scored = self._rng.random(n) < 1 / 3
             weights[row, :n] = np.where(learned[1:], 1.0, 3 * self._config.prompt_weight * scored)
-            weights[row, :n][_opens(learned)[1:]] = self._config.opening_weight
+            weights[row, :n][_are_first(learned)[1:]] = self._config.opening_weight
         positions = np.flatnonzero(weights)
         return Batch(
             inputs,

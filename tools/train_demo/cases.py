@@ -1,8 +1,8 @@
-"""Held-out test cases: a conversation, and a judgement of what the model answers to it.
+"""Held-out test cases: a conversation, and a check of the output of the model.
 
-Names, values and phrasings come from the held-out half of the split. Judgements look at content
-(the call, the value, the numbers), so that other models can be measured with the same cases; only
-the questions about localchat and the honest refusals compare with this model's own sentences.
+Names, values and phrasings come from the held-out half of the split. The checks compare content (the call, the value,
+the numbers), so that other models can be measured with the same cases. Only the checks of small talk, of questions
+about localchat and of requests beyond the model compare with the sentences of this model.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent, and the columns that the answer passes or fails."""
+    """A request, and the check of its output."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None
     thinking: bool | None
+    # Returns whether the output passes, for each column of the table that the case belongs to.
     judge: Judge
 
 
 def parse_calls(text: str) -> list[tuple[str, Any]]:
-    """Names and arguments of the calls in an answer; an unreadable one has the name ""."""
+    """Names and arguments of the calls in an output; a call that cannot be parsed has the name ""."""
     calls = []
     for body in _CALL.findall(text):
         try:
@@ -46,8 +47,8 @@ def parse_calls(text: str) -> list[tuple[str, Any]]:
     return calls
 
 
-def without_thought(text: str) -> str:
-    """The answer after its think block."""
+def without_reasoning(text: str) -> str:
+    """The output after its think block."""
     return text.split("</think>")[-1].strip()
 
 
@@ -82,7 +83,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _result_case(source: Source) -> Case:
-    """A result of named values or a list, of which the answer has to mention each."""
+    """A result of named values or a list; the output must mention each value."""
     while True:
         dialogue = tool_calls.with_result(source)
         data, answer = _parsed(dialogue.messages[2]["content"]), dialogue.messages[3]["content"]
@@ -93,7 +94,7 @@ def _result_case(source: Source) -> Case:
 
 
 def _parsed(output: str) -> Any:
-    """The object or list that a tool gave; None for anything else."""
+    """The object or list that a tool returned; None for anything else."""
     try:
         data = json.loads(output)
     except ValueError:
@@ -116,8 +117,8 @@ def _memory_case(column: str, make: Callable[[Source], memory.Memory], source: S
     return Case([*messages, user(asked.user)], None, None, lambda text: {column: value in text})
 
 
-def _thought_case(kind: str, source: Source) -> Case:
-    """The form: a closed think block with words in it where asked for, none where switched off."""
+def _reasoning_case(kind: str, source: Source) -> Case:
+    """A closed think block with words if reasoning is requested, none if it is turned off."""
     exchange = mixture.chat_exchange(source)
     messages: list[Message] = [user(exchange.user)]
     if kind == "asked":
@@ -129,15 +130,15 @@ def _thought_case(kind: str, source: Source) -> Case:
             right = "think>" not in text and bool(text.strip())
         else:
             body = text if kind == "opened" else text[len("<think>") :] if text.startswith("<think>") else ""
-            thought, _, answer = body.partition("</think>")
-            right = bool(thought.strip()) and bool(answer.strip()) and "think>" not in answer
+            reasoning, _, answer = body.partition("</think>")
+            right = bool(reasoning.strip()) and bool(answer.strip()) and "think>" not in answer
         return {f"thinking {kind}": right}
 
     return Case(messages, None, thinking, judge)
 
 
 def _value_case(source: Source) -> Case:
-    """Values that are hard to copy: of several words, with signs, in other alphabets."""
+    """A value that is hard to copy: several words, punctuation, or another alphabet."""
     makers = (values.email, values.city, values.date, values.foreign, values.sentence, lambda s: str(values.decimal(s)))
     text = source.choice(makers)(source)
     return _exchange_case(
@@ -160,7 +161,7 @@ def _talk_case(source: Source) -> Case:
 
 
 def _written_cases() -> Iterator[Case]:
-    """Every held-out line: small talk, questions about localchat, and what is beyond the model."""
+    """All held-out lines: small talk, questions about localchat, and requests beyond the model."""
     for kind in chat_skills.TALK:
         for said in kind.said.lines.held_out:
             yield Case([user(said)], None, None, _is_one_of("small talk", kind.answers))
@@ -195,7 +196,7 @@ def _no_tool_case(source: Source) -> Case:
     return Case(dialogue.messages[:1], dialogue.tools, None, judge)
 
 
-# Of the trained half; the other one has few enough to take them all.
+# Cases of trained lines, of which a sample is taken. Of the held-out lines, `_written_cases` takes all.
 _WRITTEN_MAKERS = (_talk_case, _simple("questions", localchat_facts.question), _limit_case)
 _MAKERS: tuple[Callable[[Source], Case], ...] = (
     lambda source: _call_case("1 tool", tool_calls.one_call(source, 1)),
@@ -214,14 +215,14 @@ _MAKERS: tuple[Callable[[Source], Case], ...] = (
     _count_case,
     _simple("lists", chat_skills.make_list),
     _simple("small sums", chat_skills.small_sum),
-    lambda source: _thought_case("opened", source),
-    lambda source: _thought_case("asked", source),
-    lambda source: _thought_case("off", source),
+    lambda source: _reasoning_case("opened", source),
+    lambda source: _reasoning_case("asked", source),
+    lambda source: _reasoning_case("off", source),
 )
 
 
 def everyday_cases() -> Iterator[Case]:
-    """Requests written by hand, the same every time."""
+    """The requests that are written by hand, the same in every run."""
     for n_tools in (1, 2, 3):
         column = f"everyday requests, {n_tools} {'tool' if n_tools == 1 else 'tools'}"
         for asked in everyday_requests(n_tools):
@@ -229,7 +230,7 @@ def everyday_cases() -> Iterator[Case]:
 
 
 def held_out_cases(n: int, seed: int = 1, held_out: bool = True) -> Iterator[Case]:
-    """`n` cases of every skill; of what is written line by line, every line that is held out."""
+    """`n` cases of every skill. With `held_out` also every held-out line; else `n` trained lines of each kind."""
     if held_out:
         yield from _written_cases()
     for number, make in enumerate(_MAKERS if held_out else (*_WRITTEN_MAKERS, *_MAKERS)):

@@ -1,7 +1,7 @@
-"""The sizes of the model and of its training, in one place.
+"""The sizes of the model and the settings of its training.
 
-A llama-architecture model of these sizes has 4.9 million parameters, 3.98 MB as `export.py` stores them; the file
-may have at most 4 MB.
+A llama-architecture model of these sizes has 4.9 million parameters, which take 3.98 MB as `export.py` stores them. The
+limit of the file is 4 MB.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_FILE_BYTES = 4_000_000
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of the network, named as in GGUF metadata where GGUF has a name."""
+    """The shape of the network, with the names of GGUF metadata if it has one."""
 
     vocab_size: int = 1536
     width: int = 256
@@ -29,7 +29,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides the result of a run besides the data."""
+    """All settings that change the result of a run, except the data."""
 
     tokens: int = 457_000_000
     batch_tokens: int = 6144
@@ -37,8 +37,8 @@ class TrainConfig:
     warmup_steps: int = 30
     muon_lr: float = 0.01
     adam_lr: float = 0.0015
-    # The prompt's tokens keep a little weight: they teach copying, and train every symbol's row.
+    # Weight of the tokens of the prompt. They teach copying, and train the embedding of every token.
     prompt_weight: float = 0.08
-    # An answer's first tokens have more: they decide between a call, a thought and one of many texts.
+    # Weight of the first tokens of an output: they decide between a call, reasoning and one of many texts.
     opening_weight: float = 4.0
     save_every_s: float = 150.0

@@ -1,7 +1,7 @@
-"""The value that every generator returns, and how it becomes training text.
+"""Dialogues, which every generator returns, and their training text.
 
-`render` must give the same text as `chat_template.jinja` (a test compares them); it also marks
-which parts the model has to learn to write.
+`render` must give the same text as `chat_template.jinja`; a test compares them. It also marks the parts that the model
+learns to generate.
 """
 
 from __future__ import annotations
@@ -21,41 +21,40 @@ TOOLS_OUTRO = (
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A conversation that ends with an assistant message.
-
-    `thinking` is the template variable `enable_thinking`: None where the caller leaves it unset.
-    """
+    """A conversation that ends with an assistant message."""
 
     messages: list[Message]
     tools: list[Tool] | None = None
+    # The template variable `enable_thinking`; None if it is not set.
     thinking: bool | None = None
     skill: str = ""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of rendered text; `learned` means that the model writes it."""
+    """A piece of rendered text."""
 
     text: str
+    # Whether the model learns to generate this piece.
     learned: bool
 
 
 def user(text: str) -> Message:
-    """A user's message."""
+    """A user message."""
     return {"role": "user", "content": text}
 
 
-def assistant(text: str, thought: str = "") -> Message:
-    """The model's message, with the reasoning that precedes it if any."""
+def assistant(text: str, reasoning: str = "") -> Message:
+    """An assistant message, with reasoning if it is not empty."""
     message: Message = {"role": "assistant", "content": text}
-    if thought:
-        message["reasoning_content"] = thought
+    if reasoning:
+        message["reasoning_content"] = reasoning
     return message
 
 
-def calling(calls: list[tuple[str, dict[str, Any]]], thought: str = "") -> Message:
-    """An assistant's message that calls tools."""
-    message = assistant("", thought)
+def calling(calls: list[tuple[str, dict[str, Any]]], reasoning: str = "") -> Message:
+    """An assistant message that calls tools."""
+    message = assistant("", reasoning)
     message["tool_calls"] = [
         {"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in calls
     ]
@@ -63,11 +62,11 @@ def calling(calls: list[tuple[str, dict[str, Any]]], thought: str = "") -> Messa
 
 
 def tool_result(text: str) -> Message:
-    """What a tool answered."""
+    """A tool message."""
     return {"role": "tool", "content": text}
 
 
-def _answer_text(message: Message) -> str:
+def _output_text(message: Message) -> str:
     parts = [message["content"]] if message["content"] else []
     for call in message.get("tool_calls", ()):
         function = call["function"]
@@ -78,10 +77,10 @@ def _answer_text(message: Message) -> str:
 
 
 def _signature(tool: Tool) -> str:
-    """The tool in one line, from which a model can read forwards alone.
+    """The line that describes a tool in the prompt.
 
-    The name comes a second time after what tells what it is for, and a parameter's name after each of its options:
-    a small model learns within minutes what follows what it looks for, and hardly what precedes it.
+    The name of the tool is repeated after its description, and the name of a parameter after each of its options: a
+    small model quickly learns to find the text that follows a match, and hardly learns to find the text before it.
     """
     function = tool.get("function", tool)
     schema = function["parameters"]
@@ -106,9 +105,10 @@ def _system_text(dialogue: Dialogue) -> str | None:
 def render(dialogue: Dialogue) -> list[Segment]:
     """The training text in pieces.
 
-    Before the last user message reasoning is left out, as the template does. Where thinking is asked for in words,
-    only the answers after that message are learned: earlier ones lack the form that is asked for. The template's
-    switch shows in the last answer alone, so that the earlier ones are as good as any.
+    Reasoning before the last user message is left out, as in the template. If the system or user text requests
+    reasoning, only the assistant messages after the last user message are learned, since the earlier ones are then
+    without the reasoning that the text requests. If the template variable requests it, all are learned: the variable
+    changes only the last message.
     """
     messages = dialogue.messages
     last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
@@ -128,23 +128,23 @@ def render(dialogue: Dialogue) -> list[Segment]:
             text = f"\n<tool_response>\n{message['content']}\n</tool_response>"
             segments.append(Segment(opening + text + closing, False))
         elif role == "assistant":
-            segments += _render_answer(message, dialogue.thinking, i > last_user, learn_earlier)
+            segments += _render_output(message, dialogue.thinking, i > last_user, learn_earlier)
     return segments
 
 
-def _render_answer(message: Message, thinking: bool | None, current: bool, learn_earlier: bool) -> list[Segment]:
-    opening, thought = "<|im_start|>assistant\n", ""
+def _render_output(message: Message, thinking: bool | None, current: bool, learn_earlier: bool) -> list[Segment]:
+    opening, reasoning = "<|im_start|>assistant\n", ""
     if current and thinking is False:
         opening += "<think>\n\n</think>\n\n"
     elif current and "reasoning_content" in message:
-        thought = message["reasoning_content"] + "\n</think>\n\n"
+        reasoning = message["reasoning_content"] + "\n</think>\n\n"
         if thinking:
             opening += "<think>\n"
         else:
-            thought = "<think>\n" + thought
+            reasoning = "<think>\n" + reasoning
     learned = current or learn_earlier
     return [
         Segment(opening, False),
-        Segment(thought + _answer_text(message) + "<|im_end|>", learned),
+        Segment(reasoning + _output_text(message) + "<|im_end|>", learned),
         Segment("\n", False),
     ]

@@ -1,9 +1,8 @@
-"""Exercises on random tokens: to copy, to make lists, and to call tools, with nothing to remember.
+"""Exercises on random tokens that teach copying, lists and tool calls.
 
-A dialogue teaches these skills with few of its tokens, and words can be guessed where they should be read.
-Here all words are random tokens, and few different ones make up a row, so that what stands before a token decides
-nothing: only where it stands does. What stands between them is the template's own, so that what is learned here
-serves there.
+In a dialogue few tokens teach these skills, and a model can learn likely words instead of copying. In a drill all words
+are random tokens from a small alphabet, so that the words before a token do not determine it; only its position does.
+The text between the words is that of the template, so that the skill transfers to dialogues.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy as np
 from .tokenizer import SPECIAL_TOKENS, Tokenizer
 
 Tokens = list[int]
-# Of a row: its tokens, and which of them follow from those before.
+# The tokens of a row, and which of them are determined by those before.
 Row = tuple[Tokens, list[bool]]
 
-# Beside the tools of a row there is room for three calls as a rule, and for one beside the longest list.
+# Tokens of a row: enough for the tools and three calls in most rows, and for one call after the longest list.
 LENGTH = 288
 _MOST_ITEMS = 6
-# How a request mentions a value alone, and with its field.
+# The text before a value that a request mentions without its field, and before and after a field.
 _BEFORE_A_VALUE = (" ", " in ", " as ", ", ", " for ", " with ", " to ", ", and ", " at ", ": ")
 _AROUND_A_FIELD = (
     (" with ", " "),
@@ -33,7 +32,7 @@ _AROUND_A_FIELD = (
 )
 _BETWEEN_VERB_AND_NOUN = (" the ", " a ", " my ")
 _BETWEEN_REQUESTS = ("\n", "\n", ". ", " and ", ", and ", " and then ", ", then ", ". Then ", ". Also ")
-# Within names of tools.
+# The separators of words within the name of a tool.
 _JOINTS = ("_", "_", "_", "-", "")
 _USER, _ASSISTANT, _END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n"
 _CALL, _ARGUMENTS, _CALL_END = '<tool_call>\n{"name": "', '", "arguments": {"', "\n</tool_call>"
@@ -49,15 +48,16 @@ MARKS = (
 
 
 class Field(NamedTuple):
-    """A parameter: its name, and its options or whether it is a number."""
+    """A parameter of a tool."""
 
     name: Tokens
+    # The values of an enum; empty for a text or a number.
     options: list[Tokens]
     is_number: bool = False
 
 
 class Tool(NamedTuple):
-    """What it does to what, what it is called, and what it needs."""
+    """A tool. Its description is the verb and the noun."""
 
     verb: Tokens
     noun: Tokens
@@ -66,7 +66,7 @@ class Tool(NamedTuple):
 
 
 class _Writer:
-    """A row in the making, from an alphabet of its own."""
+    """Writes one row, with random words from its own alphabet of tokens ("letters")."""
 
     def __init__(self, rng: np.random.Generator, tokenizer: Tokenizer, letters: np.ndarray) -> None:
         self._rng = rng
@@ -93,12 +93,12 @@ class _Writer:
         return [self._letters[i] for i in self._rng.integers(0, len(self._letters), self.number(least, most))]
 
     def spans(self, n: int, least: int, most: int) -> list[Tokens]:
-        """Different ones, as far as the alphabet has so many."""
+        """`n` different spans, or fewer if the alphabet is too small."""
         found = {tuple(self.span(least, most)): None for _ in range(4 * n)}
         return [list(span) for span in found][:n]
 
     def joint(self) -> Tokens:
-        """What stands between the words of a name."""
+        """A separator of the words of a name."""
         return self._tokenizer.encode(_JOINTS[self.number(0, len(_JOINTS) - 1)])
 
     def fields(self) -> list[Field]:
@@ -115,29 +115,29 @@ class _Writer:
         return self._rng.permutation(n).tolist()
 
     def write(self, tokens: Tokens, follows: bool = False) -> None:
-        # Nobody could know a letter that the row has not had yet.
+        # A letter that the row has not had yet cannot be determined.
         self.follows += [follows and token in self._seen for token in tokens]
         self.tokens += tokens
         self._seen.update(tokens)
 
     def mark(self, text: str, follows: bool = False) -> None:
-        """One of `MARKS`."""
+        """Write a text of `MARKS`."""
         tokens = self._tokenizer.encode_template(text)
         self.tokens += tokens
         self.follows += [follows] * len(tokens)
 
     def any_mark(self, texts: tuple[str, ...]) -> None:
-        """One of these."""
+        """Write one of these marks."""
         self.mark(texts[self.number(0, len(texts) - 1)])
 
     def write_purpose(self, tool: Tool) -> None:
-        """What the tool does, as descriptions and requests have it."""
+        """Write the verb and the noun of a tool, as in descriptions and requests."""
         self.write(tool.verb)
         self.any_mark(_BETWEEN_VERB_AND_NOUN)
         self.write(tool.noun)
 
     def write_field(self, field: Field) -> None:
-        """A field with its type, or with its options and its name after each of them, as the template writes them."""
+        """Write a field with its type, or with its options, each followed by the field's name, as in the template."""
         self.write(field.name)
         self.mark(": ")
         if not field.options:
@@ -150,14 +150,14 @@ class _Writer:
             self.write(field.name)
 
     def value_of(self, field: Field) -> Tokens:
-        """One of its options, a number, or any text, which may look like a number."""
+        """A value of a field: one of its options, a number, or any text, which may look like a number."""
         if field.options:
             return field.options[self.number(0, len(field.options) - 1)]
         if field.is_number or self.chance(0.2):
             return self._tokenizer.encode(str(self.number(0, 10 ** self.number(1, 6))))
         text = self.span(1, 6) if self.chance(0.85) else self.span(6, 14)
         if self._texts and self.chance(0.4):
-            # As addresses and names do, some begin or end like others.
+            # Some texts begin or end like an earlier one, as addresses and names do.
             other = self._texts[self.number(0, len(self._texts) - 1)]
             half = self.number(1, len(other))
             text = other[:half] + self.span(1, 2) if self.chance(0.6) else self.span(1, 2) + other[-half:]
@@ -165,7 +165,7 @@ class _Writer:
         return text
 
     def write_request(self, field: Field, value: Tokens, is_named: bool) -> None:
-        """The value in words, with its field's name or without."""
+        """Write a value as a request mentions it, with or without the name of its field."""
         if is_named:
             before, between = _AROUND_A_FIELD[self.number(0, len(_AROUND_A_FIELD) - 1)]
             self.mark(before)
@@ -176,12 +176,12 @@ class _Writer:
         self.write(value)
 
     def write_arguments(self, arguments: list[tuple[Field, Tokens]]) -> None:
-        """Fields and values from behind the first quote on, and the braces after them."""
+        """Write the JSON of fields and values after the first quote, up to the closing braces."""
         for i, (field, value) in enumerate(arguments):
             self.write(field.name, True)
             self.mark('": ' if field.is_number else '": "', True)
             self.write(value, True)
-            # Quotes and what follows them are one token.
+            # A quote and the characters after it are one token.
             quote = "" if field.is_number else '"'
             self.mark(quote + (', "' if i < len(arguments) - 1 else "}}"), True)
 
@@ -190,7 +190,7 @@ class _Writer:
 
 
 def repetition(writer: _Writer) -> None:
-    """A text again and again."""
+    """A row that repeats one text."""
     text = writer.span(4, 60)
     writer.write(text)
     while not writer.is_full:
@@ -198,7 +198,7 @@ def repetition(writer: _Writer) -> None:
 
 
 def listing(writer: _Writer) -> None:
-    """Things that were named one after the other, each on a line of its own."""
+    """Requests that name items in one line, each answered with a list of the items."""
     while not writer.is_full:
         items = writer.spans(writer.number(2, _MOST_ITEMS), 1, 5)
         writer.mark(_USER)
@@ -214,9 +214,9 @@ def listing(writer: _Writer) -> None:
 
 
 def calls(writer: _Writer) -> None:
-    """Tools of a name, what they are for and fields; then requests for one or two of them, and the calls.
+    """Lines that describe tools, then requests for one or two of the tools, each followed by the calls.
 
-    Tools differ in their verb, in their noun or in both.
+    Two tools differ in the verb, the noun or both.
     """
     verbs, nouns = (writer.spans(writer.number(1, 3), 1, 3) for _ in range(2))
     pairs = [(verb, noun) for verb in verbs for noun in nouns]
@@ -242,7 +242,10 @@ def calls(writer: _Writer) -> None:
 
 
 def _listed_tool(writer: _Writer, verb: Tokens, noun: Tokens) -> Tool:
-    """Some names have another word than the noun, as camelCase has for a reader of tokens."""
+    """Write the line of a tool. Some names have another word in place of the noun.
+
+    camelCase has the same effect: the tokens of a capitalised word are different ones.
+    """
     is_other = writer.chance(0.2)
     name = [*verb, *writer.joint(), *(writer.span(1, 3) if is_other else noun)]
     tool = Tool(verb, noun, name, writer.fields())
@@ -262,9 +265,9 @@ def _listed_tool(writer: _Writer, verb: Tokens, noun: Tokens) -> Tool:
 
 
 def _asked_arguments(writer: _Writer, tool: Tool) -> list[tuple[Field, Tokens]]:
-    """Values come in any order, and some fields get none.
+    """Write a request for a tool; returns the arguments in their order in the request.
 
-    An option may be given without its field's name, as may the value of a tool's only field.
+    Some fields get no value. An option may be mentioned without its field, and so may the value of an only field.
     """
     writer.write_purpose(tool)
     arguments = []
@@ -278,9 +281,9 @@ def _asked_arguments(writer: _Writer, tool: Tool) -> list[tuple[Field, Tokens]]:
 
 
 def options(writer: _Writer) -> None:
-    """Fields with their options; then some of the options, and each of them behind its field.
+    """Fields with their options, then requests that mention options, each followed by arguments with their fields.
 
-    This is what is hardest in a call, again and again.
+    To find the field of an option is the hardest part of a call.
     """
     longest = writer.number(1, 3)
     names = writer.spans(writer.number(2, 5), 1, longest)
@@ -313,13 +316,13 @@ _DRILLS: tuple[tuple[float, Callable[[_Writer], None]], ...] = (
 
 
 def _letters(tokenizer: Tokenizer) -> np.ndarray:
-    """All tokens that are in no mark."""
+    """The tokens that occur in no mark."""
     marks = {token for mark in MARKS for token in tokenizer.encode_template(mark)}
     return np.setdiff1d(np.arange(len(tokenizer.tokens) - len(SPECIAL_TOKENS)), list(marks))
 
 
 def drill_rows(rng: np.random.Generator, tokenizer: Tokenizer, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [rows, LENGTH + 1], of rows of all kinds, and whether each follows from those before."""
+    """Rows of all kinds: tokens [rows, LENGTH + 1], and whether each is determined by those before."""
     tokens = np.zeros((rows, LENGTH + 1), np.int64)
     follows = np.zeros((rows, LENGTH + 1), bool)
     letters = _letters(tokenizer)

@@ -1,6 +1,6 @@
-"""Plain requests to tools that programs have, written by hand: how the model does outside of its generators.
+"""Requests for common tools, written by hand: test cases that no generator made.
 
-None of these tools or requests is trained. Each request is asked with its tool alone and beside one and two others.
+None of these tools or requests is trained. Each request is run with its tool alone, and with one and two other tools.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Each: name, description, parameters, all of which are required, and requests with the arguments that they give.
+# For each tool: its name, description and parameters, all required, and requests with the expected arguments.
 _WRITTEN = json.loads((Path(__file__).parent / "data" / "written" / "everyday_held_out.json").read_text("utf-8"))
 
 
 class EverydayRequest(NamedTuple):
-    """A request among tools."""
+    """A request, the tools that it offers, and the expected call."""
 
     text: str
     tools: list[dict[str, Any]]
@@ -31,7 +31,7 @@ def _tool(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def everyday_requests(n_tools: int) -> Iterator[EverydayRequest]:
-    """Each request beside `n_tools` - 1 other tools, in any order; the same every time."""
+    """All requests, each with its tool and `n_tools` - 1 others in random order; the same in every run."""
     rng = random.Random(n_tools)
     for written in _WRITTEN:
         others = [other for other in _WRITTEN if other is not written]

@@ -1,4 +1,4 @@
-"""The trained weights as a GGUF file: rounded matrices, F32 norms, vocabulary, chat template."""
+"""Writes the trained weights as a GGUF file: quantized matrices, F32 norms, vocabulary, chat template."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .training import Trainer
 
 NAME = "localchat demo"
 DESCRIPTION = "A tiny chat model to test and show localchat, trained from nothing on generated text."
-# SamplingParams that the author recommends; readers of GGUF files use it where the user asks for none.
+# The temperature that the file recommends. Programs that read GGUF files use it if the user sets none.
 TEMPERATURE = 0.0
-# Both are read the same whatever runs beside a sequence; with the finer k-quants its text would depend on that. Eight
-# bits for the embedding, which is the output table as well, and for what attention adds: these fill the file.
+# llama.cpp computes these types in the same way for any batch; with k-quants the text of a sequence would depend on the
+# rest of the batch. Eight bits are for the embedding, which is also the output matrix, and for the output of attention:
+# this fills the file to its limit.
 _FIVE_BITS = gguf.GGMLQuantizationType.Q5_1
 _EIGHT_BITS = gguf.GGMLQuantizationType.Q8_0
 
@@ -92,7 +93,7 @@ def _add_weights(writer: gguf.GGUFWriter, trainer: Trainer) -> None:
 
 
 def export(trainer: Trainer, path: Path) -> None:
-    """Write the file; an interrupted write leaves the earlier one."""
+    """Write the file. An interrupted write leaves the earlier file unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     writer = gguf.GGUFWriter(unfinished, "llama")

@@ -1,8 +1,8 @@
-"""Go on from a file that this program exported: its weights and its vocabulary.
+"""Continues the training from an exported file: its weights and its vocabulary.
 
-A checkpoint goes on exactly; it is large and stays on the machine that wrote it. The exported file
-is always at hand, and its weights differ from the checkpoint's by their rounding only. A model
-with more layers than the file begins with copies of its layers, and says what the file says.
+A checkpoint continues exactly, but it is large and stays on the machine that wrote it. The weights of the exported file
+are the rounded weights of the checkpoint. A model with more layers than the file begins with copies of the file's
+layers, and its output is the same as that of the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from .model import DemoModel
 from .tokenizer import Tokenizer
 from .training import Trainer
 
-_HEARD_SOON = 3.0
-# New dialogues are as likely with scores this much larger, and wrong tokens have a tenth less of the probability.
-_SURER = 1.15
+# The factor by which the values of a silent layer are made larger; see `_silence`.
+_SILENT_VALUES = 3.0
+# The factor by which averaged weights make the logits larger. The loss on new dialogues is the same with it, and wrong
+# tokens have a tenth less of the probability.
+_LOGITS = 1.15
 
 
 def _weights(reader: gguf.GGUFReader) -> dict[str, torch.Tensor]:
@@ -36,25 +38,24 @@ def _tokenizer(reader: gguf.GGUFReader) -> Tokenizer:
 
 
 def _spread(n_old: int, n_new: int) -> tuple[list[int], list[bool]]:
-    """Of each layer of a deeper model: the layer that it copies, and whether that one was copied before.
+    """For each layer of a deeper model the layer that it copies, and whether it is the second copy of that layer.
 
-    The second copy is new, and begins silent, so that the model says the same.
+    Second copies begin silent, so that the output of the model is that of the file.
     """
     sources = [round(i * (n_old - 1) / max(1, n_new - 1)) for i in range(n_new)]
     return sources, [i > 0 and sources[i] == sources[i - 1] for i in range(n_new)]
 
 
 def _silence(model: DemoModel, layers: list[bool]) -> None:
-    """Let the layers add nothing to what passes through.
+    """Make the layers add nothing to the residual stream, by output matrices of zero.
 
-    Their values, which matter only once they add something, are made larger: updates are all of one size, and so
-    the layers are soon heard.
+    All updates have the same size, so the inputs of these matrices are made larger: the layers then contribute sooner.
     """
     c = model.config
     model.attention_out[layers] = 0
     model.down[layers] = 0
-    model.qkv[layers, -c.kv_heads * c.head_dim :] *= _HEARD_SOON
-    model.gate_up[layers, c.feed_forward :] *= _HEARD_SOON
+    model.qkv[layers, -c.kv_heads * c.head_dim :] *= _SILENT_VALUES
+    model.gate_up[layers, c.feed_forward :] *= _SILENT_VALUES
 
 
 @torch.no_grad()
@@ -62,7 +63,7 @@ def from_gguf(path: Path, model_config: ModelConfig, config: TrainConfig) -> Tra
     """A trainer with the file's weights, which need no warm start.
 
     Raises:
-        SystemExit: the file's sizes are not those of `model_config`.
+        SystemExit: The sizes of the file are not those of `model_config`.
     """
     reader = gguf.GGUFReader(path)
     trainer = Trainer(model_config, config, _tokenizer(reader))
@@ -91,20 +92,19 @@ def from_gguf(path: Path, model_config: ModelConfig, config: TrainConfig) -> Tra
             parameter.copy_(values.view(parameter.shape))
         _silence(model, is_new)
     except (KeyError, RuntimeError) as error:
-        raise SystemExit(f"{path} does not hold a model of the sizes in config.py: {error}") from None
+        raise SystemExit(f"{path} does not have a model of the sizes in config.py: {error}") from None
     trainer.warm = True
     return trainer
 
 
 @torch.no_grad()
 def keep(trainer: Trainer, path: Path, share: float) -> None:
-    """Take the trainer's weights back towards the file that it began with: where `share` is 1, all of the way.
+    """Average the weights of the trainer with those of the file: `share` of the file, 1 - `share` of the trainer.
 
-    In between, a model is often better than at both ends: what was learned at either stays, what single steps
-    overdid cancels out (Wortsman et al. 2022, Robust fine-tuning of zero-shot models). It is less sure than it
-    could be, so that its scores are made larger.
+    The average is often better than both (Wortsman et al. 2022, Robust fine-tuning of zero-shot models). Its logits are
+    too small, so they are made larger.
     """
     before = from_gguf(path, trainer.model_config, trainer.config).model
     for weights, old in zip(trainer.model.parameters(), before.parameters()):
         weights.lerp_(old, share)
-    trainer.model.output_norm *= _SURER
+    trainer.model.output_norm *= _LOGITS

@@ -1,4 +1,4 @@
-"""What each worker does: a trainer by the command's arguments, up to the last checkpoint."""
+"""The work of each worker process: make a trainer by the arguments of the command, and run it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from . import training
 from .config import ModelConfig, TrainConfig
 from .from_gguf import from_gguf
 
-# mallopt's names for these are macros: malloc.h.
+# Parameters of mallopt, which are macros in malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train as the command line says; the checkpoint then holds the result."""
+    """Train with the arguments of the command, and save the result as a checkpoint."""
     _keep_memory()
     if arguments.resume:
         trainer = training.resume(arguments.checkpoint, arguments.tokens)
@@ -40,7 +40,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def _keep_memory() -> None:
-    """Fresh memory for every large tensor costs more than the arithmetic on some machines."""
+    """Make malloc keep freed memory: on some machines, new memory for each tensor takes longer than the arithmetic."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)

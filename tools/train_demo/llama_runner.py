@@ -1,4 +1,4 @@
-"""Runs a GGUF file through llama.cpp, one prompt at a time, and renders with its own chat template."""
+"""Runs a GGUF file through llama.cpp, one prompt at a time, with the chat template of the file."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ import numpy as np
 
 from .template import compile_template
 
-# libgomp reads these when llama.cpp is loaded; spinning threads would starve a busy machine.
+# libgomp reads these variables when llama.cpp is loaded. Spinning threads would take the cores from other processes.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
-import llama_cpp.llama_cpp as L  # after the settings above
+import llama_cpp.llama_cpp as L  # After the variables above are set.
 
 _BATCH = 512
 _TOP_K = 40
 
 
-class Question(NamedTuple):
-    """A conversation that the model goes on with; `thinking` None leaves that to the template."""
+class Request(NamedTuple):
+    """A conversation that the model continues."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
+    # The template variable `enable_thinking`; None if it is not set.
     thinking: bool | None
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What the model wrote, and whether it ended by itself."""
+    """The output of the model."""
 
     text: str
+    # Whether the model generated an end-of-generation token.
     stopped: bool
 
 
 @L.llama_log_callback
 def _no_log(level: int, text: bytes, data: Any) -> None:
-    """Takes llama.cpp's log lines and drops them."""
+    """Drop llama.cpp's log lines."""
 
 
 class LlamaRunner:
@@ -50,7 +52,7 @@ class LlamaRunner:
         L.llama_log_set(_no_log, ctypes.c_void_p(0))
         L.llama_backend_init()
         model_params = L.llama_model_default_params()
-        # Weights repacked for AMX kill the process where a virtual machine only announces AMX.
+        # Weights that are repacked for AMX crash the process on a virtual machine that announces AMX and lacks it.
         model_params.use_extra_bufts = False
         self._model = L.llama_model_load_from_file(str(path).encode(), model_params)
         if not self._model:
@@ -71,18 +73,18 @@ class LlamaRunner:
         L.llama_free(self._context)
         L.llama_model_free(self._model)
 
-    def answer(self, question: Question, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
-        """The prompt, and how the model goes on."""
-        prompt = self.render(question.messages, question.tools, question.thinking)
+    def generate(self, request: Request, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
+        """The prompt, and the completion."""
+        prompt = self.render(request.messages, request.tools, request.thinking)
         return prompt, self.complete(prompt, max_tokens, temperature, np.random.default_rng(seed))
 
     def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, thinking: bool | None) -> str:
-        """The prompt up to where the model goes on."""
+        """The prompt of a conversation."""
         variables: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
         return self.template.render(messages=messages, tools=tools, add_generation_prompt=True, **variables)
 
     def tokenize(self, text: str) -> list[int]:
-        """Ids of rendered text, special tokens included."""
+        """The token ids of rendered text. Special tokens are parsed."""
         data = text.encode("utf-8")
         buffer = (L.llama_token * (len(data) + 8))()
         n = L.llama_tokenize(self._vocab, data, len(data), buffer, len(buffer), False, True)
@@ -91,7 +93,7 @@ class LlamaRunner:
     def _decode(self, tokens: list[int]) -> None:
         for start in range(0, len(tokens), _BATCH):
             part = tokens[start : start + _BATCH]
-            array = (L.llama_token * len(part))(*part)  # the batch only points at it
+            array = (L.llama_token * len(part))(*part)  # The batch has only a pointer to this array.
             code = L.llama_decode(self._context, L.llama_batch_get_one(array, len(part)))
             if code:
                 raise RuntimeError(f"llama_decode returned {code} for {len(part)} tokens, context {self.n_ctx}")
@@ -104,7 +106,7 @@ class LlamaRunner:
     def complete(
         self, prompt: str, max_tokens: int = 200, temperature: float = 0.0, rng: np.random.Generator | None = None
     ) -> Completion:
-        """Continue the prompt; the likeliest token each time at temperature 0, else from the top 40."""
+        """Continue the prompt. At temperature 0 decoding is greedy, else tokens are sampled from the top 40."""
         L.llama_memory_clear(L.llama_get_memory(self._context), False)
         self._decode(self.tokenize(prompt))
         text, stopped = b"", False

@@ -1,8 +1,7 @@
 """The network: a llama-architecture transformer that llama.cpp can run unchanged.
 
-RoPE turns neighbouring pairs, which is llama.cpp's layout for this architecture, so weights are
-exported as they are. Weights of all layers are stacked in one tensor per kind: the optimiser then
-works on a whole stack in one batched product. Knows nothing of text.
+RoPE rotates neighbouring pairs, as llama.cpp does for this architecture, so weights are exported unchanged. The weights
+of all layers are stacked in one tensor per kind, so that the optimiser updates a whole stack in one batched product.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from torch import nn
 
 from .config import ModelConfig
 
-_QUERY_BLOCK = 128  # positions; larger blocks leave the cache, smaller ones waste time in calls
+# Positions of a block of attention. Larger blocks do not fit the CPU cache; smaller ones need more calls.
+_QUERY_BLOCK = 128
 
 
 def rope_table(config: ModelConfig, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,16 +26,17 @@ def rope_table(config: ModelConfig, length: int) -> tuple[torch.Tensor, torch.Te
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn neighbouring pairs of x [batch, time, heads, head_dim] by the positions' angles."""
+    """Rotate neighbouring pairs of x [batch, time, heads, head_dim] by the angles of the positions."""
     even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
 
 
 class _CausalAttention(torch.autograd.Function):
-    """Attention in blocks of queries, with a backward pass that adds to the gradients of keys and values in place.
+    """Attention in blocks of queries. The backward pass adds to the gradients of keys and values in place.
 
-    PyTorch's own pass makes a full-sized gradient for each block's keys, and its fused function is slow for
-    small heads: on a CPU this takes a quarter off a training step. Heads that share keys are computed as one.
+    PyTorch's backward pass would make a full-sized gradient of the keys for each block, and its fused function is slow
+    for small heads: this class makes a training step on a CPU a quarter shorter. Heads that share keys are computed
+    together.
     """
 
     @staticmethod
@@ -89,7 +90,7 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
 
 
 class DemoModel(nn.Module):
-    """Token ids to hidden states; `logits` turns chosen states into scores by the tied table."""
+    """Maps token ids to hidden states; `logits` maps hidden states to logits by the tied embedding."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class DemoModel(nn.Module):
         return nn.Parameter(torch.randn(self.config.layers, rows, columns) * std)
 
     def fuse(self) -> None:
-        """Compile what lies around attention: a quarter faster on a CPU, after a minute; needs a C++ compiler."""
+        """Compile the code around attention, with a C++ compiler: takes a minute, and makes a CPU a quarter faster."""
         self._before_attention = torch.compile(self._before_attention, dynamic=True)
         self._after_attention = torch.compile(self._after_attention, dynamic=True)
         self.losses = torch.compile(self.losses, dynamic=True)
@@ -152,7 +153,7 @@ class DemoModel(nn.Module):
         """Hidden states [batch, time, width] for ids [batch, time], with matrices in `dtype`."""
         time = ids.shape[1]
         cos, sin = self.cos[:time], self.sin[:time]
-        # What layers add up, and norms, stay in 32 bits; matrices are multiplied in `dtype`.
+        # The residual stream and the norms have 32 bits; matrices are multiplied in `dtype`.
         x = F.embedding(ids, self.embedding)
         matrices = (self.qkv, self.attention_out, self.gate_up, self.down)
         layers = zip(*(stack.to(dtype).unbind(0) for stack in matrices), self.attention_norm, self.feed_forward_norm)
@@ -162,7 +163,7 @@ class DemoModel(nn.Module):
         return self._norm(x, self.output_norm, dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Scores [.., vocabulary] of hidden states [.., width]."""
+        """Logits [.., vocabulary] of hidden states [.., width]."""
         return F.linear(hidden, self.embedding.to(hidden.dtype))
 
     def losses(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,7 @@
-"""Muon for stacks of matrices: momentum whose update is made orthogonal.
+"""The optimiser Muon for stacks of matrices: momentum with orthogonal updates.
 
-Each update is brought to singular values near one by Newton-Schulz steps, so that all directions
-of a matrix learn at the same speed. Embeddings and norms are not matrices in that sense; they are
-left to AdamW.
+Newton-Schulz steps bring the singular values of each update near one, so that all directions of a matrix learn at the
+same speed. AdamW trains embeddings and norms.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import torch
 
 from . import workers
 
-# Quintic whose repeated use pulls singular values from (0, 1] towards one, steep near zero.
+# Coefficients of a quintic that, applied repeatedly, moves singular values from (0, 1] towards one.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(matrices: torch.Tensor, steps: int = 5, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Nearly orthogonal matrices with the same singular directions, for a stack [n, rows, cols].
 
-    Sixteen bits (`dtype`) are exact enough; whether they are faster depends on the machine.
+    A `dtype` of 16 bits is exact enough; whether it is faster depends on the machine.
     """
     a, b, c = QUINTIC
     wide = matrices.shape[-2] <= matrices.shape[-1]
@@ -36,9 +35,9 @@ class Muon(torch.optim.Optimizer):
     """Nesterov momentum and orthogonal updates.
 
     Args:
-        params: pairs of a parameter [layers, rows, columns] and the row counts of the matrices
-            that it joins, e.g. (256, 128, 128) for q, k and v.
-        dtype: what updates are made orthogonal in.
+        params: Pairs of a parameter [layers, rows, columns] and the row counts of the matrices that it joins, such as
+            (256, 128, 128) for q, k and v.
+        dtype: The type in which updates are made orthogonal.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Muon(torch.optim.Optimizer):
             velocity = self.state[param].setdefault("velocity", torch.zeros_like(param))
             velocity.lerp_(param.grad, 1 - group["momentum"])
             update = param.grad.lerp(velocity, group["momentum"])
-            # Every worker has the same gradients: each makes the updates of some layers, and gets the others'.
+            # All workers have the same gradients. Each computes the updates of some layers; the sum has all of them.
             mine = slice(workers.rank(), None, workers.count())
             changes = torch.zeros_like(param)
             for part, change in zip(update.split(group["rows"], 1), changes.split(group["rows"], 1)):

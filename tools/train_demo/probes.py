@@ -1,6 +1,6 @@
-"""Prompts unlike the training text, judged only for sanity: known words, and an end.
+"""Prompts unlike the training text. Their outputs must only be sane: end, and consist of known words.
 
-Unusual characters, an empty message, 1,500 tokens of prompt, schemas as large as programs send them.
+The prompts have unusual characters, an empty message, 1,500 tokens, or schemas as large as those of real programs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .dialogue import Message, render, user
 
 _WORD = re.compile(r"[^\W\d_]+")
 
-# A text that a person might paste; about 150 tokens, repeated to make a long prompt.
+# A text of about 150 tokens, which is repeated to make a long prompt.
 _PROSE = (
     "The old mill stands where the river bends to the south. In spring the water rises, and the wheel "
     "begins to turn again after the long winter. Nobody has ground corn there for sixty years, yet the "
@@ -106,7 +106,7 @@ class Probe(NamedTuple):
 
 
 def known_words(n_dialogues: int = 6000) -> set[str]:
-    """All words that the training answers contain, in small letters."""
+    """All words of the training outputs, in lower case."""
     words: set[str] = set()
     for dialogue in islice(dialogues(1), n_dialogues):
         for segment in render(dialogue):
@@ -115,11 +115,11 @@ def known_words(n_dialogues: int = 6000) -> set[str]:
     return words
 
 
-def is_sane(answer: str, prompt: str, known: set[str]) -> bool:
-    """Whether the answer is not empty and consists of known words and of words of the prompt."""
+def is_sane(output: str, prompt: str, known: set[str]) -> bool:
+    """Whether the output is not empty and consists of known words and words of the prompt."""
     here = {word.lower() for word in _WORD.findall(prompt)}
-    words = [word.lower() for word in _WORD.findall(answer)]
-    return bool(answer.strip()) and all(word in known or word in here for word in words)
+    words = [word.lower() for word in _WORD.findall(output)]
+    return bool(output.strip()) and all(word in known or word in here for word in words)
 
 
 def _unusual_characters(rng: random.Random, n: int) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _unusual_characters(rng: random.Random, n: int) -> Iterator[str]:
 
 
 def probes(n_characters: int = 120) -> Iterator[Probe]:
-    """All probes, always the same."""
+    """All probes, the same in every run."""
     rng = random.Random(5)
     for i, character in enumerate(_unusual_characters(rng, n_characters)):
         forms = (

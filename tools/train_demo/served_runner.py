@@ -1,4 +1,4 @@
-"""Runs a GGUF file behind localchat's own server, as users meet it: calls are bound to the tools that are offered."""
+"""Runs a GGUF file behind localchat's server, which constrains calls to the offered tools."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from localchat import Client, LocalChatError
 
-from .llama_runner import Completion, Question
+from .llama_runner import Completion, Request
 
 _START_S = 60.0
 
 
 class ServedRunner:
-    """One server, asked for one answer at a time; a context manager, which ends it."""
+    """A server that runs one request at a time. Use it as a context manager, which ends the server."""
 
     def __init__(self, path: Path) -> None:
         with socket.socket() as probe:
@@ -35,7 +35,7 @@ class ServedRunner:
                 return
             time.sleep(0.1)
         self._server.kill()
-        raise SystemExit(f"the server did not start within {_START_S:g} s; to see why: {' '.join(command)}")
+        raise SystemExit(f"the server did not start within {_START_S:g} s; to see why, run: {' '.join(command)}")
 
     def __enter__(self) -> ServedRunner:
         return self
@@ -45,29 +45,28 @@ class ServedRunner:
         self._server.terminate()
         self._server.wait(30)
 
-    def answer(self, question: Question, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
-        """The request, for people to read, and the answer in the form that the model writes."""
-        request: dict[str, Any] = {"messages": [_as_sent(message) for message in question.messages]}
-        if question.tools:
-            functions = [tool.get("function", tool) for tool in question.tools]
-            request["tools"] = [{"type": "function", "function": function} for function in functions]
-        if question.thinking is not None:
-            request["chat_template_kwargs"] = {"enable_thinking": question.thinking}
-        options = {name: value for name, value in request.items() if name != "messages"}
-        reply = self._client.chat(
-            request["messages"], max_tokens=max_tokens, temperature=temperature, seed=seed, **options
-        )
+    def generate(self, request: Request, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
+        """The request as JSON, and the completion in the format of the model."""
+        messages = [_as_sent(message) for message in request.messages]
+        options: dict[str, Any] = {}
+        if request.tools:
+            functions = [tool.get("function", tool) for tool in request.tools]
+            options["tools"] = [{"type": "function", "function": function} for function in functions]
+        if request.thinking is not None:
+            options["chat_template_kwargs"] = {"enable_thinking": request.thinking}
+        reply = self._client.chat(messages, max_tokens=max_tokens, temperature=temperature, seed=seed, **options)
         text = reply.text
         for call in reply.tool_calls:
             body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
             text += f"\n<tool_call>\n{body}\n</tool_call>"
         if reply.reasoning:
-            text = f"{'' if question.thinking else '<think>'}{reply.reasoning}</think>\n\n{text}"
-        return json.dumps(request, ensure_ascii=False), Completion(text, reply.finish_reason in ("stop", "tool_calls"))
+            text = f"{'' if request.thinking else '<think>'}{reply.reasoning}</think>\n\n{text}"
+        body = json.dumps({"messages": messages, **options}, ensure_ascii=False)
+        return body, Completion(text, reply.finish_reason in ("stop", "tool_calls"))
 
 
 def _as_sent(message: dict[str, Any]) -> dict[str, Any]:
-    """As clients send it: arguments as text, and calls and their results with ids."""
+    """The message in OpenAI's format: arguments are text, calls and their results have ids."""
     sent = dict(message)
     if "tool_calls" in sent:
         sent["tool_calls"] = [

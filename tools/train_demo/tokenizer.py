@@ -1,8 +1,8 @@
-"""A byte-level BPE vocabulary, trained here and understood by llama.cpp as `gpt2` / `gpt-2`.
+"""Trains a byte-level BPE vocabulary, which llama.cpp loads as model `gpt2` with the pre-tokenizer `gpt-2`.
 
-Two things differ from the usual training. Merges are learned on words without their leading space
-and digits stay single, so a value has the same tokens after a space, a quote or an underscore:
-copying then is copying tokens. Last come merges that join a space to very frequent short words.
+The training differs from the usual one in two ways. Merges are learned on words without their leading space, and digits
+are single tokens, so that a value has the same tokens after a space, a quote or an underscore, and the model can copy
+it token by token. The last merges join a space to very frequent short words.
 """
 
 # ruff: noqa: SIM905  (long word lists read better as text than as list literals)
@@ -30,11 +30,11 @@ SPECIAL_TOKENS = (
     "<tool_response>",
     "</tool_response>",
 )
-# llama.cpp hides tokens of this kind from text; the tags must stay visible to parsers of text.
+# llama.cpp leaves control tokens out of the text. The other tags must be in the text, since parsers search it for them.
 CONTROL_TOKENS = SPECIAL_TOKENS[:3]
 
-# What gets a token of its own together with the space before it. No values, no names of tools, and no
-# words short enough to begin others: those must look alike wherever they stand.
+# The texts that have a token together with the space before them. The list has no values, no names of tools and no
+# words that begin other words: those must have the same tokens everywhere.
 _SPACED = (
     *(
         "the and are you for not can was has its how who but our did this that your does will have what "
@@ -61,7 +61,7 @@ def byte_letters() -> tuple[str, ...]:
 
 
 def _class_of(category: str) -> str:
-    """A regular-expression class of all characters whose Unicode category starts so."""
+    """The ranges, for a regular expression, of all characters whose Unicode category begins with `category`."""
     ranges: list[list[int]] = []
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code)).startswith(category):
@@ -74,7 +74,7 @@ def _class_of(category: str) -> str:
 
 @cache
 def _word_pattern() -> re.Pattern[str]:
-    """GPT-2's splitting rule; the standard library's `re` has no Unicode categories of its own."""
+    """The pattern by which GPT-2 splits text into words. `re` has no Unicode categories, so they are spelled out."""
     letters, numbers = _class_of("L"), _class_of("N")
     return re.compile(
         rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letters}]+| ?[{numbers}]+"
@@ -89,7 +89,7 @@ def _as_letters(text: str) -> str:
 
 @dataclass
 class Tokenizer:
-    """Text to token ids; special tokens are only recognised in `encode_template`."""
+    """Maps text to token ids. Only `encode_template` parses special tokens."""
 
     tokens: list[str]
     merges: list[tuple[str, str]]
@@ -100,20 +100,20 @@ class Tokenizer:
         self._ranks = {pair: i for i, pair in enumerate(self.merges)}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text."""
+        """The token ids of plain text."""
         ids: list[int] = []
         for word in _word_pattern().findall(text):
             found = self._cache.get(word)
             if found is None:
                 found = self._encode_word(word)
-                # Random words would fill the memory; a bound keeps the frequent ones, which come first.
+                # The limit keeps random words from filling the memory. Frequent words come first, so they are cached.
                 if len(self._cache) < 200_000:
                     self._cache[word] = found
             ids += found
         return ids
 
     def encode_template(self, text: str) -> list[int]:
-        """Ids of rendered template text, in which special tokens count as such."""
+        """The token ids of rendered template text, with special tokens."""
         ids: list[int] = []
         for part in _SPECIAL.split(text):
             if part in self.ids and part in SPECIAL_TOKENS:
@@ -134,7 +134,7 @@ class Tokenizer:
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn a vocabulary from texts; its size is exact, special tokens included."""
+    """Learn a vocabulary of exactly `vocab_size` tokens from texts, special tokens included."""
     words: Counter[str] = Counter()
     for text in texts:
         for part in _SPECIAL.split(text):
@@ -157,7 +157,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def _learn_merges(words: Counter[str], n_merges: int) -> list[tuple[str, str]]:
-    """The most frequent neighbouring pair, again and again; ties go to the smaller pair."""
+    """Merge the most frequent neighbouring pair, `n_merges` times; among equally frequent ones the largest pair."""
     numbers = set(_as_letters("0123456789\n"))
     splits = [(list(word), n) for word, n in sorted(words.items()) if n > 1 and not numbers & set(word)]
     counts: Counter[tuple[str, str]] = Counter()

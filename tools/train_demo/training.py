@@ -1,7 +1,7 @@
-"""The training loop: warm start, then dialogues, with both learning rates going linearly to zero.
+"""The training loop: a warm start, then dialogues, while both learning rates decrease linearly to zero.
 
-Progress is counted in tokens, never in seconds, so that a slow machine gives the same model. A
-checkpoint holds everything to go on: weights, optimisers, tokens done.
+Progress is counted in tokens, not in seconds, so that a slow machine trains the same model. A checkpoint has all that a
+resumed run needs: weights, optimisers and progress.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .tokenizer import Tokenizer
 from .tokenizer import train as train_tokenizer
 from .warm_start import CONSTANT_CHANNEL, repeated_tokens, repetition_loss, set_previous_token_heads
 
-# Dialogues from which the vocabulary is learned.
+# How many dialogues the vocabulary is learned from.
 TOKENIZER_DIALOGUES = 12_000
-# The warm start ends when random repetitions are copied this well (nats per token), or after a limit.
+# The warm start ends when the loss of random repetitions, in nats per token, is below this, or after this many steps.
 COPYING_LOSS = 0.35
 MAX_WARM_START_STEPS = 600
-# Every so many steps have a drill beside the dialogues, of so many rows for each worker.
+# One of this many steps has a drill beside the dialogues, with this many rows for each worker.
 DRILL_EVERY_STEPS = 3
 DRILL_ROWS = 5
 LOG_EVERY_STEPS = 50
 
 
 def make_tokenizer(config: ModelConfig, seed: int) -> Tokenizer:
-    """The vocabulary, learned from the beginning of the training text."""
+    """Learn the vocabulary from the first dialogues of the training text."""
     texts = (
         "".join(segment.text for segment in render(dialogue))
         for dialogue in islice(dialogues(seed), TOKENIZER_DIALOGUES)
@@ -49,12 +49,12 @@ def make_tokenizer(config: ModelConfig, seed: int) -> Tokenizer:
 
 
 def device() -> torch.device:
-    """Where tensors live: on a GPU if there is one."""
+    """The device of the tensors: a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _fastest_dtype(device: torch.device) -> torch.dtype:
-    """What matrices are multiplied in: some CPUs are twice as fast with bfloat16, others half."""
+    """The type in which matrices are multiplied. With bfloat16 some CPUs are twice as fast, others half as fast."""
     if device.type == "cuda":
         return torch.bfloat16
     seconds = {}
@@ -65,12 +65,12 @@ def _fastest_dtype(device: torch.device) -> torch.dtype:
         for _ in range(10):
             F.linear(a, b)
         seconds[dtype] = time.perf_counter() - began
-    # All workers must round alike.
+    # All workers must round in the same way.
     return (torch.float32, torch.bfloat16)[workers.agreed(seconds[torch.bfloat16] < seconds[torch.float32])]
 
 
-def _say_nothing(line: str) -> None:
-    """Takes a log line that another worker writes."""
+def _no_log(line: str) -> None:
+    """Drop a log line, since another worker writes it."""
 
 
 class Trainer:
@@ -86,9 +86,9 @@ class Trainer:
         set_previous_token_heads(self.model)
         self.model.to(self.device)
         self.dtype = _fastest_dtype(self.device)
-        # Whether copying works already, so that the dialogues can begin.
+        # Whether the warm start has been done.
         self.warm = False
-        # Progress: everything but these, the weights and the optimisers follows from the seed.
+        # With the weights and the optimisers this is the whole state of a run; the rest depends only on the seed.
         self.tokens_done = 0
         self.batches_done = 0
         self._make_optimisers()
@@ -123,7 +123,7 @@ class Trainer:
         self.adam.zero_grad()
 
     def warm_start(self, log: Callable[[str], None]) -> None:
-        """Practise copying on random tokens; afterwards the optimisers begin anew."""
+        """Train copying on random tokens, then reset the optimisers."""
         mean = 10.0
         for step in range(MAX_WARM_START_STEPS):
             self._set_rates(min(1.0, (step + 1) / self.config.warmup_steps))
@@ -137,7 +137,7 @@ class Trainer:
         self.warm = True
 
     def _repeat(self, step: int) -> float:
-        """One update on random tokens that repeat; the loss in nats per token."""
+        """Make one update on repeated random tokens; returns the loss in nats per token."""
         generator = torch.Generator().manual_seed(self.config.seed + step)
         tokens = repeated_tokens(generator, self.model_config.vocab_size, 64, 64)
         loss = repetition_loss(self.model, tokens.to(self.device), self.dtype)
@@ -160,13 +160,13 @@ class Trainer:
         return self._loss(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
     def step(self, batch: Batch) -> torch.Tensor:
-        """Learn from one batch; the weighted loss in nats per token."""
+        """Make one update on a batch; returns the weighted loss in nats per token."""
         ramp = min(1.0, (self.batches_done + 1) / self.config.warmup_steps)
         self._set_rates(ramp * max(0.0, 1 - self.tokens_done / self.config.tokens))
         arrays = (batch.inputs, batch.positions, batch.targets, batch.weights)
         loss = self._loss(*(torch.from_numpy(array).to(self.device) for array in arrays))
         if self.batches_done % DRILL_EVERY_STEPS == 0:
-            # Apart, since dialogues and drills are of different lengths; the gradients add up.
+            # A separate pass, since drills have other lengths than dialogues. The gradients add up.
             self._drill_loss().backward()
         self._update(loss)
         self.tokens_done += int(workers.total(batch.n_tokens))
@@ -174,12 +174,12 @@ class Trainer:
         return loss.detach()
 
     def run(self, checkpoint: Path, log: Callable[[str], None]) -> None:
-        """Train until the tokens are used up; saves on the way and at the end.
+        """Train on the configured number of tokens, and save checkpoints regularly and at the end.
 
-        Of several workers each takes its part of every step's batch, and the first one saves and logs.
+        With several workers, each computes a part of the batch of every step; the first one saves and logs.
         """
         if workers.rank():
-            log = _say_nothing
+            log = _no_log
         if not self.warm:
             self.warm_start(log)
         n_workers = workers.count()
@@ -200,7 +200,7 @@ class Trainer:
         self.save(checkpoint)
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; an interrupted write leaves the earlier one. One worker's does for all."""
+        """Write a checkpoint, in the first worker only. An interrupted write leaves the earlier one unchanged."""
         if workers.rank():
             return
         state = {
@@ -220,7 +220,7 @@ class Trainer:
 
 
 def resume(path: Path, tokens: int | None = None) -> Trainer:
-    """A trainer that goes on where the checkpoint stopped, perhaps to more tokens than planned then."""
+    """A trainer that continues from a checkpoint; `tokens` replaces the number of tokens of the checkpoint."""
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     config = state["config"]
     if tokens is not None:

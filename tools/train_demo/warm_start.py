@@ -1,10 +1,10 @@
-"""A start from which copying is learned at once.
+"""Initial weights and data with which a model learns copying quickly.
 
-Copying takes two steps in a transformer: a head that looks at the previous token, then one that
-finds where the present token was preceded by the same. Small models take millions of tokens to
-stumble on the pair. So the first layer begins with previous-token heads set by hand, and the second
-step is practised on random tokens that repeat. The heads read one channel of the embedding, the same
-for all tokens; it stays fixed, since its drift would blind them.
+A transformer copies with two attention heads (an induction circuit): one attends to the previous token, the other to
+the position after an earlier occurrence of the current token. A small model needs millions of tokens to learn both. So
+the first layer begins with previous-token heads whose weights are set by hand, and the other heads are trained on
+random tokens that repeat. The heads read one channel of the embedding, which has the same value for all tokens. The
+training does not change this channel, since the heads depend on its value.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import torch.nn.functional as F
 from .model import DemoModel
 
 CONSTANT_CHANNEL = 0
-_CONSTANT = 0.25  # five times the usual embedding
-_STRENGTH = 1.4  # weight by which keys and queries read that channel
-_PAIRS = 4  # fastest RoPE pairs: they tell neighbouring positions apart
-_DISTANCES = ((1, 2), (1, 3))  # per KV head: how far back each of its query heads looks
+_CONSTANT = 0.25  # Five times the standard deviation of the embedding.
+_STRENGTH = 1.4  # The weight of the channel in keys and queries.
+_PAIRS = 4  # How many of the fastest RoPE pairs are used: these distinguish neighbouring positions.
+_DISTANCES = ((1, 2), (1, 3))  # For each KV head, how many tokens back each of its query heads attends.
 _PERIODS = (4, 40)
 
 
 @torch.no_grad()
 def set_previous_token_heads(model: DemoModel) -> None:
-    """Let heads of the first layer look one, two and three tokens back, whatever the tokens are."""
+    """Make heads of the first layer attend one, two and three tokens back, for all tokens."""
     c = model.config
     model.embedding[:, CONSTANT_CHANNEL] = _CONSTANT
     keys_at = c.heads * c.head_dim
@@ -45,14 +45,14 @@ def set_previous_token_heads(model: DemoModel) -> None:
 
 
 def repeated_tokens(generator: torch.Generator, vocab_size: int, rows: int, length: int) -> torch.Tensor:
-    """Rows [rows, length + 1] of uniform random tokens, each row repeating with its own period."""
+    """Uniform random tokens [rows, length + 1]; each row repeats with its own period."""
     tokens = torch.randint(0, vocab_size, (rows, length + 1), generator=generator)
     periods = torch.randint(*_PERIODS, (rows, 1), generator=generator)
     return tokens.gather(1, torch.arange(length + 1)[None] % periods)
 
 
 def repetition_loss(model: DemoModel, tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Cross entropy in nats per token after the longest period, where every row has repeated."""
+    """Cross entropy in nats per token after the longest period, from which on all tokens are determined."""
     hidden = model(tokens[:, :-1], dtype)[:, _PERIODS[1] :]
     targets = tokens[:, 1 + _PERIODS[1] :]
     return F.cross_entropy(model.logits(hidden).float().flatten(0, 1), targets.flatten())

@@ -1,7 +1,7 @@
-"""Training on several cores: a process for each, and gradients that are averaged.
+"""Training on several cores: one process per core, with averaged gradients.
 
-Small matrices leave threads waiting for each other; processes that meet once a step do not. All workers begin
-with the same weights and make the same updates, so that only the batches differ.
+With small matrices, threads would mostly wait for each other; processes exchange data only a few times per step. All
+workers begin with the same weights and make the same updates, so only their batches differ.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import torch.multiprocessing
 
 
 def count() -> int:
-    """How many workers there are."""
+    """The number of workers."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is; the first one, 0, does what is done once."""
+    """The number of this worker. Worker 0 does the work that is done once."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def run(n: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Call `work` in `n` processes that know of each other; in this one if one is enough.
+    """Call `work` in `n` processes that can exchange data, or in this process if `n` is 1.
 
     Raises:
-        torch.multiprocessing.ProcessRaisedException: what the first worker that failed raised; the others are ended.
+        torch.multiprocessing.ProcessRaisedException: A worker raised an error. The others are ended.
     """
     if n == 1:
         work(*arguments)
@@ -43,7 +43,7 @@ def run(n: int, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _join(rank: int, n: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    # So the system tells them that the command has ended; they would have to ignore it in a background job.
+    # The system sends this signal when the command ends. In a background job it is ignored by default.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=n)
@@ -77,7 +77,7 @@ def total(value: float) -> float:
 
 
 def agreed(choice: int) -> int:
-    """The first worker's choice."""
+    """The choice of the first worker."""
     if count() == 1:
         return choice
     shared = torch.tensor(choice)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..embedding import EmbeddingLimits, Piece, pooling_of, reads_whole_texts
+from ..embedding import EmbeddingLimits, Piece, is_non_causal, pooling_of
 from ..values import EngineError, ModelFacts
 from .library import L, Model, last_errors
 from .vocabulary import Vocabulary
@@ -46,7 +46,7 @@ def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, 
     Raises:
         EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
     """
-    is_whole = reads_whole_texts(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
+    is_whole = is_non_causal(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
     # A step has many rows, so all threads are used from the start.
     threads = (max(threads), threads[1])
     # Beyond the length of its training such a model has no positions, and llama.cpp would abort.

@@ -1,1 +1,1 @@
-"""Generators of training dialogues, one module per skill; `mixture` puts them together."""
+"""Generators of training dialogues, one module per skill; `mixture` mixes them."""

@@ -11,22 +11,22 @@ from .source import Phrasings, Pool, Source, headed, phrases, written
 
 
 class Exchange(NamedTuple):
-    """What the user says, what the model answers, and what it thinks before."""
+    """A user text, the answer of the model, and its reasoning."""
 
     user: str
     answer: str
-    thought: str
+    reasoning: str
 
 
 ENDS = ("", "", "", ".", "!", "?", " please", " :)", "...")
 
 
 class Talk(NamedTuple):
-    """Small talk of one kind: the ways to say it, answers, and the thought before them."""
+    """Small talk of one kind: its phrasings, answers, and the reasoning before them."""
 
     said: Phrasings
     answers: tuple[str, ...]
-    thought: str
+    reasoning: str
 
 
 _SAID = written("talk")
@@ -60,18 +60,18 @@ _TALK_WEIGHTS = (20, 15, 15, 14, 14, 12, 10)
 
 def small_talk(source: Source) -> Exchange:
     """Greetings, thanks, goodbyes and the like."""
-    (patterns, lines), answers, thought = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
+    (patterns, lines), answers, reasoning = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
     if source.held_out:
         said = source.word(lines)
     elif source.chance(0.65):
         said = roughened(source, source.word(lines))
     else:
         said = source.expand(source.choice(patterns)) + source.choice(ENDS)
-    return Exchange(said, source.choice(answers), thought)
+    return Exchange(said, source.choice(answers), reasoning)
 
 
 def roughened(source: Source, text: str) -> str:
-    """The text as it is or as hasty people type it: in small letters, without its mark, with another one."""
+    """The text, sometimes in lower case, without its final mark, or with another one."""
     kind = source.rng.random()
     if kind < 0.2:
         text = text.lower()
@@ -88,12 +88,12 @@ _REPEAT_HELD_OUT = (
     "{Tell me|Write down} the following: $text",
     '{Just repeat|Please say it after me}: "$text"',
 )
-# The usual ways have many forms each: they come as often as all the rarer ones.
+# The usual patterns make many texts each, so they are as frequent as all rarer ones together.
 _REPEAT = Pool((*_REPEAT_PATTERNS["usual"] * 9, *_REPEAT_PATTERNS["rarer"]), _REPEAT_HELD_OUT)
 
 
 def repeat(source: Source) -> Exchange:
-    """The user's text comes back unchanged."""
+    """A request to repeat a text, and the same text."""
     text = values.any_text(source) if source.chance(0.8) else values.sentence(source, 16)
     pattern = source.word(_REPEAT)
     if source.chance(0.1):
@@ -145,7 +145,7 @@ _COUNT_DOWN = phrases(
 
 
 def _number_word(number: int) -> str:
-    """A number up to 30 as people write it."""
+    """A number up to 30 in words."""
     if number < 20:
         return _UP_TO_NINETEEN[number]
     tens = ("twenty", "thirty")[number // 10 - 2]
@@ -178,7 +178,7 @@ def _in_digits(source: Source) -> Exchange:
 
 
 def count(source: Source) -> Exchange:
-    """Counting up to 30, from another start, or down; sometimes number words in digits."""
+    """Counting to at most 30, up or down; sometimes number words to write in digits."""
     if source.chance(0.3):
         return _in_digits(source)
     kind = source.rng.random()
@@ -258,7 +258,7 @@ def make_list(source: Source) -> Exchange:
         items = list(CATEGORIES[what][:n])
         number = str(n) if source.chance(0.6) else _number_word(n)
         asked = source.phrase(_LIST_KNOWN, n=number, what=what)
-        thought = f"I name {n} {what}."
+        reasoning = f"I name {n} {what}."
     else:
         n = source.rng.randrange(2, 6)
         items = [values.word(source) if source.chance(0.5) else values.common_word(source) for _ in range(n)]
@@ -270,8 +270,8 @@ def make_list(source: Source) -> Exchange:
         if source.chance(0.6):
             joined = ", ".join(items[:-1]) + " and " + items[-1]
         asked = source.phrase(_LIST_GIVEN, items=joined).replace("\\n", "\n")
-        thought = "I write each thing on a line."
-    return Exchange(asked, "\n".join(f"- {item}" for item in items), thought)
+        reasoning = "I write each thing on a line."
+    return Exchange(asked, "\n".join(f"- {item}" for item in items), reasoning)
 
 
 _SUMS = phrases(
@@ -291,7 +291,7 @@ _SUMS = phrases(
 
 
 def small_sum(source: Source) -> Exchange:
-    """Sums of one-digit numbers, all hundred of them."""
+    """A sum of two one-digit numbers."""
     a, b = source.rng.randrange(10), source.rng.randrange(10)
     return Exchange(source.phrase(_SUMS, a=str(a), b=str(b)), f"{a} + {b} = {a + b}", f"I add {a} and {b}.")
 
@@ -318,13 +318,13 @@ LIMITS = (
 
 
 def limits(source: Source) -> Exchange:
-    """Things beyond the model: one honest sentence instead of an invention."""
+    """A request beyond the model, and a sentence that admits it."""
     (patterns, lines), answer = source.choice(LIMITS)
-    thought = "I cannot do that. I say so."
+    reasoning = "I cannot do that. I say so."
     if source.held_out:
-        return Exchange(source.word(lines), answer, thought)
+        return Exchange(source.word(lines), answer, reasoning)
     if source.chance(0.5):
-        return Exchange(roughened(source, source.word(lines)), answer, thought)
+        return Exchange(roughened(source, source.word(lines)), answer, reasoning)
     rng = source.rng
     thing = (
         values.phrase(source, 3)
@@ -343,7 +343,7 @@ def limits(source: Source) -> Exchange:
         a=str(rng.randrange(2, 100)),
         b=str(rng.randrange(1, 100)),
     )
-    return Exchange(asked, answer, thought)
+    return Exchange(asked, answer, reasoning)
 
 
 _FAMOUS = (
@@ -380,7 +380,7 @@ _FAMOUS = (
 
 
 def nonsense(source: Source) -> Exchange:
-    """Input without a meaning, or none at all."""
+    """A text without a meaning, or an empty one."""
     kind = source.rng.random()
     if kind < 0.12:
         return Exchange(
@@ -418,7 +418,7 @@ _LONG_TEXT = phrases(
 
 
 def long_text(source: Source, n_sentences: int = 0) -> Exchange:
-    """A pasted text, longer than anything that the model could understand."""
+    """A pasted text that is too long for the model to understand."""
     n = n_sentences or source.rng.randrange(5, 25)
     text = values.passage(source, n)
     asked = source.phrase(_LONG_TEXT, text=text).replace("\\n", "\n")

@@ -1,7 +1,7 @@
-"""Tools that programs commonly have, with requests as people write them: values stand where English puts them.
+"""Tools that programs commonly have, with requests as people write them.
 
-Made-up tools teach to read names; these teach that what follows "from" is an origin. Every tool and parameter goes by
-several names, so that even here they have to be read.
+Made-up tools teach the model to read names; these teach the English around values, such as an origin after "from".
+Every tool and parameter has several names, so that the model must read the names here too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def common_tool(source: Source) -> ToolSpec:
     params = [_param(part) for part in match[2].split(", ")]
     for number, param in enumerate(params, 1):
         asks = [ask.replace(f"${number}", f"${param.name}") for ask in asks]
-    # All of its names count as one verb and one noun: two of them in one dialogue could not be told apart.
+    # All names of a tool count as one verb and one noun, since a request could not distinguish two of them.
     verb, noun = signature.split("(")[0], "common"
     return ToolSpec(
         styled(source, *match[1].split("_")), verb, noun, tuple(params), source.expand(description), tuple(asks)

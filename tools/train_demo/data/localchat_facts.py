@@ -22,7 +22,7 @@ class Topic(NamedTuple):
     answer: str
 
 
-# The same frames around what is wished for or asked for in each topic: they teach which words matter.
+# Frames around the wishes and the things of every topic. Since all topics share them, they teach which words matter.
 _WISH_FRAMES = (
     "{I want to|I need to|I would like to|I'd like to|I have to|I try to|I plan to|We want to|We need to} {$wish}{, how|. How|, what do I do|, what now|. What must I do|, how does that work|, can you help me|. How do I do that}{?|}",
     "{Is it possible to|Is there a way to|Would it be possible to|Is it hard to|Do you know how to|Are there ways to|Am I able to} {$wish}{?|}",
@@ -76,7 +76,7 @@ _ANSWERS = {
     "tools": 'Send your functions as "tools" in the request; I answer with a call that your program runs.',
     "thinking": "When you ask me to think, I first write a short thought and then the answer.",
 }
-# What one wants to do, and what one asks for; not every topic has both.
+# What users want to do, and what they ask for, by topic. Not every topic has both.
 _WISHES, _THINGS = headed("questions_wishes"), headed("questions_things")
 
 
@@ -93,11 +93,11 @@ TOPICS = tuple(
 )
 
 _OPENINGS = ("Hi! ", "Hello, ", "Please: ", "One question: ", "Sorry, ", "Tell me, ", "Okay. ", "I wonder: ", "And ")
-# Small words that carry no meaning here: losing one of them is one more paraphrase.
+# Words without meaning here: a question without one of them is another paraphrase.
 _DROPPABLE = {"the", "a", "an", "do", "does", "is", "i", "to", "me", "can", "it", "of", "please", "you"}
 
 
-# Ways to ask for a subject of which only the key words are left: they teach which words matter.
+# Questions that have only the key words of a subject. They teach which words matter.
 _FRAMES = phrases(
     """{What about|How about|Something about|Anything about|A question about|Questions about|Info about|Information on|A word on|Details of} $key{?|.|}
     {I have a question about|I'd like to know about|I want to know more about|I am interested in|I need to know about|I ask about|I read about|I was asked about|My friend asked about} {the |}$key{.|}
@@ -117,7 +117,7 @@ _AFTER = phrases(
 
 
 def question(source: Source) -> Exchange:
-    """A question about localchat or the model; in training also roughened and reduced to key words."""
+    """A question about localchat or the model. Trained questions may be roughened or reduced to key words."""
     subject, asked, answer = source.choice(TOPICS)
     text = source.word(asked.lines) if source.held_out else _trained_question(source, asked)
     return Exchange(text, answer, f"The user asks about {subject}.")

@@ -1,4 +1,4 @@
-"""Facts that the user tells and asks for some turns later: a name, a code word, a favourite."""
+"""Facts that the user tells and asks for some turns later, such as a name or a code word."""
 
 # ruff: noqa: E501  (phrasings are data: one per line, whatever its length)
 
@@ -158,12 +158,12 @@ def fact(source: Source) -> Memory:
 
 
 def untold_name(source: Source) -> Exchange:
-    """A question for a name that nobody told."""
+    """A question about a name that was not told."""
     return Exchange(source.phrase(_ASK_NAME), "You have not told me your name.", "The user did not tell me the name.")
 
 
 def untold_fact(source: Source) -> Exchange:
-    """A question for a fact that nobody told."""
+    """A question about a fact that was not told."""
     subject = source.word(_SUBJECTS)
     return Exchange(
         source.phrase(_ASK_FACT, subject=subject),

@@ -1,4 +1,4 @@
-"""The training mixture: which skills, how often, under which system text and thinking switch."""
+"""The training mixture: the share of each skill, of system texts, and of dialogues with reasoning."""
 
 # ruff: noqa: E501  (phrasings are data: one per line, whatever its length)
 
@@ -106,8 +106,8 @@ def chat_exchange(source: Source) -> Exchange:
 
 def _messages(exchanges: list[Exchange]) -> list[Message]:
     messages = []
-    for asked, answer, thought in exchanges:
-        messages += [user(asked), assistant(answer, thought)]
+    for asked, answer, reasoning in exchanges:
+        messages += [user(asked), assistant(answer, reasoning)]
     return messages
 
 
@@ -118,7 +118,7 @@ def chat(source: Source, n: int = 0) -> Dialogue:
 
 
 def remembering(source: Source, n_between: int = -1) -> Dialogue:
-    """Facts told, other talk, and the questions for them; sometimes for one that was not told."""
+    """Facts, other exchanges, then questions about the facts; sometimes about one that was not told."""
     memories = [memory.name(source)] if source.chance(0.7) else []
     subjects = 1 if not memories or source.chance(0.45) else 0
     memories += [memory.fact(source) for _ in range(subjects + source.chance(0.15))]
@@ -133,7 +133,7 @@ def remembering(source: Source, n_between: int = -1) -> Dialogue:
 
 
 def not_told(source: Source) -> Dialogue:
-    """A question for something that was never told."""
+    """A question about a fact that was not told."""
     exchanges = [chat_exchange(source)] if source.chance(0.3) else []
     exchanges.append(memory.untold_name(source) if source.chance(0.6) else memory.untold_fact(source))
     return Dialogue(_messages(exchanges), skill="memory")
@@ -153,9 +153,10 @@ def told_by_system(source: Source) -> Dialogue:
 
 
 def chat_beside_tools(source: Source) -> Dialogue:
-    """Tools are offered, and the user just talks."""
+    """Exchanges that need no tool, with tools in the prompt."""
     tools = tool_calls.tool_set(source, source.choice((1, 2, 3)))
-    # Real tools might well do what the model itself cannot; made-up ones do not know the world.
+    # A common tool might do what the model refuses, so these dialogues have no refusals. With made-up tools, only
+    # refusals for want of a tool are left out.
     beyond = chat_skills.I_CANNOT if any(tool.asks for tool in tools) else chat_skills.NEEDS_TOOL
     while True:
         talk = remembering(source) if source.chance(0.2) else chat(source, source.choice((1, 1, 2)))
@@ -169,7 +170,7 @@ def chat_beside_tools(source: Source) -> Dialogue:
 
 
 def long_prompt(source: Source) -> Dialogue:
-    """Up to the whole context: a pasted text, a long system text, many turns, or many tools."""
+    """A prompt of up to the whole context: a pasted text, a long system text, many turns, or many tools."""
     kind = source.rng.random()
     most_sentences = 140 if source.chance(0.25) else 80
     if kind < 0.45:
@@ -185,7 +186,7 @@ def long_prompt(source: Source) -> Dialogue:
     tools = tool_calls.tool_set(source, source.rng.randrange(4, 12))
     tool = source.choice(tools)
     text, arguments = tool_calls.request(source, tool, tools)
-    call = calling([(tool.name, arguments)], tool_calls.call_thought(tool.name, arguments))
+    call = calling([(tool.name, arguments)], tool_calls.call_reasoning(tool.name, arguments))
     return Dialogue([user(text), call], tool_calls.schemas(source, tools), skill="long")
 
 
@@ -206,7 +207,7 @@ def _any_tool_use(source: Source) -> Dialogue:
 
 
 def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
-    """The dialogue under a system text and one of the four ways to treat thinking."""
+    """The dialogue with a system text, and with reasoning left out, on, off, or requested in words."""
     messages = [dict(message) for message in dialogue.messages]
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     if not system and source.chance(0.45):

@@ -1,7 +1,7 @@
-"""Tools as documentation and tutorials show them, with natural ways to ask for them.
+"""Tools of common documentation and tutorials, with natural requests.
 
-These are what people try first, so their names are trained; the values in the requests are split
-into trained and held out like all others. `$x` in a request is the parameter x.
+People try these tools first, so their names are trained. The values in the requests are trained or held out, like all
+others. `$x` in a request is the value of the parameter x.
 """
 
 # ruff: noqa: E501  (phrasings are data: one per line, whatever its length)

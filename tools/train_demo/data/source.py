@@ -1,7 +1,7 @@
-"""Where generators get their words from: seeded chance, and the split into trained and held out.
+"""The source of words for generators: seeded random choices from the trained or the held-out half of the words.
 
-A generator never asks which half it works for. It takes words, values and phrasings from a Source,
-and a Source made with `held_out=True` hands out only those that no training dialogue contains.
+A generator takes words, values and phrasings from a Source. A Source with `held_out=True` gives only those that no
+training dialogue contains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-# One made-up value in so many is held out, chosen by its checksum so that no list has to be kept.
+# One of this many made-up values is held out, by its checksum, so that no list of them is needed.
 HELD_OUT_SHARE = 8
 
 _ALTERNATION = re.compile(r"\{([^{}]*)\}")
@@ -29,7 +29,7 @@ def is_held_out(value: str) -> bool:
 
 @dataclass(frozen=True)
 class Pool:
-    """Words or phrasings of which some are never trained."""
+    """Words or phrasings, trained and held out."""
 
     trained: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -48,27 +48,28 @@ def listed(trained: str, held_out: str) -> Pool:
 
 
 def pool_by_checksum(text: str) -> Pool:
-    """Split like made-up values: a word is held out in every list that has it, or in none."""
+    """Split a comma-separated listing by checksum: a word is held out in every list that has it, or in none."""
     entries = text.split(",")
     held = tuple(entry for entry in entries if is_held_out(entry))
     return Pool(tuple(entry for entry in entries if entry not in held), held)
 
 
 def phrases(trained: str, held_out: str = "") -> Pool:
-    """A Pool of phrasings, one per line; there may be some that are only trained."""
+    """A Pool of phrasings, one per line; the held-out half may be empty."""
     lines = [[line.strip() for line in text.strip().splitlines()] for text in (trained, held_out)]
     return Pool(tuple(lines[0]), tuple(lines[1]))
 
 
 class Phrasings(NamedTuple):
-    """How people say one thing: patterns, where {a|b|} makes dozens of one, and lines, of which some are held out."""
+    """The ways in which people write one thing."""
 
+    # Texts with alternatives {a|b|}. All are trained.
     patterns: tuple[str, ...]
     lines: Pool
 
 
 def written(name: str) -> dict[str, Phrasings]:
-    """Phrasings by what they say; what stands in `name_patterns` and `name` is trained, in `name_held_out` not."""
+    """Phrasings by heading. The files `name_patterns` and `name` are trained, `name_held_out` is held out."""
     patterns, trained, held_out = headed(f"{name}_patterns"), headed(name), headed(f"{name}_held_out")
     return {heading: Phrasings(patterns[heading], Pool(trained[heading], held_out[heading])) for heading in trained}
 
@@ -92,7 +93,7 @@ class Source:
         return self.rng.random() < probability
 
     def choice(self, options: Sequence[T]) -> T:
-        """Any of the options; for things that are not split."""
+        """One of the options, for things that are not split."""
         return options[int(self.rng.random() * len(options))]
 
     def word(self, words: Pool) -> str:
@@ -100,23 +101,23 @@ class Source:
         return self.choice(words.held_out if self.held_out else words.trained)
 
     def words(self, words: Pool, n: int) -> list[str]:
-        """Different words of this half, as far as there are so many."""
+        """`n` different words of this half, or all if there are fewer."""
         options = words.held_out if self.held_out else words.trained
         return self.rng.sample(options, min(n, len(options)))
 
     def phrase(self, patterns: Pool, **fields: str) -> str:
-        """A phrasing of this half, as `fill` makes it."""
+        """A phrasing of this half, filled in by `fill`."""
         return self.fill(self.word(patterns), **fields)
 
     def fill(self, pattern: str, **fields: str) -> str:
-        """One of each {a|b|} is chosen, then $name is filled in."""
+        """Choose one of each {a|b|}, then replace each $name by its value."""
         text = self.expand(pattern)
         for name, value in fields.items():
             text = text.replace("$" + name, value)
         return text
 
     def expand(self, pattern: str) -> str:
-        """Choose one of each {a|b|c}, inner ones first; a doubled space left by an empty one goes."""
+        """Choose one of each {a|b|c}, inner ones first. Two spaces around an empty choice become one."""
         while "{" in pattern:
             pattern = _ALTERNATION.sub(lambda m: self.choice(m[1].split("|")), pattern)
         return re.sub(" +", " ", pattern).strip()

@@ -62,9 +62,9 @@ QUESTIONS = phrases(
     I need information on the $noun$cues.
     What can you tell me about the $noun$cues?""",
 )
-# The plainest request is the hardest to read: at its beginning, the verb has other tokens than in the tool's name.
+# Short requests are the hardest ones: the verb at the beginning has other tokens than in the name of the tool.
 _PLAIN = phrases("{$verb|$verb|$verb|Please $verb} {the|the|a|my|our|this|} $noun$cues{.|.|.||, please.|!|?}")
-# Verbs that say the same of most things.
+# Verbs with the same meaning for most nouns.
 _ALIKE = [
     line.split()
     for line in """create open make file start add new register record
@@ -77,7 +77,8 @@ _ALIKE = [
     cancel revoke undo
     track trace follow watch""".split("\n")
 ]
-# A verb or a noun that no other of the tools has is enough. Trained only: what is tested names both.
+# Requests that name only the verb or only the noun, for tools that share it with no other. These are only trained; test
+# cases name both.
 _BY_VERB = phrases(
     """{Please |Please, |Can you |Could you |Now |Hey, |I want to |I need to |Let us |}$verb$cues{.|.|!|?||, please.}
     {Just |}$verb {it|this|that|one|something}$cues{.|.||, please.}"""
@@ -114,10 +115,10 @@ _BLANK = re.compile(r"\$(\w+)")
 
 
 def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare: bool, last: bool) -> str:
-    """The words that mention one value; each preposition serves only once per request."""
+    """The words that mention one value; a request uses each preposition once."""
     text = spoken_result(value)
     free = [word for word in param.prepositions if word.split()[0] not in used]
-    # Text without quotes has to come last and open-ended, or nobody could tell where it ends.
+    # Text without quotes must come last and have no final mark, else its end would be unclear.
     if param.kind in ("text", "query", "say") and (not last or text[-1] in ".!?" or source.chance(0.6)):
         quote = source.choice(('"', '"', "'"))
         text = f"{quote}{text}{quote}"
@@ -131,11 +132,11 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare
     if param.is_counted and source.chance(0.6):
         return f"{source.choice((' for', ' of', ',', ':', ''))} {text} {param.words}"
     if param.options and source.chance(0.3 if source.held_out else 0.65):
-        # It shows whose value it is by being one of the options.
+        # An option needs no name, since it belongs to only one parameter.
         return source.choice((f" {text}", f" ({text})", f", {text}", f" in {text}", f" as {text}"))
     name = param.words
     if not source.held_out and source.chance(0.25):
-        # As people say it: on floor 3, to quality 60, under article 318.
+        # Such as: on floor 3, to quality 60, under article 318.
         return f" {source.choice(_BEFORE_A_NAME)} {name} {text}"
     forms = (
         f" with {name} {text}",
@@ -152,9 +153,10 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare
 
 
 def _values(source: Source, tool: ToolSpec) -> dict[str, Value]:
-    """Arguments in the order in which they will be mentioned; optional ones are sometimes left out.
+    """Arguments in the order of the request; optional ones are sometimes left out.
 
-    A call that follows the request has to be read once. Text comes last, where it may stand without quotes.
+    The call has the same order, so that the model reads the request only once. Text comes last, where it needs no
+    quotes.
     """
     given = [param for param in tool.params if param.required or source.chance(0.55)]
     if source.chance(0.3):
@@ -170,7 +172,7 @@ def request(source: Source, tool: ToolSpec, among: Sequence[ToolSpec] = ()) -> t
     arguments = _values(source, tool)
     verb, others = tool.verb, [other for other in among if other.name != tool.name]
     if not source.held_out and source.chance(0.3) and all(other.noun != tool.noun for other in others):
-        # People say what means the same; the call has the tool's own name all the same.
+        # The request may use another verb of the same meaning; the call has the name of the tool.
         verb = source.choice(next((group for group in _ALIKE if verb in group), [verb]))
     patterns = _patterns(source, tool, verb, others)
     text = source.phrase(patterns, verb=verb, noun=tool.noun, word=values.common_word(source))
@@ -181,7 +183,7 @@ def request(source: Source, tool: ToolSpec, among: Sequence[ToolSpec] = ()) -> t
 
 
 def _patterns(source: Source, tool: ToolSpec, said: str, others: Sequence[ToolSpec]) -> Pool:
-    # Sample tools and common ones have names of many forms, so their words might be the same.
+    # Sample tools and common tools have several names, so two tools might share a word.
     if not source.held_out and source.chance(0.2) and not any(other.asks for other in others):
         if source.chance(0.35) and all(other.verb not in (tool.verb, said) for other in others):
             return _BY_VERB
@@ -193,7 +195,7 @@ def _patterns(source: Source, tool: ToolSpec, said: str, others: Sequence[ToolSp
 
 
 def _cues(source: Source, tool: ToolSpec, arguments: dict[str, Value]) -> str:
-    """The words that mention all values, one after the other."""
+    """The words that mention all values, in order."""
     params = {param.name: param for param in tool.params}
     used: set[str] = set()
     last = len(arguments) - 1
@@ -204,14 +206,14 @@ def _cues(source: Source, tool: ToolSpec, arguments: dict[str, Value]) -> str:
 
 
 def _may_be_bare(param: Param, tool: ToolSpec) -> bool:
-    """Whether a value beside the noun needs no words: whose it is shows by the name, or there is no other."""
+    """Whether a value may follow the noun without words: its parameter is an obvious one, or the only one."""
     similar = [other for other in tool.params if other.kind in ("code", "file")]
     return similar == [param] and (param.telling or len(tool.params) == 1)
 
 
 def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
     if not source.held_out and source.chance(0.2):
-        # In the words of its name, as programmers ask.
+        # The request has the words of the tool's name.
         arguments = _values(source, tool)
         verb, _, noun = spoken(tool.name).partition(" ")
         opening = verb.capitalize() + (source.choice((" a ", " the ", " my ", " ")) + noun if noun else "")
@@ -222,7 +224,7 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
     person = next((name for name in arguments if params[name].kind == "full_name"), None)
     address = next((name for name in arguments if params[name].kind == "email"), None)
     if person and address and source.chance(0.6):
-        # As addresses are, which are not to be taken for the name.
+        # An address like the name teaches the model not to confuse them.
         arguments[address] = values.email_of(source, str(arguments[person]))
     text = _BLANK.sub(lambda blank: spoken_result(arguments[blank[1]]), text)
     if source.chance(0.15):
@@ -231,10 +233,10 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
 
 
 def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
-    """A tool; sometimes one that resembles those already there."""
+    """A tool; sometimes one that resembles a tool of `like`."""
     if not source.held_out and source.chance(0.35):
         return common_tool(source) if source.chance(0.8) else source.choice(SAMPLE_TOOLS)
-    # Sample tools and common ones have many words for one thing, so that nothing can resemble them in one.
+    # Sample tools and common tools have several words for one thing, so no tool can share exactly one word with them.
     made_up = [tool for tool in like if not tool.asks]
     if made_up and source.chance(0.3 if source.held_out else 0.5):
         other = source.choice(made_up)
@@ -259,32 +261,32 @@ def _count(source: Source) -> int:
     return source.rng.choices((1, 2, 3, 4, 5), (40, 29, 22, 6, 3))[0]
 
 
-def call_thought(name: str, arguments: dict[str, Value]) -> str:
-    """What the model thinks before a call."""
-    thought = f"The tool {name} fits."
+def call_reasoning(name: str, arguments: dict[str, Value]) -> str:
+    """The reasoning of the model before a call."""
+    reasoning = f"The tool {name} fits."
     for parameter, value in arguments.items():
-        thought += f" {parameter} is {json.dumps(value, ensure_ascii=False)}."
-    return thought
+        reasoning += f" {parameter} is {json.dumps(value, ensure_ascii=False)}."
+    return reasoning
 
 
 def schemas(source: Source, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """The tools, each in a form of its own."""
+    """The schemas of the tools, each of a random size."""
     return [schema(source, tool) for tool in tools]
 
 
 def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue:
-    """A request that one of the tools answers, often followed by its result and by more requests."""
+    """A request for one of the tools, often followed by the result and by further requests."""
     tools = tool_set(source, n_tools or _count(source))
     if sample:
         wanted = source.choice(SAMPLE_TOOLS)
         tools[source.rng.randrange(len(tools))] = wanted
-        # Of several by one name it is the one that stays.
+        # If several tools have its name, only the wanted one stays.
         tools = list({tool.name: tool for tool in (*tools, wanted)}.values())
         first = source.choice([tool for tool in tools if tool.asks])
     else:
         first = source.choice(tools)
     messages = _request_and_call(source, [first], tools)
-    # Reading the tools costs most of a dialogue's tokens; more requests about them cost little.
+    # Most tokens of a dialogue describe the tools, so further requests for them cost little.
     for _ in range(source.choice((0, 1, 2, 3, 4))):
         if source.chance(0.4):
             messages += results_and_answer(source, messages[-1])
@@ -299,9 +301,9 @@ _JOINTS_IN_A_SENTENCE = (" and ", ", and ", " and then ", ", then ", " and also 
 
 
 def _request_and_call(source: Source, chosen: Sequence[ToolSpec], among: Sequence[ToolSpec]) -> list[Message]:
-    """A request for each of the tools in one message, and the calls."""
+    """One message with a request for each of the chosen tools, and the message with the calls."""
     joint = source.choice(_JOINTS)
-    text, calls, thoughts = "", [], []
+    text, calls, reasonings = "", [], []
     for tool in chosen:
         part, arguments = request(source, tool, among)
         if text:
@@ -313,19 +315,19 @@ def _request_and_call(source: Source, chosen: Sequence[ToolSpec], among: Sequenc
         else:
             text = part
         calls.append((tool.name, arguments))
-        thoughts.append(call_thought(tool.name, arguments))
-    return [user(text), calling(calls, "\n".join(thoughts))]
+        reasonings.append(call_reasoning(tool.name, arguments))
+    return [user(text), calling(calls, "\n".join(reasonings))]
 
 
 def _without_capital(text: str, arguments: dict[str, Value]) -> str:
-    """The text as it stands within a sentence; a value that comes first stays as it is."""
+    """The text with a small first letter, for the middle of a sentence, unless it begins with "I" or a value."""
     if text.startswith(("I ", "I'", *(value for value in arguments.values() if isinstance(value, str)))):
         return text
     return text[0].lower() + text[1:]
 
 
 def _is_open_ended(text: str, arguments: dict[str, Value]) -> bool:
-    """Whether the request ends with words or with a mark that belong to a value, so that nothing can follow."""
+    """Whether the end of a value without quotes is the end of the request, so that nothing can follow."""
     return any(
         text.rstrip(".?!").endswith(value.rstrip(".?!")) and (" " in value or value[-1] in ".?!")
         for value in arguments.values()
@@ -334,7 +336,7 @@ def _is_open_ended(text: str, arguments: dict[str, Value]) -> bool:
 
 
 def further_request(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
-    """Another request under the same tools: for one of them, for two, or for none."""
+    """Another request with the same tools: for one of them, for two, or for none."""
     kind = source.rng.random()
     if kind < 0.15:
         return _request_and_refusal(source, tools)
@@ -364,7 +366,7 @@ def two_calls(source: Source) -> Dialogue:
 
 
 def two_calls_and_more(source: Source) -> Dialogue:
-    """A request that needs two calls, often followed by more, which cost few tokens beside the tools."""
+    """A request that needs two calls, often followed by further requests, which cost few tokens."""
     tools, messages = _for_two_calls(source)
     for _ in range(source.choice((0, 1, 2, 3))):
         if source.chance(0.4):
@@ -424,8 +426,8 @@ def _join(parts: list[str]) -> str:
 
 
 def result(source: Source) -> tuple[str, str, str]:
-    """A tool's output, the answer made from it, and the thought before the answer."""
-    thought = "The tool gave a result. I tell it to the user."
+    """The output of a tool, the answer made of it, and the reasoning before the answer."""
+    reasoning = "The tool gave a result. I tell it to the user."
     kind = source.rng.random()
     if kind < 0.52:
         n = source.choice((1, 1, 2, 2, 3))
@@ -434,16 +436,16 @@ def result(source: Source) -> tuple[str, str, str]:
             keys = list(dict.fromkeys(values.word(source) if source.chance(0.5) else key for key in keys))
         data = {key: _result_value(source) for key in keys}
         answer = "The " + _join([f"{key.replace('_', ' ')} is {spoken_result(data[key])}" for key in keys]) + "."
-        return json.dumps(data, ensure_ascii=False), answer, thought
+        return json.dumps(data, ensure_ascii=False), answer, reasoning
     if kind < 0.72:
         text = values.phrase(source, 6) if source.chance(0.7) else spoken_result(_result_value(source))
-        return text, f"The result is: {text}", thought
+        return text, f"The result is: {text}", reasoning
     if kind < 0.80:
         items = [
             values.phrase(source, 2) if source.chance(0.5) else values.word(source)
             for _ in range(source.choice((1, 2, 3)))
         ]
-        return json.dumps(items, ensure_ascii=False), "I found " + _join(items) + ".", thought
+        return json.dumps(items, ensure_ascii=False), "I found " + _join(items) + ".", reasoning
     if kind < 0.86:
         empty = source.choice(("[]", "{}", "null", ""))
         return empty, "The tool gave no result.", "The result is empty. I say so."
@@ -454,7 +456,7 @@ def result(source: Source) -> tuple[str, str, str]:
 
 
 def error(source: Source) -> tuple[str, str, str]:
-    """A tool's error, the answer that tells it, and the thought before the answer."""
+    """The error of a tool, the answer that reports it, and the reasoning before the answer."""
     problem = source.choice(_ERRORS) if source.chance(0.4) and not source.held_out else values.phrase(source, 5)
     if source.chance(0.2):
         problem = f"{values.word(source)} {source.choice(_ERRORS)}"
@@ -470,7 +472,7 @@ def error(source: Source) -> tuple[str, str, str]:
 
 
 def results_and_answer(source: Source, asked: Message, failed: bool = False) -> list[Message]:
-    """The messages after the assistant's `asked`: an output for each call, and one answer about them."""
+    """The messages after the assistant message `asked`: an output for each call, and one answer about them."""
     n = len(asked.get("tool_calls", ()))
     if n == 0:
         return []

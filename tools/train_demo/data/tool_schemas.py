@@ -1,13 +1,13 @@
-"""Made-up tools: name, description, parameters, and the words by which a user would ask for them.
+"""Made-up tools: name, description, parameters, and the words of requests for them.
 
-Names join a verb and a noun, of which some are held out. A tool can be written as a short or a
-full-size JSON schema, as OpenAI's clients send it.
+A name joins a verb and a noun; some of these are held out. `schema` writes a tool as a short or a full-size JSON Schema
+of OpenAI's format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from . import values
@@ -39,10 +39,10 @@ NOUNS = listed(
     "dashcam,forklift,hydrant,jersey,kennel,lantern,nozzle,roster,silo,vineyard",
 )
 
-# What one does with things that one asks for.
+# Verbs of tools that a question may request.
 QUESTION_VERBS = ("get", "find", "check", "show", "fetch", "lookup", "read", "list", "track")
 
-# Param names by kind of value, and prepositions that announce such a value ("in Paris").
+# By kind of value: names of parameters, prepositions before such a value ("in Paris"), and a function that makes one.
 _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
     "city": (
         listed("city,location,place,town,destination,origin,region,area,venue", "municipality,hometown,borough"),
@@ -126,7 +126,7 @@ _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
         lambda source: source.chance(0.5),
     ),
 }
-# Of tools that are not made up.
+# Kinds of values that only common tools have.
 _COMMON_VALUES: dict[str, Callable[[Source], Value]] = {
     "small": values.small_number,
     "title": values.title,
@@ -139,7 +139,7 @@ _COMMON_VALUES: dict[str, Callable[[Source], Value]] = {
     "say": lambda source: values.phrase(source, 6),
 }
 _VALUES = {**{kind: make for kind, (_, _, make) in _KINDS.items()}, **_COMMON_VALUES}
-# Names that say more about the preposition than their kind does, and those of what is counted.
+# Prepositions by the name of the parameter, which override those of its kind; and names that follow a number.
 _PREPOSITIONS = {
     "origin": ("from",),
     "destination": ("to",),
@@ -152,11 +152,11 @@ _PREPOSITIONS = {
 _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
-# Whose option a word is shows nowhere but in the tool's line: the hardest to read, and so practised most.
+# Enums are trained most, since they are the hardest: only the tool's line shows whose option a word is.
 _WEIGHTS_TRAINED = tuple(48 if kind == "enum" else weight for kind, weight in zip(_KIND_NAMES, _WEIGHTS))
 POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
 NAMES_HELD_OUT = {name for words in POOLS for name in words.held_out}
-# Of compounds; a held-out word is never a whole name, but may begin one.
+# The parts of compound names. A held-out word is never a whole name, but may begin one.
 _PARTS = tuple(sorted({*WORDS, *(name for words in POOLS for name in (*words.trained, *words.held_out))}))
 
 _ENUMS: dict[str, tuple[str, ...]] = {
@@ -207,22 +207,22 @@ class Param:
     kind: str
     options: tuple[str, ...] = ()
     required: bool = True
-    # A made-up name tells nothing about its values, nor does one that was never trained, so "in Paris" could not
-    # announce one.
+    # Whether the name suggests its kind of value. A made-up or held-out name does not, so its value needs the name in
+    # the request instead of a preposition.
     telling: bool = True
 
     @property
     def words(self) -> str:
-        """The name as a user would say it."""
+        """The name as a user would write it."""
         return spoken(self.name)
 
     def value(self, source: Source) -> Value:
-        """A value that fits."""
+        """A value of the parameter."""
         return source.choice(self.options) if self.options else _VALUES[self.kind](source)
 
     @property
     def prepositions(self) -> tuple[str, ...]:
-        """Words that can announce the value instead of the name."""
+        """Words that can stand before the value instead of the name."""
         usual = _KINDS[self.kind][1] if self.kind in _KINDS else ()
         return _PREPOSITIONS.get(self.name, usual) if self.telling else ()
 
@@ -239,14 +239,15 @@ class Param:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool: what it is called, what it does, what it needs."""
+    """A tool."""
 
     name: str
     verb: str
     noun: str
     params: tuple[Param, ...]
     description: str = ""
-    asks: tuple[str, ...] = field(default=())
+    # Patterns of requests; empty for a made-up tool.
+    asks: tuple[str, ...] = ()
 
 
 def spoken(name: str) -> str:
@@ -256,7 +257,7 @@ def spoken(name: str) -> str:
 
 
 def styled(source: Source, *words: str) -> str:
-    """Words joined as programmers join them."""
+    """Words joined to a name, in one of the usual styles."""
     style = source.rng.random()
     if style < 0.8:
         return "_".join(words)
@@ -287,20 +288,21 @@ def _param(source: Source, kind: str) -> Param:
 
 
 def _any_word(source: Source) -> str:
-    """A word that tells nothing about the tool; those that are tested are made up."""
+    """A word that is unrelated to the tool. Held-out words are made up."""
     if source.held_out or source.chance(0.5):
         return values.word(source)
     if source.chance(0.6):
         return source.choice(WORDS)
-    # A token that begins no name in training would hardly be written where one begins: any may begin a compound.
+    # A model hardly generates a token at the beginning of a name if no trained name begins with it. Compounds may begin
+    # with any word.
     while (name := values.compound(source, _PARTS)) in NAMES_HELD_OUT:
         pass
     return name
 
 
 def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
-    """A made-up tool; a given verb or noun makes it resemble another."""
-    # Words that mean nothing here force the model to read the tools instead of remembering words.
+    """A made-up tool, with a given verb or noun if it should resemble another tool."""
+    # Unrelated words force the model to read the tools instead of learning words by heart.
     if not verb and source.chance(0.1):
         verb = source.choice(QUESTION_VERBS)
     verb = verb or (_any_word(source) if source.chance(0.55) else source.word(VERBS))

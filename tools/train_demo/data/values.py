@@ -1,6 +1,6 @@
 """Values that users mention: names, places, dates, numbers, codes, free text, other alphabets.
 
-Most are made up from syllables or characters, so that a model has to copy instead of remember.
+Most are made up of syllables or characters, so that a model must copy them and cannot learn them by heart.
 """
 
 # ruff: noqa: SIM905  (long word lists read better as text than as list literals)
@@ -71,7 +71,7 @@ _ALPHABETS = (
 )
 
 
-# What a blank stands for is left to chance.
+# Patterns of sentences. Each blank is replaced by a random word.
 _PROSE = (
     "{The|A|Our|That} _ {came|went|fell|was put} {before|after|without|against} the _{ and the _|}.",
     "{After|During|Before} the _ the _ {grew|stopped|became _}, and we {found|lost|took} a _.",
@@ -91,17 +91,17 @@ def made_up_word(rng: random.Random) -> str:
 
 
 def word(source: Source) -> str:
-    """A made-up word in small letters."""
+    """A made-up word in lower case."""
     return source.made_up(made_up_word)
 
 
 def compound(source: Source, words: Sequence[str]) -> str:
-    """Two of `words` in one, the second without its beginning: a word that nobody knows, of pieces that all know."""
+    """A new word: one of `words`, and the end of another one."""
     return source.choice(words) + source.choice(words)[-source.choice((2, 3, 4)) :]
 
 
 def common_word(source: Source) -> str:
-    """An English word; the most frequent ones in every second case."""
+    """An English word; every second time one of the most frequent."""
     return source.choice(COMMON_WORDS if source.chance(0.5) else WORDS)
 
 
@@ -192,7 +192,7 @@ def number(source: Source) -> str:
 
 
 def stuttered(source: Source, text: str) -> str:
-    """The text with a piece of it twice, where a copy easily goes on at the wrong one of the two."""
+    """The text with a piece of it twice. A model easily continues its copy after the wrong one of the two."""
     start = source.rng.randrange(len(text))
     end = min(len(text), start + source.rng.randrange(1, 5))
     return text[:end] + text[start:]
@@ -262,12 +262,12 @@ def street(source: Source) -> str:
 
 
 def nation(source: Source) -> str:
-    """What comes from a country."""
+    """A nationality."""
     return source.choice(_NATIONS)
 
 
 def origin(source: Source) -> str:
-    """A word for where a dish or a style comes from, known or made up."""
+    """A word for the origin of a dish or a style, known or made up."""
     if source.chance(0.4):
         return nation(source)
     name = word(source) + source.choice(("", "an", "ish", "ese", "ian", "i"))
@@ -275,7 +275,7 @@ def origin(source: Source) -> str:
 
 
 def phrase(source: Source, longest: int = 7) -> str:
-    """A few words that make no sense together, some of them made up."""
+    """A few unrelated words, some of them made up."""
     n = source.rng.randrange(2, longest + 1)
     return " ".join(word(source) if source.chance(0.3) else common_word(source) for _ in range(n))
 
@@ -291,13 +291,13 @@ def sentence(source: Source, longest: int = 10) -> str:
 
 
 def prose(source: Source) -> str:
-    """A sentence of English form, if not of sense."""
+    """A sentence of English form without a meaning."""
     text = source.expand(source.choice(_PROSE))
     return _BLANK.sub(lambda _: common_word(source), text)
 
 
 def passage(source: Source, n_sentences: int) -> str:
-    """A long text of one kind of sentences, sometimes the same few again and again."""
+    """A long text of sentences of one kind; sometimes it repeats a few sentences."""
     make = source.choice((sentence, prose))
     n_different = source.choice((3, 6, n_sentences, n_sentences))
     different = [make(source) for _ in range(min(n_different, n_sentences))]
@@ -318,7 +318,7 @@ def foreign(source: Source) -> str:
 
 
 def odd_characters(source: Source) -> str:
-    """Any Unicode characters at all, so that no byte's token stays untrained."""
+    """Random Unicode characters, so that the token of every byte is trained."""
     rng = source.rng
     top = rng.choice((0x7F, 0xFF, 0x7FF, 0xFFFF, 0x10FFFF))
     codes = (rng.randrange(0x21, top) for _ in range(rng.randrange(1, 7)))
@@ -326,7 +326,7 @@ def odd_characters(source: Source) -> str:
 
 
 def symbols(source: Source) -> str:
-    """Printable ASCII without order."""
+    """Random printable ASCII characters."""
     return "".join(chr(source.rng.randrange(0x21, 0x7F)) for _ in range(source.rng.randrange(2, 10)))
 
 

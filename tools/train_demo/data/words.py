@@ -1,7 +1,7 @@
-"""Ordinary English words from which made-up tools, parameters and texts take their names.
+"""Ordinary English words for the names of made-up tools and parameters, and for texts.
 
-A model that meets few names learns them by heart and writes one of those in place of the name before
-it. With many it has to copy.
+With few names, a model learns them by heart and generates one of them in place of the name in the prompt. With many
+names it must copy.
 """
 
 # ruff: noqa: SIM905  (long word lists read better as text than as list literals)
