@@ -1,8 +1,7 @@
-"""Random streams for the SSE decoder; `python -m tests.soak client` makes more of them. A failure names its seed.
+"""Random streams for the SSE decoder; `python -m tests.soak client` runs more of them. A failure has its seed.
 
-Streams are made of fields, line ends, byte order marks and plain noise. The result must not depend on how
-the bytes are cut, nothing but SSEError may be raised, and a reference decoder, simple and slow, that takes
-the whole stream at once must find the same events.
+Streams consist of fields, line ends, byte order marks and random bytes. The decoder may raise only SSEError, its events
+must not depend on how the bytes are cut, and they must equal those of a simple reference decoder.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ def stream(chance: random.Random) -> bytes:
 
 
 def pieces_of(raw: bytes, chance: random.Random) -> list[bytes]:
-    """The bytes, cut at random, with empty pieces among them."""
+    """The bytes, cut at random. Some pieces are empty."""
     cuts = sorted(chance.randrange(len(raw) + 1) for _ in range(chance.randrange(8)))
     return [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)])]
 
 
 def reference(raw: bytes) -> list[tuple[str, str, str]]:
-    """The rules of the standard, one after the other, over the whole text."""
+    """The events of a whole stream, by the rules of the standard."""
     text = raw.decode("utf-8-sig", "replace") if raw.startswith(b"\xef\xbb\xbf") else raw.decode("utf-8", "replace")
     events, data, kind, last_id = [], [], "", ""
     for line in re.split("\r\n|\r|\n", text)[:-1]:

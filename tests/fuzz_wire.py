@@ -1,8 +1,8 @@
-"""Damaged responses; `python -m tests.soak client` makes more of them. A failure names its seed.
+"""Damaged responses for the client; `python -m tests.soak client` runs more of them. A failure has its seed.
 
-The recorded dialects are damaged: bytes changed, events dropped, doubled, swapped or joined with those of
-another server, JSON values replaced. Whatever comes, only errors of the client's tree may be raised, each
-with what had come; the end is a message_stop or an error; and nothing depends on how the bytes are cut.
+The recorded dialects are damaged: bytes are changed, events are dropped, doubled, reordered or mixed with those of
+another server, and JSON values are replaced. The client may raise only its own errors. A stream ends with a
+message_stop or an error, and the events do not depend on how the bytes are cut.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def change_values(raw: bytes, chance: random.Random) -> bytes:
 
 
 def replace_value(value: Any, chance: random.Random) -> None:
-    """Put something else somewhere into a JSON value."""
+    """Replace a random part of a JSON value by another value."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     if not keys:
         return

@@ -1,7 +1,7 @@
-"""The grammar engine of llama.cpp itself, fed with single tokens of the built-in model's vocabulary.
+"""llama.cpp's grammar engine, with the vocabulary of the built-in model, to test grammars independently of localchat.
 
-No weights are loaded. A token that the grammar does not allow is never accepted: that would end the
-process. So every token is applied to the grammar first.
+No weights are loaded. llama.cpp aborts the process if a sampler accepts a token that its grammar does not allow, so
+every token is checked first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TOKEN_DATA = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])
 
 
 CLOSING = (b'"', b"}", b"]")
-# Of so many tokens enough are allowed to choose from.
-MAX_ASKED = 100
+# How many tokens a step of a random walk checks: enough that some of them are allowed.
+MAX_CHECKED = 100
 
 
 class InvalidGrammar(Exception):
-    """The engine does not take the grammar; it has printed why."""
+    """llama.cpp cannot parse the grammar."""
 
 
 @L.llama_log_callback
@@ -36,7 +36,7 @@ def _be_quiet(level: int, text: bytes, data: object) -> None:
 
 
 class Vocabulary:
-    """Tokens by their bytes."""
+    """The tokens of the built-in model and their bytes."""
 
     def __init__(self) -> None:
         L.llama_log_set(_be_quiet, ctypes.c_void_p(0))
@@ -48,7 +48,7 @@ class Vocabulary:
         ids = range(L.llama_vocab_n_tokens(self.handle))
         self.end = next(token for token in ids if L.llama_vocab_is_eog(self.handle, token))
         self.pieces = {token: piece for token in ids if (piece := self._piece(token))}
-        # The engine takes some byte sequences that are no UTF-8, so random walks go by whole characters.
+        # The engine accepts some byte sequences that are not UTF-8, so random walks use tokens of whole characters.
         self.whole = [token for token, piece in self.pieces.items() if _is_text(piece)]
         self.token_of = {piece: token for token, piece in reversed(self.pieces.items())}
         self.bytes = [token for piece, token in self.token_of.items() if len(piece) == 1]
@@ -65,7 +65,7 @@ class Vocabulary:
         return buffer.raw[:n] if n > 0 else b""
 
     def cut(self, data: bytes) -> list[int]:
-        """The tokens of single bytes."""
+        """The bytes as tokens of one byte each."""
         return [self.token_of[data[i : i + 1]] for i in range(len(data))]
 
 
@@ -82,7 +82,7 @@ def vocabulary() -> Vocabulary:
 
 
 class Matcher:
-    """One grammar on the way through one text. Close it, or use it as a context manager."""
+    """Matches one text against a grammar, token by token. Use it as a context manager."""
 
     def __init__(self, grammar: str, root: str = "root"):
         self._vocab = vocabulary()
@@ -97,7 +97,7 @@ class Matcher:
         L.llama_sampler_free(self._sampler)
 
     def allowed(self, tokens: list[int]) -> list[int]:
-        """Those of the tokens that may come next."""
+        """The given tokens that may come next."""
         data = np.zeros(len(tokens), TOKEN_DATA)
         data["id"] = tokens
         pointer = data.ctypes.data_as(ctypes.POINTER(L.llama_token_data))
@@ -112,7 +112,7 @@ class Matcher:
         return True
 
     def accept(self, token: int) -> None:
-        """A token that was found to be allowed."""
+        """Accept a token, which must be allowed."""
         L.llama_sampler_accept(self._sampler, token)
 
     def may_end(self) -> bool:
@@ -120,7 +120,7 @@ class Matcher:
 
 
 def _quietly(grammar: str, root: str) -> object:
-    """A sampler, or NULL: then the engine prints the grammar on the process's own stderr, which is hidden."""
+    """A sampler, or NULL for an invalid grammar. The engine prints such a grammar on stderr, which is hidden here."""
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
@@ -132,7 +132,7 @@ def _quietly(grammar: str, root: str) -> object:
 
 
 def n_matched(grammar: str, text: str, root: str = "root") -> int:
-    """How many bytes of the text the grammar takes; one more if it may also end there."""
+    """The number of bytes of the text that the grammar accepts, plus one if the text may end after the last one."""
     data = text.encode("utf-8", "surrogatepass")
     with Matcher(grammar, root) as matcher:
         for n, token in enumerate(vocabulary().cut(data)):
@@ -146,10 +146,10 @@ def matches(grammar: str, text: str, root: str = "root") -> bool:
 
 
 def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: str = "root") -> str | None:
-    """A random text of the grammar, or None if it was not finished in time.
+    """A random text of the grammar, or None if it is not complete after `max_tokens`.
 
-    Walks as a sampler does: a random one of the allowed tokens, the end as soon as it is allowed and
-    chance wills it. After half of the tokens it takes what closes something, where it can.
+    Each step takes one of the allowed tokens at random; where the text may end, it ends with probability 1/2. After
+    half of the tokens, closing tokens are preferred, and the text ends as soon as it may.
     """
     vocab, out = vocabulary(), bytearray()
     with Matcher(grammar, root) as matcher:
@@ -168,18 +168,18 @@ def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: 
 
 
 def _some_allowed(matcher: Matcher, firsts: list[int], random_: random.Random) -> list[int]:
-    """Some of the tokens that may come next, each as likely as any other. `firsts` are those of one byte.
+    """Some tokens that may come next, chosen at random. `firsts` are the allowed tokens of one byte.
 
-    To ask about a whole vocabulary takes most of the time, so no more is asked about than those leave.
+    Checking the whole vocabulary takes too long, so only tokens that begin with one of `firsts` are checked.
     """
     vocab = vocabulary()
     possible = [token for first in firsts for token in vocab.of_first_byte[vocab.pieces[first]]]
-    if len(possible) > MAX_ASKED:
-        # What closes something is always looked at.
-        asked = random_.choices(possible, k=MAX_ASKED) + [token for token in firsts if vocab.pieces[token] in CLOSING]
-        if tokens := matcher.allowed(asked):
+    if len(possible) > MAX_CHECKED:
+        # Closing tokens are always checked.
+        closing = [token for token in firsts if vocab.pieces[token] in CLOSING]
+        if tokens := matcher.allowed(random_.choices(possible, k=MAX_CHECKED) + closing):
             return tokens
-    # A character that is no token of its own is spelled in bytes.
+    # A character without its own token is generated byte by byte.
     return matcher.allowed(possible) or firsts
 
 

@@ -1,4 +1,4 @@
-"""One case of a table of schemas: a schema, with values that it accepts and rejects."""
+"""A case of a table of schemas: a schema, with values that it accepts and rejects."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 @dataclass(frozen=True)
 class Case:
     schema: Any
+    # JSON texts that the grammar must accept or reject.
     accept: tuple[str, ...] = ()
     reject: tuple[str, ...] = ()
+    # Valid texts that the grammar must not accept, such as fields in another order.
     unused: tuple[str, ...] = ()
 
 
 def case(schema: Any, accept: str = "", reject: str = "", unused: str = "") -> Case:
-    """Documents are the words of a text; a blank within one is written as `_`."""
+    """A case with the JSON texts separated by blanks. A blank within a text is written as `_`."""
     texts = (tuple(word.replace("_", " ") for word in text.split()) for text in (accept, reject, unused))
     return Case(schema, *texts)
 
@@ -33,7 +35,7 @@ NOT_JSON = '{]} [1,] {"a"} {"a":} {a:1} 01 1. .5 +1 tru nul NaN Infinity "\\x" "
 
 
 def pattern(text: str, accept: str = "", reject: str = "", unused: str = "", **more: Any) -> Case:
-    """Documents are words as in `case`, to be put in quotes."""
+    """A case of a string pattern, with texts as in `case`, but without their quotes."""
     quoted = (" ".join(f'"{word}"' for word in words.split()) for words in (accept, reject, unused))
     return case({"type": "string", "pattern": text, **more}, *quoted)
 

@@ -1,6 +1,6 @@
-"""Whether a JSON text fits a schema, to judge grammars by: the check of the client, which shares no code with them.
+"""Validates JSON texts against a schema, to test grammars, with the client's validator, which shares no code with them.
 
-Numbers are read as doubles, and formats are checked strictly.
+Numbers are parsed as doubles, and formats are checked strictly.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from localchat import validator
 
 
 def _offset(text: str) -> str:
-    """A form that Python 3.9 reads too: an offset in digits, and three or six digits of a second."""
+    """The time in a form that Python 3.9 can parse: the offset in digits, a fraction of three or six digits."""
     return re.sub(r"\.(\d+)", lambda match: "." + match[1].ljust(6, "0"), text.upper().replace("Z", "+00:00"))
 
 
 def strict(pattern: str, read: Callable[[str], object] = str) -> Callable[[str], object]:
-    """The check of a format. What the standard library reads is limited by a pattern, since it is generous."""
+    """The check of a format: a pattern, and a parser of the standard library, which alone would accept too much."""
 
     def check(text: str) -> object:
         if not re.fullmatch(pattern, text, re.ASCII):
@@ -66,7 +66,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def has_double_names(text: str) -> bool:
-    """A grammar cannot keep two names from being the same if the schema does not list them."""
+    """Whether an object has a name twice. A grammar cannot prevent that for names that the schema does not list."""
     try:
         load(text)
     except ValueError as error:

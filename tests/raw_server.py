@@ -1,4 +1,4 @@
-"""A server of raw bytes for the tests of the clients: real sockets, threads, deadlines."""
+"""A server that sends raw bytes, for the tests of the clients: real sockets, threads, deadlines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
-    # Lines of the head: more than `headers` if a name comes twice.
+    # The number of header lines: more than the length of `headers` if a name occurs twice.
     n_headers: int = 0
 
     @property
@@ -45,7 +45,7 @@ class Peer:
         self._in = sock.makefile("rb")
 
     def request(self) -> Request | None:
-        """The next request, None when the client has gone."""
+        """The next request; None if the client has disconnected."""
         line = self._in.readline().decode()
         if not line:
             return None
@@ -74,7 +74,7 @@ class Peer:
 
 
 class Server:
-    """Accepts until it is left; each connection is handled in a thread of its own."""
+    """Accepts connections within the `with` block, and handles each connection in its own thread."""
 
     def __init__(self, handle: Callable[[Peer, Server], object], listener: socket.socket | None = None) -> None:
         self.listener = listener or socket.create_server(("127.0.0.1", 0))
@@ -130,7 +130,7 @@ class Server:
         try:
             self.handle(peer, self)
         except OSError:
-            pass  # The client went away; tests that care look for it.
+            pass  # The client has disconnected. Tests that depend on this check it.
         except BaseException as error:
             self.failures.append(error)
         finally:
@@ -138,7 +138,7 @@ class Server:
 
 
 def serving(answer: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `answer` gets each request and its number; None closes the connection."""
+    """A keep-alive server: `answer(request, number)` returns the response, or None to close the connection."""
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
@@ -161,7 +161,7 @@ def always(raw: bytes) -> Server:
     return serving(lambda request, number: MODELS if request.method == "GET" else raw)
 
 
-# Answers
+# Responses
 
 
 def with_length(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
@@ -209,11 +209,11 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-# The truncation matrix: framing by place of the cut. None stands for success.
+# The truncation matrix: each framing, cut at each place. The expected error is None if the call succeeds.
 
 
 def framings(body: bytes, cut_in_chunk: bool = False) -> dict[str, bytes]:
-    """The body, cut, in each framing."""
+    """A response in each framing that is cut after the body."""
     whole_chunk = chunked(body, end=False) if body else chunked(end=False)
     return {
         "chunked": whole_chunk[:-4] if cut_in_chunk else whole_chunk,
@@ -242,7 +242,7 @@ def truncations() -> Iterator[Any]:
 
 
 def waiting(*parts: bytes) -> Server:
-    """Sends the parts, then nothing, until the client goes."""
+    """Sends the parts, then nothing until the client disconnects."""
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
@@ -264,7 +264,7 @@ def answering_once(raw: bytes) -> Server:
 
 @contextlib.contextmanager
 def full_listener() -> Iterator[int]:
-    """The port of a listener whose queue is full: it does not answer."""
+    """The port of a listener whose queue is full, so that it accepts no connection."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         port = listener.getsockname()[1]
@@ -287,7 +287,7 @@ def silent_server() -> Iterator[int]:
 
 
 def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:
-    """Sends the parts, then the same drop again and again."""
+    """Sends the parts, then repeats the same few bytes."""
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
@@ -308,7 +308,7 @@ def pinging(*parts: bytes) -> Server:
 
 
 def pinging_with_pieces(*parts: bytes) -> Server:
-    """Keeps the connection alive with pieces that hold nothing."""
+    """Sends the parts, then chunks with empty content."""
     empty = sse({"choices": [choice({"content": ""})]})
     return dripping(*parts, drop=b"%x\r\n%s\r\n" % (len(empty), empty))
 

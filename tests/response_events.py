@@ -1,10 +1,10 @@
-"""The rules of a stream of the Responses API, checked event by event, and the types of the `openai` package."""
+"""Checks a stream of the Responses API event by event, and its events against the types of the `openai` package."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# For each type of text: the field that its events have beside item_id and output_index, and that of its end.
+# For each kind of text the additional index field of its events, and the field of the text in its last event.
 _TEXTS = {
     "response.output_text": ("content_index", "text"),
     "response.reasoning_text": ("content_index", "text"),
@@ -16,7 +16,7 @@ _PARTS = {"response.content_part": "content_index", "response.reasoning_summary_
 
 
 def check_stream(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The response at the end of a stream in which every event is at its place."""
+    """Check the order of the events of a stream; returns the response of the last event."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     first, second, *rest, last = events
     assert (first["type"], second["type"]) == ("response.created", "response.in_progress")
@@ -89,7 +89,7 @@ class _OpenItem:
 
 
 def check_types(events: list[dict[str, Any]]) -> None:
-    """Each event is one of those that the `openai` package declares, with all fields that it must have."""
+    """Check that the `openai` package declares each event, and that the event has all required fields."""
     from openai.types.responses import ResponseStreamEvent
     from pydantic import TypeAdapter
 
@@ -99,7 +99,7 @@ def check_types(events: list[dict[str, Any]]) -> None:
 
 
 def check_body(body: dict[str, Any]) -> None:
-    """A response object has the fields that the `openai` package declares, and is complete."""
+    """Check that a response object matches the type of the `openai` package and has all fields of `REQUIRED`."""
     from openai.types.responses import Response
 
     Response.model_validate(body)
@@ -107,7 +107,7 @@ def check_body(body: dict[str, Any]) -> None:
     assert not missing, missing
 
 
-# The fields that every response object has, by OpenAI's reference; absent values are null.
+# The fields that every response object has according to OpenAI's reference; they may be null.
 REQUIRED = {
     "id", "object", "created_at", "completed_at", "status", "error", "incomplete_details", "instructions",
     "max_output_tokens", "max_tool_calls", "model", "output", "parallel_tool_calls", "previous_response_id",

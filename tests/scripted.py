@@ -1,4 +1,4 @@
-"""A chat server that plays what a test wrote down, for exact answers: streams of text, calls and cuts."""
+"""A chat server that sends the responses of a script: streams of text, calls, errors and cut streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localchat import Client
 from .raw_server import DONE, Request, serving, sse, until_close, with_length
 
 Json = dict[str, Any]
-# The payloads of one answer. Without a finish reason the answer is cut: no [DONE] follows.
+# The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.
 Answer = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
 
 
@@ -26,23 +26,23 @@ def text(*pieces: str) -> list[Json]:
 
 
 def refusal(message: str) -> list[Json]:
-    """An answer with status 400."""
+    """A response with status 400."""
     return [{"error": {"message": message}}]
 
 
-def calls(*named: tuple[str, str], **members: Any) -> list[Json]:
-    """Calls, each a name and its arguments as text, with ids call_0, call_1 and so on."""
+def calls(*named: tuple[str, str], **fields: Any) -> list[Json]:
+    """Calls, each a name and its arguments as text, with the ids call_0, call_1 and so on."""
     deltas = []
     for index, (name, arguments) in enumerate(named):
         function = {"name": name, "arguments": arguments}
-        call = {"index": index, "id": f"call_{index}", "type": "function", "function": function, **members}
+        call = {"index": index, "id": f"call_{index}", "type": "function", "function": function, **fields}
         deltas.append(chunk(tool_calls=[call]))
     return [*deltas, chunk("tool_calls")]
 
 
 @dataclass
 class Script:
-    """What the server plays, and what it was asked."""
+    """The responses of the server, and the requests that it received."""
 
     answers: list[Answer]
     base_url: str = ""
@@ -52,14 +52,14 @@ class Script:
     def next(self, path: str, body: Json) -> Sequence[Json]:
         self.paths.append(path)
         self.requests.append(body)
-        # The last answer is given for ever.
+        # The last response is repeated.
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return answer(body) if callable(answer) else answer
 
 
 @contextlib.contextmanager
 def scripted(*answers: Answer) -> Iterator[Script]:
-    """A server on a free port that gives these answers one after another."""
+    """A server on a free port that sends these responses one after another."""
     script = Script(list(answers))
 
     def answer(request: Request, number: int) -> bytes:
@@ -80,6 +80,6 @@ def scripted(*answers: Answer) -> Iterator[Script]:
 
 @contextlib.contextmanager
 def playing(*answers: Answer, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
-    """The same with a client."""
+    """A client of such a server, and the script."""
     with scripted(*answers) as script, client_class(script.base_url, model="m", **options) as client:
         yield client, script

@@ -1,4 +1,4 @@
-"""Writes small models with random weights: some make vectors, some score pairs, some look back only so far."""
+"""Writes small models with random weights: embedding models, rerankers, sliding windows, recurrent models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WIDTH, N_FF, N_HEADS, N_CTX = 32, 64, 2, 64
 RECURRENT_WIDTH, N_RECURRENT_VOCAB = 64, 2000
 WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
 QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
-# In llama.cpp's form of a word piece vocabulary a word's beginning is marked.
+# llama.cpp marks the beginning of a word in a WordPiece vocabulary.
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"▁{word}" for word in WORDS)]
 
 
 def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
-    """An encoder of a few kilobytes; a reranker with the pooling for that."""
+    """An encoder of a few kilobytes; with the pooling RANK a reranker."""
     writer = gguf.GGUFWriter(str(path), "bert")
     writer.add_name("tiny bert")
     writer.add_context_length(N_CTX)
@@ -46,7 +46,7 @@ def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
 
 
 def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFWriter, random_model.Shape]:
-    """A file that has its sizes and its vocabulary."""
+    """A writer of a file that has its sizes and its vocabulary, and the shape of the model."""
     shape = random_model.shape_for(n_parameters, n_vocab=2000, n_ctx=2048)
     writer = gguf.GGUFWriter(str(path), architecture)
     random_model.write_sizes(writer, shape)
@@ -57,7 +57,7 @@ def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFW
 
 
 def _finish(writer: gguf.GGUFWriter, tensors: Iterable[tuple[str, int, int]]) -> None:
-    """Random weights, and norms of one, by name, rows and columns."""
+    """Write the tensors, by name, rows and columns, with random weights, and norms of one, and close the file."""
     chance = np.random.default_rng(1)
     for name, rows, columns in tensors:
         weights = chance.standard_normal((rows, columns)).astype(np.float32) / math.sqrt(columns)
@@ -69,7 +69,7 @@ def _finish(writer: gguf.GGUFWriter, tensors: Iterable[tuple[str, int, int]]) ->
 
 
 def write_qwen_reranker(path: Path) -> None:
-    """A model that reads from left to right and scores by the last token."""
+    """A decoder that scores pairs by the last token."""
     writer, shape = _small(path, "qwen3", 200_000)
     writer.add_pooling_type(gguf.PoolingType.RANK)
     writer.add_array("qwen3.classifier.output_labels", ["yes", "no"])
@@ -84,7 +84,7 @@ def write_qwen_reranker(path: Path) -> None:
 
 
 def write_sliding(path: Path, n_window: int) -> None:
-    """A model of which every layer looks back only so far."""
+    """A model with a sliding window of `n_window` tokens in every layer."""
     writer, shape = _small(path, "gemma3", 300_000)
     writer.add_sliding_window(n_window)
     norms = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.HEAD_SIZE}
@@ -94,7 +94,7 @@ def write_sliding(path: Path, n_window: int) -> None:
 
 
 def write_fim(path: Path) -> dict[str, int]:
-    """A model whose vocabulary has tokens to fill gaps (fill-in-the-middle): their ids by what llama.cpp calls them."""
+    """A model with FIM tokens; returns their ids by llama.cpp's names."""
     writer, shape = _small(path, "llama", 200_000)
     tokens = {name: shape.n_vocab - 10 + n for n, name in enumerate(("pre", "suf", "mid", "sep", "rep"))}
     for name, token in tokens.items():
@@ -104,7 +104,7 @@ def write_fim(path: Path) -> dict[str, int]:
 
 
 def write_sentencepiece(path: Path) -> None:
-    """A vocabulary alone, of the kind that puts a space before every text."""
+    """A vocabulary without weights, of the kind that puts a space before every text."""
     words = ["▁", "▁<", "▁{", "▁see", *map(chr, range(33, 127))]
     others = ["<unk>", "<s>", "</s>", "[CALL]", *(f"<0x{byte:02X}>" for byte in range(256))]
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -119,7 +119,7 @@ def write_sentencepiece(path: Path) -> None:
 
 
 def write_vocabulary_with(token: str, path: Path) -> None:
-    """A vocabulary alone: all bytes, and one token more."""
+    """A vocabulary without weights, of all bytes and one further token."""
     words = random_model.byte_texts()
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_tokenizer_model("gpt2")
@@ -174,7 +174,7 @@ def _tensors(scores_pairs: bool) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def write_mamba(path: Path) -> None:
-    """A recurrent model: its memory cannot be cut."""
+    """A recurrent model, whose state cannot be truncated."""
     n_layers, n_inner, n_state, n_rank, n_conv = 2, 2 * RECURRENT_WIDTH, 16, 4, 4
     writer = gguf.GGUFWriter(str(path), "mamba")
     writer.add_name("tiny mamba")
@@ -208,7 +208,7 @@ def write_mamba(path: Path) -> None:
     }
     chance = np.random.default_rng(1)
     for name, shape in shapes.items():
-        if name.endswith("ssm_a"):  # decays, or the state would grow without end
+        if name.endswith("ssm_a"):  # Negative values, else the state would grow without limit.
             weights = -np.tile(np.arange(1, n_state + 1, dtype=np.float32), (n_inner, 1))
         elif "norm" in name or name.endswith("ssm_d"):
             weights = np.ones(shape, np.float32)

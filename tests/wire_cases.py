@@ -11,13 +11,15 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 @dataclass(frozen=True)
 class Case:
-    """One request. `body` None sends none; `verbatim` replaces everything."""
+    """One request."""
 
     name: str
     path: str = CHAT
+    # JSON; None for a request without a body.
     body: Any = None
     method: str = "POST"
     headers: tuple[str, ...] = ()
+    # The bytes of the request, in place of all of the above.
     verbatim: bytes | None = None
 
     def raw(self) -> bytes:
@@ -60,7 +62,7 @@ def chat(name: str, messages: Any = None, **fields: Any) -> Case:
 
 
 def both(name: str, messages: Any = None, **fields: Any) -> list[Case]:
-    """The same as one body and as a stream."""
+    """A case with a whole response and one with a stream."""
     return [chat(name, messages, **fields), chat(f"{name}, streamed", messages, stream=True, **fields)]
 
 

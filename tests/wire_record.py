@@ -1,11 +1,11 @@
-"""Records what the server sends for some three hundred requests, to compare two versions of the code.
+"""Records the responses of the server to some 380 requests, to compare two versions of the code.
 
     python -m tests.wire_record record FOLDER     starts servers with the built-in model and writes FOLDER
     python -m tests.wire_record compare A B       lists the requests whose responses differ; status 1 if any do
 
-The code under test is that of the current directory. Ids, times and rates are replaced by placeholders, and text is
-joined, so two recordings of one version are equal, except for a few streams whose events have figures or ids of their
-tokens. Requests run one after another, in a fixed order, on fixed seeds.
+The code under test is that of the current directory. Requests run one after another, in a fixed order, with fixed
+seeds. Ids, times and rates are replaced by placeholders, and the text of neighbouring events is joined. Two recordings
+of one version are therefore equal, except for a few streams whose events have figures or ids of their tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def send(port: int, case: Case) -> bytes:
 
 
 def normalised(response: bytes) -> bytes:
-    """Chunks joined, times and ids replaced. The length of a body changes with these, so it goes too."""
+    """The response with joined chunks, and with placeholders for times, ids and the length, which depends on them."""
     head, _, body = response.partition(b"\r\n\r\n")
     if b"transfer-encoding: chunked" in head.lower():
         body = dechunked(body)
@@ -61,7 +61,7 @@ _DELTA = re.compile(rb'(data: .*"(?:content|reasoning_content|arguments|text)":"
 
 
 def joined(text: bytes) -> bytes:
-    """Neighbouring events that differ in their text alone, as one: how tokens meet in an event depends on time."""
+    """Join neighbouring events that differ only in their text: how many tokens an event has depends on timing."""
     events: list[bytes] = []
     for event in text.split(b"\n\n"):
         new, last = _DELTA.fullmatch(event), _DELTA.fullmatch(events[-1]) if events else None

@@ -1,4 +1,4 @@
-"""The schemas of the bodies and events of all interfaces (tests/data/wire_schemas.json), and what follows them."""
+"""The schemas of the bodies and events of all interfaces (tests/data/wire_schemas.json), and their validation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_sch
 
 
 def validate(value: Any, kind: str) -> None:
-    """Fail if a body or an event does not follow the schema of its kind."""
+    """Fail if a body or an event does not match the schema of its kind."""
     errors = list(validation_errors(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
     assert not errors, (kind, errors, value)
