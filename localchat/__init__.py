@@ -1,15 +1,15 @@
-"""A chat client in the standard library alone, for any server that speaks OpenAI's chat protocol.
+"""A chat client that needs the standard library only, for any server with OpenAI's chat API.
 
     from localchat import Client, chat
 
     print(chat("Why is the sky blue?"))
 
-Everything is loaded when it is first used, so that importing the package costs next to nothing.
+A module is imported when one of its names is first used, so that `import localchat` is fast.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # Type checkers know the name; importing it from typing would cost some ms.
+TYPE_CHECKING = False  # Type checkers treat the name as true. An import of typing takes some ms.
 
 if TYPE_CHECKING:
     from .aio import AsyncClient, AsyncStream
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    # Asking.
+    # Requests.
     "chat",
     "Client",
     "Stream",
@@ -78,13 +78,13 @@ __all__ = [
     "Tool",
     "ToolRun",
     "AsyncToolRun",
-    # The answer.
+    # Results.
     "Reply",
     "Choice",
     "Usage",
     "Model",
     "Embeddings",
-    # The events of a stream.
+    # Events of a stream.
     "StreamEvent",
     "MessageStart",
     "ContentDelta",
@@ -98,7 +98,7 @@ __all__ = [
     "WarningEvent",
     "ErrorEvent",
     "ToolResult",
-    # What can go wrong.
+    # Errors.
     "LocalChatError",
     "ConnectError",
     "TimedOut",
@@ -119,9 +119,9 @@ __all__ = [
     "IncompleteReply",
     "ModelNotNamed",
     "TooManyRounds",
-    # A recording instead of a server.
+    # A recording in place of a server.
     "replay",
-    # The parts, for use without the client.
+    # Parts for use without the client.
     "Accumulator",
     "SSEDecoder",
     "SSEError",
@@ -130,8 +130,8 @@ __all__ = [
 ]
 
 
-# Where to look for a name; what costs much to load comes last, or is asked only for what it alone has.
-_HOMES = (
+# The modules in which a public name is searched; those with a slow import come last.
+_MODULES = (
     "sse",
     "errors",
     "events",
@@ -144,16 +144,17 @@ _HOMES = (
     "tool_run",
     "conversation",
 )
-_SOLE_HOMES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}
+# The modules of these names, which are not searched for other names: their imports are slow.
+_SLOW_MODULES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}
 
 
 def __getattr__(name: str) -> object:
-    """Load the module in which a public name lives when the name is first used."""
+    """Import the module of a public name when the name is first used."""
     if name in __all__:
         from importlib import import_module
 
-        for home in _SOLE_HOMES.get(name, _HOMES):
-            value: object = getattr(import_module("." + home, __name__), name, None)
+        for module in _SLOW_MODULES.get(name, _MODULES):
+            value: object = getattr(import_module("." + module, __name__), name, None)
             if value is not None:
                 globals()[name] = value
                 return value

@@ -1,13 +1,12 @@
-"""The asynchronous client: the same questions, events and errors, on asyncio.
+"""The asynchronous client, with the same options, events and errors as the blocking one.
 
     async with AsyncClient() as client:
         async with client.stream("Why is the sky blue?") as stream:
             async for text in stream.text:
                 print(text, end="")
 
-All decisions are those of `client`; only the waiting for the network differs. Cancelling
-the task, or leaving the `async with`, closes the connection at once. A client belongs to the event loop in
-which it is first used.
+The code differs from `client` only where it waits for the network. Cancelling the task, or leaving the `async with`
+block, closes the connection at once. Use a client in one event loop at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 from .aio_call import AsyncCall
 from .aio_sockets import AsyncPool
 from .assembly import Accumulator
-from .call import ANSWER_ERRORS, Answer, ended_by, reply_of
+from .call import STREAM_ERRORS, StreamReader, end_with, reply_of
 from .errors import (
     BadRequestError,
     Cancelled,
@@ -33,7 +32,7 @@ from .errors import (
     UnprocessableError,
 )
 from .events import Reply, StreamEvent, Value
-from .failures import read_models
+from .failures import lists_no_models, read_models
 from .keywords import (
     ChatKeywords,
     CompletionKeywords,
@@ -51,7 +50,7 @@ from .options import (
     TextPrompt,
     adapted_body,
     check_text_prompt,
-    read_any,
+    parse_any_body,
     read_options,
     read_request_options,
     request_body,
@@ -69,14 +68,14 @@ if TYPE_CHECKING:
     from .tool_run import AsyncToolRun
     from .tools import AnyTool
 
-# What a call asks for as its `response_format`, and gets as `reply.parsed`.
+# The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
 
 
 class AsyncStream(Generic[Value]):
-    """One answer under way: iterate it for events, or `text` for text; leave the `async with` to cancel.
+    """A streamed response. Iterate it for events, or `text` for text; leave the `async with` block to cancel.
 
-    `reply` is what has come so far, also after an error.
+    `reply` is the reply received so far, also after an error.
     """
 
     def __init__(self, call: AsyncCall, accumulator: Accumulator) -> None:
@@ -106,24 +105,24 @@ class AsyncStream(Generic[Value]):
 
     @property
     async def text(self) -> AsyncIterator[str]:
-        """The pieces of the first choice's text, as they come."""
+        """The pieces of the text of the first choice, as they are received."""
         async for event in self:
             if event.type == "content_delta" and event.choice_index == 0:
                 yield event.delta
 
     @property
     def reply(self) -> Reply[Value]:
-        """What has come so far; whole after the last event."""
+        """The reply received so far; complete after the last event."""
         return reply_of(self._call, self._accumulator)
 
     async def close(self) -> None:
-        """Cancel, from any task of the loop, at once."""
+        """Cancel the request at once, from any task of the event loop."""
         self._call.cancel()
-        with contextlib.suppress(RuntimeError):  # Another task is in it: it is awake now, and closes.
+        with contextlib.suppress(RuntimeError):  # Another task runs the generator: it is awake now and closes it.
             await self._events.aclose()
 
     async def _open(self) -> None:
-        """Send the request, if that has not been done: the generator's first step."""
+        """Send the request with the first step of the generator, if this was not done before."""
         if not self._opened:
             self._opened = True
             await _next(self._events)
@@ -140,27 +139,27 @@ async def _next(events: _Events) -> StreamEvent | None:
 
 
 async def _events(call: AsyncCall, accumulator: Accumulator) -> _Events:
-    """All that happens in a stream: open and yield None; read, finish, and give the connection back."""
+    """Send the request and yield None; yield the events of the response; release the connection."""
     try:
         await call.open()
         yield None
-        answer = Answer(call, accumulator)
-        while not answer.over:
+        reader = StreamReader(call, accumulator)
+        while not reader.ended:
             try:
                 data = await call.read()
             except (IncompleteStream, TimedOut, ProtocolError) as error:
-                events = answer.cut(error)
+                events = reader.fail(error)
             else:
-                events = answer.feed(data)
+                events = reader.feed(data)
             for event in events:
                 yield event
-        if answer.done:
+        if reader.done:
             await call.drain()
-        for event in answer.finish():
+        for event in reader.finish():
             yield event
         call.succeeded = True
-    except ANSWER_ERRORS as error:
-        for event in ended_by(error, call, accumulator):
+    except STREAM_ERRORS as error:
+        for event in end_with(error, call, accumulator):
             yield event
         raise
     finally:
@@ -168,7 +167,7 @@ async def _events(call: AsyncCall, accumulator: Accumulator) -> _Events:
 
 
 class AsyncClient(BaseClient):
-    """A chat client for asyncio; takes the arguments of Client, and has its methods as coroutines."""
+    """A chat client for asyncio. The arguments are those of Client; its methods are coroutines here."""
 
     _pool: AsyncPool
     _new_pool = AsyncPool
@@ -180,9 +179,9 @@ class AsyncClient(BaseClient):
         await self.close()
 
     async def close(self) -> None:
-        """Close the idle connections. The client stays usable."""
+        """Close the idle connections. The client can still be used."""
         self._pool.close()
-        await asyncio.sleep(0)  # The connections go when the loop has its next turn.
+        await asyncio.sleep(0)  # The connections are closed in the next iteration of the loop.
 
     @overload
     async def chat(
@@ -200,14 +199,14 @@ class AsyncClient(BaseClient):
     ) -> Reply[Any]: ...
 
     async def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
-        """The whole answer; see Client.chat."""
+        """Send a prompt and return the complete reply; see Client.chat."""
         given = await _with_media(self._chat_options(prompt, options, ChatKeywords, "chat"))
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
-                return await self._whole(given, CHAT_PATH)
+                return await self._read_reply(given, CHAT_PATH)
             except DoesNotFit as error:
                 given = companion("structured").corrected(given, error)
-        return await self._whole(given, CHAT_PATH)
+        return await self._read_reply(given, CHAT_PATH)
 
     @overload
     def stream(
@@ -225,43 +224,43 @@ class AsyncClient(BaseClient):
     ) -> AsyncStream[Any]: ...
 
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncStream[Any]:
-        """An answer as it comes, as an asynchronous context manager; see Client.stream."""
+        """Send a prompt and return the response as a stream of events; see Client.stream."""
         given = self._chat_options(prompt, options, StreamKeywords, "stream")
         return self._start(given, CHAT_PATH)
 
     async def map(
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
     ) -> list[Reply[Any] | LocalChatError]:
-        """The whole answers to many prompts, in the order of the prompts; see Client.map."""
+        """Send many prompts and return their replies in the same order; see Client.map."""
         from .mapping import map_prompts_async
 
         return await map_prompts_async(self.chat, prompts, options)
 
     async def models(self) -> list[Model]:
-        """The models that the server lists: each is its name, with `context_length`, `meta` and `raw`."""
+        """The models that the server lists; see Client.models."""
         settings = self._settings
         call = self._call(settings.timeout, settings.max_retries)
         return read_models(settings, await call.fetch("GET", "models", None, {}))
 
     async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
-        """What a server answers to any other request, such as POST /rerank; see Client.request."""
+        """Send any other request, such as POST /rerank; see Client.request."""
         given = read_request_options(self._settings, method, options)
         call = self._call(given.timeout, given.max_retries)
-        return read_any(await call.fetch(method, path, json, given.headers))
+        return parse_any_body(await call.fetch(method, path, json, given.headers))
 
     async def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
-        """The answer of a model that may call functions, coroutine functions among them; see Client.run."""
+        """Send a prompt with tools, which may be coroutine functions, and run the tool calls; see Client.run."""
         return await self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
         self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
     ) -> AsyncToolRun:
-        """The same run, to be iterated for events, those of the tools' results included."""
+        """Like `run`, but return an iterator over the events, which include the results of tools."""
         check_prompt(prompt)
         check_keywords(options, RunKeywords, "run")
-        from . import tool_run as home
+        from . import tool_run
 
-        run: AsyncToolRun = home.start_run(home.AsyncToolRun, self, prompt, tools, **options)
+        run: AsyncToolRun = tool_run.start_run(tool_run.AsyncToolRun, self, prompt, tools, **options)
         return run
 
     def conversation(self, **options: Any) -> AsyncConversation:
@@ -286,12 +285,12 @@ class AsyncClient(BaseClient):
     ) -> Reply[Any]: ...
 
     async def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
-        """How a text goes on, without a chat template (/completions); see Client.complete."""
+        """Complete a text without a chat template (/completions); see Client.complete."""
         check_text_prompt(prompt)
         given = read_options(self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        return await self._whole(given, "completions")
+        return await self._read_reply(given, "completions")
 
-    # Type checkers take the first that fits, and a str is a Sequence of str too.
+    # The overload for str is first, since a str is also a Sequence of str.
     @overload
     async def embed(  # type: ignore[overload-overlap]
         self, text: str, /, **options: Unpack[EmbeddingKeywords]
@@ -305,32 +304,32 @@ class AsyncClient(BaseClient):
     async def embed(
         self, text: str | Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
     ) -> Embeddings[float] | Embeddings[list[float]]:
-        """The vector of a text, or the vectors of several; see Client.embed."""
+        """The vector of a text, or the vectors of several texts; see Client.embed."""
         settings = self._settings
         given = read_options(settings, "", options, EmbeddingKeywords, "embed")
-        from . import embeddings as home
+        from . import embeddings
 
-        texts, parts = home.check_texts(text), []
+        texts, parts = embeddings.check_texts(text), []
         call = self._call(given.timeout, given.max_retries)
-        for batch in home.batches(texts, options.get("batch_size")):
+        for batch in embeddings.batches(texts, options.get("batch_size")):
             model = given.model or await self._embedding_model(call, given.headers)
-            raw = await call.fetch("POST", "embeddings", home.embedding_body(given, batch, model), given.headers)
-            parts.append(home.read_vectors(settings, given, raw, len(batch)))
-        vectors: Embeddings[list[float]] = home.joined(parts)
+            raw = await call.fetch("POST", "embeddings", embeddings.embedding_body(given, batch, model), given.headers)
+            parts.append(embeddings.read_vectors(settings, given, raw, len(batch)))
+        vectors: Embeddings[list[float]] = embeddings.joined(parts)
         if not isinstance(text, str):
             return vectors
-        vector: Embeddings[float] = home.first_of(vectors)
+        vector: Embeddings[float] = embeddings.first_of(vectors)
         return vector
 
     def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
         return read_options(self._settings, prompt, options, keywords, what)
 
-    async def _whole(self, given: CallOptions, path: str) -> Reply[Any]:
-        async with self._start(given, path) as answer:
-            async for _ in answer:
+    async def _read_reply(self, given: CallOptions, path: str) -> Reply[Any]:
+        async with self._start(given, path) as stream:
+            async for _ in stream:
                 pass
-            return answer.reply
+            return stream.reply
 
     def _start(self, given: CallOptions, path: str) -> AsyncStream[Any]:
         settings, expected = self._settings, given.expected
@@ -340,8 +339,8 @@ class AsyncClient(BaseClient):
             body = first = request_body(settings, await _with_media(given), model, path)
             while True:
                 try:
-                    asking = body if expected is None else expected.apply(body)
-                    await call.send("POST", path, asking, given.headers)
+                    sent = body if expected is None else expected.apply(body)
+                    await call.send("POST", path, sent, given.headers)
                     break
                 except (BadRequestError, UnprocessableError) as error:
                     body = adapted_body(given, body, error)
@@ -364,25 +363,25 @@ class AsyncClient(BaseClient):
         return settings.model or settings.found_model
 
     async def _embedding_model(self, call: AsyncCall, headers: Mapping[str, str]) -> str | None:
-        from . import embeddings as home
+        from . import embeddings
 
         settings = self._settings
-        if settings.model is not None and home.makes_embeddings(settings.model):
+        if settings.model is not None and embeddings.makes_embeddings(settings.model):
             return settings.model
         if settings.found_embedding_model is None:
             listed = await self._listed_models(call, headers)
-            settings.found_embedding_model = home.choose_embedding_model(listed, settings.model)
+            settings.found_embedding_model = embeddings.choose_embedding_model(listed, settings.model)
         return settings.found_embedding_model
 
     async def _listed_models(self, call: AsyncCall, headers: Mapping[str, str]) -> list[Model]:
         try:
             return read_models(self._settings, await call.fetch("GET", "models", None, headers))
         except (StatusError, ProtocolError) as error:
-            if getattr(error, "status", 404) not in (404, 405, 501):
-                raise
-            return []
+            if lists_no_models(error):
+                return []
+            raise
 
 
 async def _with_media(given: CallOptions) -> CallOptions:
-    """The call with its images and audio, whose files are read in a thread."""
+    """Add the images and the audio to the prompt. A thread reads their files."""
     return await asyncio.to_thread(with_media, given) if given.media else given

@@ -1,6 +1,6 @@
-"""Connections of the asynchronous client, on asyncio's transports: made, read within limits, kept for the next call.
+"""Connections over asyncio, and the pool of idle connections.
 
-A connection belongs to the event loop in which it was made. Nothing here blocks the loop.
+A connection belongs to the event loop in which it was made. No function blocks the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .settings import Settings
 from .sockets import MAX_IDLE_CONNECTIONS, READ_BYTES
 from .timeouts import timed_out
 
-# More than this is not taken from the network before it is read.
+# The limit of bytes that are received before they are read.
 _MAX_BUFFERED_BYTES = 2 * READ_BYTES
 
 
@@ -25,8 +25,8 @@ class AsyncConnection(asyncio.Protocol):
     """One connection to the server. asyncio calls the methods of Protocol; one task reads.
 
     Args:
-        proxy: Set if requests have to be addressed to a proxy; a tunnel through one is like no proxy.
-        tape: Where what passes is recorded, or None.
+        proxy: The URL of a proxy that gets the requests; None without a proxy and for a tunnel through one.
+        tape: Records what is sent and received; None for no recording.
     """
 
     def __init__(self, proxy: str | None, tape: Any) -> None:
@@ -34,13 +34,15 @@ class AsyncConnection(asyncio.Protocol):
         self._tape = tape
         self._transport: Any = None
         self.proxy = proxy
+        # Whether a request was sent over the connection.
         self.used = False
-        # What has come and has not been read, whether more can come, and why not.
+        # Bytes that are received and not read. asyncio receives no more while `_paused` is set.
         self._buffer = bytearray()
         self._paused = False
+        # Whether the connection has ended, and the error that ended it.
         self._ended = False
         self._error: Exception | None = None
-        # The read that waits, if one does.
+        # The future that a read waits for, None if no read waits.
         self._waiter: asyncio.Future[None] | None = None
 
     # Called by the event loop.
@@ -66,21 +68,21 @@ class AsyncConnection(asyncio.Protocol):
     # Called by tasks.
 
     def is_usable(self) -> bool:
-        """Whether the server has neither closed it nor sent anything unasked, and this is still its event loop."""
+        """Whether an idle connection can be reused: it is open, without unread bytes, and of this event loop."""
         is_open = not self._ended and not self._buffer and not self._transport.is_closing()
         return is_open and self._loop is asyncio.get_running_loop()
 
     def write(self, data: bytes) -> None:
-        """Send. Nothing waits for it: a server may answer before it has read everything."""
+        """Send in the background: a server may respond before it has read the whole request."""
         if self._tape is not None:
             self._tape.sent(data)
         self._transport.write(data)
 
     async def read(self, limit: float | None, kind: str) -> bytes:
-        """The next bytes, nothing at the end.
+        """The next bytes; empty at the end of the connection.
 
         Raises:
-            TimedOut: None came within `limit` seconds.
+            TimedOut: No bytes were received within `limit` seconds.
             OSError: The connection broke.
         """
         if not self._buffer and not self._ended:
@@ -98,7 +100,7 @@ class AsyncConnection(asyncio.Protocol):
 
     async def _wait(self, limit: float | None, kind: str) -> None:
         waiter = self._waiter = self._loop.create_future()
-        # A timer costs a tenth of asyncio.wait_for, which makes a task of every read.
+        # Not asyncio.wait_for, which makes a task for every read and takes ten times as long.
         timer = None if limit is None else self._loop.call_later(limit, _expire, waiter, kind)
         try:
             await waiter
@@ -112,20 +114,20 @@ class AsyncConnection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """At once, without the closing alert of TLS, which would wait for the server."""
+        """Close the connection at once, without the closing alert of TLS, which would wait for the server."""
         if self._tape is not None:
             self._tape.flush()
-        with contextlib.suppress(RuntimeError):  # The event loop is closed, and all its connections with it.
+        with contextlib.suppress(RuntimeError):  # The event loop is closed, so its connections are too.
             self._transport.abort()
 
 
 def _expire(waiter: asyncio.Future[None], kind: str) -> None:
-    if not waiter.done():  # Or bytes have come, in the same turn of a loop that was busy.
+    if not waiter.done():  # It is done if bytes were received in the same iteration of the loop.
         waiter.set_exception(timed_out(kind))
 
 
-class PlayedConnection:
-    """Stands for a connection where a recording is played, for one answer."""
+class ReplayedConnection:
+    """Replays one response of a recording in place of a connection."""
 
     proxy = None
     used = False
@@ -147,17 +149,17 @@ class PlayedConnection:
         """Nothing is connected."""
 
 
-AnyConnection = Union[AsyncConnection, PlayedConnection]
+AnyConnection = Union[AsyncConnection, ReplayedConnection]
 
 
 class AsyncPool:
-    """Idle connections of one client; the last used is the first to be used again."""
+    """The idle connections of one client. The one that was used last is reused first."""
 
     def __init__(self) -> None:
         self._idle: list[AnyConnection] = []
 
     def take(self) -> AnyConnection | None:
-        """A connection that the server has not closed, if there is one."""
+        """Remove and return a connection that can be reused; None if there is none."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable():
@@ -166,25 +168,25 @@ class AsyncPool:
         return None
 
     def give(self, connection: AnyConnection) -> None:
-        """Keep a connection for the next call, or close it if there are enough."""
+        """Keep a connection for the next call, or close it if the pool is full or it cannot be reused."""
         if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():
             self._idle.append(connection)
         else:
             connection.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all idle connections."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
 
 async def connect(settings: Settings, proxy: str | None, limit: float | None, tape: Any) -> AsyncConnection:
-    """A connection to the server, after the handshake if there is one.
+    """Return a connection to the server, after the TLS handshake for https.
 
     Raises:
-        socket.timeout: An address did not answer within its share of `limit` seconds.
-        OSError, UnicodeError: There is no connection.
+        socket.timeout: An address did not accept within its share of `limit` seconds.
+        OSError, UnicodeError: The connection could not be made.
     """
     secure = settings.address.scheme == "https"
     connection = AsyncConnection(None if secure else proxy, tape)
@@ -193,19 +195,20 @@ async def connect(settings: Settings, proxy: str | None, limit: float | None, ta
         if secure and proxy is not None:
             await _open_tunnel(sock, settings, proxy)
         tls: dict[str, Any] = {}
-        if secure:  # In a thread: the certificates are read from the disk.
+        if secure:  # In a thread, as it reads certificates from the disk.
             context = await asyncio.to_thread(tls_context, settings.verify)
             tls = {"ssl": context, "server_hostname": settings.address.host}
     except BaseException:
         sock.close()
         raise
-    # From here on asyncio closes the socket: else the next one would get its number while asyncio waits for it.
+    # From now on only asyncio may close the socket: otherwise a new socket could get its file number while asyncio
+    # still watches that number.
     await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls)
     return connection
 
 
 def abandon(connecting: asyncio.Task[AsyncConnection]) -> None:
-    """Close a connection that is made after its call has ended."""
+    """Close the connection of a finished task whose call has ended."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()
 
@@ -219,7 +222,7 @@ async def _open_socket(settings: Settings, proxy: str | None, limit: float | Non
     candidates = numeric_addresses(host, port) or await _look_up(host, port)
     for family, kind, protocol, _, where in candidates:
         try:
-            # Shared out, so that one dead address leaves time for the next.
+            # Divided, so that one dead address leaves time for the next.
             share = None if limit is None else limit / len(candidates)
             return await _connect_socket(family, kind, protocol, where, share)
         except asyncio.TimeoutError as error:
@@ -230,13 +233,17 @@ async def _open_socket(settings: Settings, proxy: str | None, limit: float | Non
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
-    """The addresses of a host. The resolver has no timeout: it runs in a daemon thread, which no loop waits for."""
+    """Look up a host in a daemon thread, which no loop waits for: the resolver of the system has no timeout."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[Any]] = loop.create_future()
 
     def settle(outcome: Any) -> None:
-        if not found.done():
-            (found.set_exception if isinstance(outcome, Exception) else found.set_result)(outcome)
+        if found.done():  # The call was cancelled.
+            return
+        if isinstance(outcome, Exception):
+            found.set_exception(outcome)
+        else:
+            found.set_result(outcome)
 
     def look_up() -> None:
         outcome: Any
@@ -244,7 +251,7 @@ async def _look_up(host: str, port: int) -> list[Any]:
             outcome = addresses(host, port)
         except (OSError, UnicodeError) as error:
             outcome = error
-        with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(settle, outcome)
 
     threading.Thread(target=look_up, name="localchat-lookup", daemon=True).start()

@@ -1,4 +1,6 @@
-"""The command line of the one-file client: send one prompt and print the response. `python -m localchat` shares it.
+"""The command line of the one-file client: send one prompt and print the response.
+
+`python -m localchat` uses the functions of this module too.
 
 The output of the model goes to stdout, everything else to stderr. Exit codes: 0 for a complete response, 1 for
 an error, 2 for wrong usage, 3 for a response that was cut, 130 for Ctrl-C.
@@ -22,7 +24,7 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
-_USAGE = 'usage: python FILE.py "text": ask the server at OPENAI_BASE_URL. Piped input is put before the text.'
+_USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,6 +95,7 @@ def finish_code(finish_reason: str | None) -> int:
 
 
 def report(text: str) -> None:
+    """Write a line to stderr."""
     print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Assembly of an answer: payloads to typed events, and at any moment to a Reply. No I/O.
+"""Assembly of a response: payloads to typed events, and to a Reply. No I/O.
 
-Feed `Accumulator` every payload of a stream, or the one of a whole answer. What can be repaired is repaired
-and reported in a warning event, what cannot raises a typed error, and nothing is dropped in silence.
+`Accumulator` takes every payload of a stream, or the only payload of a response without streaming. A defect is
+repaired and reported in a warning event, or raises a typed error. No data is dropped without a warning.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from .surrogates import SurrogateJoiner
 from .think_tags import ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
 
-# Where reasoning is found, in order; the first that is text wins. During a rename vLLM sent the same text
-# in two of them, so they are never added up.
+# The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
-
-_SPEAKING = ("content_delta", "reasoning_delta", "refusal_delta", "tool_call_delta")
+# The types of events that contain a part of the message.
+_DELTA_TYPES = ("content_delta", "reasoning_delta", "refusal_delta", "tool_call_delta")
 
 
 class _Choice:
-    """One answer while it comes in."""
+    """The state of one choice."""
 
     def __init__(self, index: int, think_tags: str, warnings: Warnings) -> None:
         self.index = index
@@ -50,24 +49,25 @@ class _Choice:
         self.reasoning: list[str] = []
         self.refusal: list[str] = []
         self.logprobs: list[Any] = []
-        # The content as sent, tags included: whole messages are compared with it.
+        # The content as received, with tags. A message that follows the deltas is compared with it.
         self.content: list[str] = []
         self.splitter = ThinkSplitter(think_tags)
         self._joiners: dict[str, SurrogateJoiner] = {}  # By field.
         self.calls = ToolCalls(index, warnings)
-        # The old form of a call. Some servers send it beside the new one, so it waits for the end.
-        self.legacy = ToolCalls(index, warnings)
+        # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
+        # some servers send a call in both fields.
+        self.legacy_calls = ToolCalls(index, warnings)
         self.finished_calls: tuple[ToolCall, ...] | None = None
         self.reasoning_field: str | None = None
         self.reason_raw: str | None = None
-        # Whether text came after a finish reason: some servers give one with every piece, which proves no end.
-        self.went_on = False
-        # Whether the finish reason proves the end: it is known, and no text came after it.
+        # Whether text came after a finish reason. Some servers send a finish reason with every delta.
+        self.continued_after_finish = False
+        # Whether the choice is complete: its finish reason is known, and no text came after it.
         self.has_ended = False
         self.stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
-        """The delta first, then the finish: some servers send both in one chunk."""
+        """Add an element of `choices`: its delta or message, then its finish reason, as both may be present."""
         events: list[StreamEvent] = []
         delta = choice.get("delta")
         message = choice.get("message")
@@ -79,13 +79,13 @@ class _Choice:
             self._take_content(choice["text"], chunk, events)
         if isinstance(choice.get("logprobs"), dict):
             self._take_logprobs(choice["logprobs"], chunk, events)
-        if self.reason_raw is not None and any(event.type in _SPEAKING for event in events):
-            self.went_on = True
+        if self.reason_raw is not None and any(event.type in _DELTA_TYPES for event in events):
+            self.continued_after_finish = True
         reason = choice.get("finish_reason")
-        if reason is not None and (self.reason_raw is None or self.went_on) and str(reason).strip():
+        if reason is not None and (self.reason_raw is None or self.continued_after_finish) and str(reason).strip():
             self.reason_raw = str(reason)
         if self.reason_raw is not None:
-            self.has_ended = self._reason() != "unknown" and not self.went_on
+            self.has_ended = self.reason() != "unknown" and not self.continued_after_finish
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         if stop_reason is not None:
             self.stop_reason = stop_reason
@@ -93,7 +93,7 @@ class _Choice:
 
     def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
         content = delta.get("content")
-        if content and len(delta) == 1:  # Nearly every delta, so nothing else is looked for.
+        if content and len(delta) == 1:  # A fast path for nearly every delta.
             self._take_content(content, chunk, events)
             return
         self._take_reasoning(*_reasoning(delta), chunk, events)
@@ -105,14 +105,14 @@ class _Choice:
         self._take_calls(delta, chunk, events, is_summary)
 
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
-        """A whole message in place of a delta, or after deltas: only what exceeds them is new."""
+        """Add a complete message. After deltas, only the part of it that they did not have is new."""
         name, text = _reasoning(message)
-        self._take_reasoning(name, _exceeding(text, self.reasoning), chunk, events)
+        self._take_reasoning(name, _new_part(text, self.reasoning), chunk, events)
         rest = {name: value for name, value in message.items() if not name.startswith(_REASONING_FIELDS)}
-        # The content comes with the tags or, where the server has taken them out, without.
+        # The content of the message may have the tags, or the server may have removed them.
         for field, *known in (("content", self.content, self.text), ("refusal", self.refusal)):
             if isinstance(rest.get(field), str):
-                rest[field] = _exceeding(rest[field], *known)
+                rest[field] = _new_part(rest[field], *known)
         self._take_delta(rest, chunk, events, is_summary=True)
 
     def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool) -> None:
@@ -122,17 +122,17 @@ class _Choice:
                 events.append(event)
         legacy = delta.get("function_call")
         if isinstance(legacy, dict):
-            self.legacy.take({"index": 0, "function": legacy})
+            self.legacy_calls.take({"index": 0, "function": legacy})
 
     def _take_reasoning(self, name: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
         if text and self.reasoning_field is None:
             self.reasoning_field = name
-            events += self.flush()  # From here on content goes by the splitter.
+            events += self.flush()  # The splitter gets no more content.
         if text:
             self._emit("reasoning", self._joined("reasoning", text), chunk, events)
 
     def _joined(self, field: str, text: str) -> str:
-        """Text in which no character is cut in two."""
+        """Return the text without a split surrogate pair."""
         if field not in self._joiners:
             if text.isascii():
                 return text
@@ -147,7 +147,7 @@ class _Choice:
             content = self._joined("content", content)
             self.content.append(content)
             if self.reasoning_field is not None:
-                self._emit("content", content, chunk, events)  # The server has taken the tags out itself.
+                self._emit("content", content, chunk, events)  # The server separates reasoning itself.
                 return
             for kind, text in self.splitter.feed(content):
                 self._emit(kind, text, chunk, events)
@@ -155,7 +155,7 @@ class _Choice:
         events += self.flush()
         for kind, text in _content_parts(content):
             if kind == "unknown":
-                self._warn(f"a part of the answer is no text and was left out: {cut(text, 80)}")
+                self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
             elif text:
                 self._emit(kind, text, chunk, events)
 
@@ -167,7 +167,7 @@ class _Choice:
             events.append(Logprobs(tuple(items), self.index, chunk))
 
     def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
-        if not text and kind != "reclassify":  # Half a character was all of it.
+        if not text and kind != "reclassify":  # The text was only the first half of a surrogate pair.
             return
         if kind == "content":
             self.text.append(text)
@@ -176,7 +176,6 @@ class _Choice:
             self.reasoning.append(text)
             events.append(ReasoningDelta(text, self.index, chunk))
         elif kind == "reclassify":
-            # The template had opened the tag.
             self.reasoning, self.text = self.reasoning + self.text, []
             self._warn("a closing </think> came without an opening one: the text before it was reasoning")
         else:
@@ -184,7 +183,7 @@ class _Choice:
             events.append(RefusalDelta(text, self.index, chunk))
 
     def flush(self) -> list[StreamEvent]:
-        """What was held back."""
+        """The events of the held text."""
         events: list[StreamEvent] = []
         for kind, text in self.splitter.flush():
             self._emit(kind, text, None, events)
@@ -194,23 +193,23 @@ class _Choice:
         return events
 
     def close(self) -> tuple[ToolCall, ...]:
-        """The end of a stream that was not cut: the calls."""
+        """The calls at the end of a stream that was not cut."""
         if self.splitter.unclosed:
-            self._warn("the answer ends inside <think>: what may be its text is in the reasoning")
+            self._warn("the text ends inside <think>: the reasoning may contain the answer")
         self.finished_calls = tuple(self._calls())
         return self.finished_calls
 
     def _calls(self) -> list[ToolCall]:
-        cut_off = normal_reason(self.reason_raw or "") in ("length", "content_filter", "error")
-        return (self.calls if self.calls else self.legacy).finish(cut_off)
+        cut_off = self.reason() in ("length", "content_filter", "error")
+        return (self.calls or self.legacy_calls).finish(cut_off)
 
-    def _reason(self) -> str | None:
-        """Our word for the server's finish reason, "unknown" for one that is none of those known."""
+    def reason(self) -> str | None:
+        """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""
         return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
 
     def stop(self) -> MessageStop:
-        """The last event. Whether there are calls decides, not what the server reports about them."""
-        reason = self._reason()
+        """The last event. Its reason is "tool_calls" if there are calls, also if the server sent "stop"."""
+        reason = self.reason()
         if reason == "unknown":
             self._warn(f"unknown finish reason {self.reason_raw!r}")
         if reason in (None, "stop", "tool_calls"):
@@ -218,6 +217,7 @@ class _Choice:
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)
 
     def value(self, succeeded: bool) -> Choice:
+        """The choice so far. After success it has a finish reason, even if the server sent none."""
         text, reasoning, refusal = ("".join(parts) for parts in (self.text, self.reasoning, self.refusal))
         calls = tuple(self._calls()) if self.finished_calls is None else self.finished_calls
         reason = self.stop().reason if succeeded or self.reason_raw else None
@@ -226,7 +226,7 @@ class _Choice:
 
 
 def _completion_logprobs(logprobs: Json) -> list[Json]:
-    """Those of /completions, which are lists side by side, in the form of a chat's."""
+    """Convert the log probabilities of /completions, which are parallel lists, to the format of a chat."""
     columns = [as_list(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
     items = []
     for token, value, top in itertools.zip_longest(*columns):
@@ -237,7 +237,7 @@ def _completion_logprobs(logprobs: Json) -> list[Json]:
 
 
 def _reasoning(delta: Json) -> tuple[str, str]:
-    """The field that holds reasoning, and its text."""
+    """The name of the field with reasoning, and its text; both empty if there is none."""
     for name in _REASONING_FIELDS:
         text = delta.get(name)
         if text and isinstance(text, str):
@@ -250,7 +250,10 @@ def _reasoning(delta: Json) -> tuple[str, str]:
 
 
 def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
-    """Kind and text of each part of content that is a list (Mistral and others); "unknown" if neither."""
+    """The kind and the text of each part of content that is a list (Mistral and others).
+
+    A part of an unknown type has the kind "unknown" and its JSON as the text.
+    """
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
             yield "content", part
@@ -266,11 +269,11 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
             yield "unknown", dump(part)
 
 
-def _exceeding(text: str, *known: list[str]) -> str:
-    """What `text` has beyond what came before, in one form or another; all of it if it is no repetition."""
-    for parts in known:
-        seen = "".join(parts)
-        parts[:] = [seen]
+def _new_part(text: str, *known: list[str]) -> str:
+    """The part of `text` after one of the known texts, each a list of pieces; all of it if it repeats none."""
+    for pieces in known:
+        seen = "".join(pieces)
+        pieces[:] = [seen]
         if text.startswith(seen):
             return text[len(seen) :]
         if seen.strip().startswith(text.strip()):
@@ -279,51 +282,53 @@ def _exceeding(text: str, *known: list[str]) -> str:
 
 
 class Accumulator:
-    """Turns the payloads of one answer into events, and into a reply at any moment.
+    """Converts the payloads of one response to events and to a reply. It needs no transport.
 
-    Feed it every JSON object of a stream, or the one of a whole answer, then call `finish`. Usable
-    without any transport.
+    Call `add` with every JSON object of a stream, or with the only one of a response without streaming, then `finish`.
+    `reply` may be called at any time.
 
     Args:
-        n: How many choices were asked for.
-        think_tags: What to do with <think> in the content: "auto", "prefilled" or "off".
+        n: The number of requested choices.
+        think_tags: How to treat <think> in the content: "auto", "prefilled" or "off".
     """
 
     def __init__(self, n: int = 1, think_tags: str = "auto") -> None:
         self._n = n
         self._think_tags = think_tags
-        ThinkSplitter(think_tags)  # A wrong mode is reported here and not in the middle of a stream.
+        ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
         self._choices: dict[int, _Choice] = {}
         self._announced = False
         self._n_ended = 0
         self._closed = False
         self._succeeded = False
-        # Whether every choice that was asked for has its finish reason, and no text after it.
+        # Whether all requested choices are complete: each has a finish reason, and no text came after it.
         self.complete = False
         self._id: str | None = None
         self._model: str | None = None
         self._usage: Usage | None = None
+        # The last usage in which every count is zero. It is used if the server sends no other.
         self._zero_usage: Usage | None = None
-        self._payload: Json = {}
+        # All fields of all payloads, each with its last value.
+        self._fields: Json = {}
         self._n_chunks = 0
         self._warnings = Warnings()
-        # Events that `finish` owes, when it raises.
+        # The events of the held text, if `finish` raised.
         self._held: list[StreamEvent] = []
         self.error: ErrorEvent | None = None
 
     @property
     def started(self) -> bool:
-        """Whether any choice has come."""
+        """Whether a choice was received."""
         return bool(self._choices)
 
     def add(self, chunk: Json) -> list[StreamEvent]:
-        """One payload. Order of the events: start, then per choice text and calls, usage, error.
+        """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
 
         Raises:
-            ProtocolError: There are more tool calls than any answer has.
+            ProtocolError: There are too many tool calls.
         """
         events: list[StreamEvent] = []
-        self._payload.update(chunk)
+        self._fields.update(chunk)
         self._n_chunks += 1
         if not self._announced:
             events += self._start(chunk)
@@ -331,17 +336,17 @@ class Accumulator:
         if not isinstance(choices, list):
             choices = _native_choices(chunk)
         if "thought" in chunk and choices:
-            choices = _with_thought(choices, chunk["thought"])
+            choices = _with_reasoning(choices, chunk["thought"])
         error, failed = chunk.get("error"), None
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
                 error = error or choice.get("error")
-                taker = self._choice(choice, place)
-                had_ended = taker.has_ended
-                events += taker.take(choice, chunk)
-                self._n_ended += taker.has_ended - had_ended
-                if taker.has_ended and normal_reason(taker.reason_raw or "") == "error":
-                    failed = taker
+                state = self._choice(choice, place)
+                had_ended = state.has_ended
+                events += state.take(choice, chunk)
+                self._n_ended += state.has_ended - had_ended
+                if state.has_ended and state.reason() == "error":
+                    failed = state
         self.complete = self._n_ended >= self._n and self._n_ended == len(self._choices)
         usage = find_usage(chunk)
         if usage is not None:
@@ -354,19 +359,19 @@ class Accumulator:
         return events
 
     def warn(self, text: str) -> list[StreamEvent]:
-        """The event of a warning about the whole answer; nothing if there was one with this text."""
+        """Add a warning about the whole response and return its event; none if the text is not new."""
         self._warnings.add(text, 0)
         return self._warnings.take()
 
     def finish(self, done: bool = False) -> list[StreamEvent]:
-        """The end of the stream: complete calls, then one message_stop per choice.
+        """The events of the end of the stream: complete calls, then a message_stop for each choice.
 
         Args:
-            done: Whether the end mark [DONE] was seen, or the answer was one whole JSON body.
+            done: Whether the response has ended: with [DONE], or as one complete JSON body.
 
         Raises:
-            StreamError: The server had reported a failure.
-            IncompleteStream: There was neither a finish reason nor the end mark.
+            StreamError: The server reported an error.
+            IncompleteStream: `done` is false, and a choice has no finish reason.
         """
         if self._closed:
             return []
@@ -388,18 +393,20 @@ class Accumulator:
         return events + self._warnings.take() + stops
 
     def flush(self) -> list[StreamEvent]:
-        """Text that was held back since it could have become a tag. Where an answer is cut, and after
-        `finish` has raised, this is the rest of what has come."""
+        """The events of text that is held because it may be the beginning of a tag or of a surrogate pair.
+
+        Call this if the response is cut, also after `finish` has raised.
+        """
         events = self._held + [event for choice in self._sorted() for event in choice.flush()]
         self._held = []
         return events
 
     def reply(self) -> Reply[Any]:
-        """What there is so far."""
-        is_whole = self._n_chunks == 1 and is_whole_answer(self._payload)
-        fields = {name: value for name, value in self._payload.items() if is_whole or name != "choices"}
+        """The reply received so far."""
+        is_complete = self._n_chunks == 1 and is_complete_response(self._fields)
+        raw = {name: value for name, value in self._fields.items() if is_complete or name != "choices"}
         choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
-        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=fields)
+        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=raw)
 
     def _start(self, chunk: Json) -> list[StreamEvent]:
         if not chunk.get("choices") and (chunk.get("error") or _is_flat_error(chunk)):
@@ -419,7 +426,7 @@ class Accumulator:
         return [self._choices[index] for index in sorted(self._choices)]
 
     def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
-        """The last one that counts anything holds; some servers send zeros in every chunk."""
+        """Store a usage, and make an event if it is new. Some servers send zeros in every chunk: ignore them."""
         usage = parse_usage(raw)
         if not usage.total_tokens:
             self._zero_usage = usage
@@ -430,20 +437,20 @@ class Accumulator:
 
     def _cut_message(self, done: bool) -> str:
         if done:
-            return "the server ended the answer before it began"
+            return "the response ended without any choice"
         if not self._choices:
-            return "the answer was cut before it began: the connection ended"
-        texts = sum(len(part) for choice in self._choices.values() for part in choice.text)
-        proof = "without a finish reason"
-        if any(choice.went_on for choice in self._choices.values()):
-            proof = "with text after its finish reason"
+            return "the response was cut before its first choice: the connection ended"
+        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.text)
+        missing = "without a finish reason"
+        if any(choice.continued_after_finish for choice in self._choices.values()):
+            missing = "with text after its finish reason"
         elif any(choice.reason_raw for choice in self._choices.values()):
-            proof = "with an unknown finish reason"
-        return f"the answer was cut after {texts} characters: the connection ended {proof} and without [DONE]"
+            missing = "with an unknown finish reason"
+        return f"the response was cut after {n_chars} characters: the connection ended {missing} and without [DONE]"
 
 
 def _find_error(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
-    """The failure that a payload reports: in `error`, as a flat error, or by the finish reason of a choice."""
+    """The error that a payload reports: in `error`, as a flat error, or by the finish reason of a choice."""
     groq = chunk.get("x_groq")
     error = error or (groq.get("error") if isinstance(groq, dict) else None)
     if error:
@@ -452,24 +459,24 @@ def _find_error(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent |
         return changed(parse_error(chunk), raw=chunk)
     if failed is None:
         return None
-    message = f"the server ended the answer with the finish reason {failed.reason_raw!r}"
+    message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
     return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
 
 
-def is_whole_answer(payload: Json) -> bool:
-    """Whether this one object is a complete answer, as servers send it when they do not stream."""
+def is_complete_response(payload: Json) -> bool:
+    """Whether a payload is a complete response, which servers send without streaming, and not a chunk."""
     choices = payload.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return isinstance(first, dict) and "delta" not in first and ("message" in first or "text" in first)
 
 
 def _is_flat_error(chunk: Json) -> bool:
-    """An error without the field `error`, as older servers send it; `detail` is where FastAPI reports one."""
+    """Whether a payload is an error without the field `error`: of an older server, or of FastAPI (`detail`)."""
     return chunk.get("object") == "error" or ("detail" in chunk and not chunk.get("choices"))
 
 
 def _native_choices(chunk: Json) -> list[Json]:
-    """Ollama's own format as a choice: {message, done, done_reason}."""
+    """Convert a payload of Ollama's own format {message, done, done_reason} to choices."""
     message = chunk.get("message")
     if not isinstance(message, dict):
         return []
@@ -477,11 +484,11 @@ def _native_choices(chunk: Json) -> list[Json]:
     return [{"index": 0, "delta": message, "finish_reason": reason}]
 
 
-def _with_thought(choices: list[Any], thought: Any) -> list[Any]:
-    """Some servers put the reasoning of the first choice beside the choices."""
+def _with_reasoning(choices: list[Any], thought: Any) -> list[Any]:
+    """Move reasoning that a server sent beside the choices into the first choice."""
     first = choices[0]
     if not isinstance(first, dict):
         return choices
     name = "message" if isinstance(first.get("message"), dict) else "delta"
-    own = first.get(name)
-    return [{**first, name: {"thought": thought, **(own if isinstance(own, dict) else {})}}, *choices[1:]]
+    message = first.get(name)
+    return [{**first, name: {"thought": thought, **(message if isinstance(message, dict) else {})}}, *choices[1:]]

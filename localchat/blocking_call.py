@@ -1,4 +1,4 @@
-"""A call over blocking sockets: it waits in the caller's thread and can be cancelled from any other."""
+"""A call over blocking sockets. It blocks the thread that reads, and any other thread can cancel it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection
-from .errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError
-from .failures import add_names, broken, unreachable, wants_names
+from .errors import ConnectError, IncompleteStream, LocalChatError, NotFoundError
+from .failures import add_model_names, connect_message, is_unknown_model, no_response_message
 from .network import find_proxy
 from .settings import Settings
 from .sockets import Connection, Connector, Pool, shut
@@ -20,10 +20,10 @@ from .timeouts import Timeout, timed_out
 
 
 class Call(CallState):
-    """A call over sockets that wait.
+    """A call over blocking sockets.
 
-    `cancel` may be called from any thread; everything else belongs to the thread that reads, which is
-    the only one that closes anything.
+    `cancel` may be called from any thread. Only the thread that reads may call the other methods; it is also the only
+    one that closes the connection.
     """
 
     def __init__(
@@ -36,34 +36,35 @@ class Call(CallState):
     ) -> None:
         super().__init__(settings, timeout, max_retries)
         self._pool = pool
-        # Makes the request when it is wanted; it is set once and called once.
+        # Sends the request; None after `open` has called it.
         self._send = send
         self._connection: Connection | None = None
-        # What another thread needs to cancel. The socket is here before anything waits on it; the lock keeps it
-        # here meanwhile, or the cancel could hit another call that has the connection by now.
-        self._cancelled = threading.Event()
-        self.is_cancelled = self._cancelled.is_set
+        # For `cancel`: wakes the wait before a retry.
+        self._woken = threading.Event()
+        # For `cancel`: the socket, set before an operation blocks on it. The lock prevents `cancel` from waking the
+        # socket after it was returned to the pool, where another call may use it.
         self._lock = threading.RLock()
         self._sock: socket.socket | None = None
         self._process = os.getpid()
 
     def cancel(self) -> None:
-        """Stop at once, from any thread: the thread that waits for the network gets Cancelled, and closes."""
+        """Stop the call at once, from any thread. The thread that reads gets Cancelled and closes the connection."""
         with self._lock:
-            self._cancelled.set()
-            if self._sock is not None and self._process == os.getpid():  # After a fork it is the parent's.
-                # close() would not wake a reader in another thread: it would wait for the next byte itself.
-                with contextlib.suppress(OSError):  # Not connected any more, so no thread waits.
+            self.is_cancelled = True
+            self._woken.set()
+            if self._sock is not None and self._process == os.getpid():  # After a fork the parent uses the socket.
+                # close() would not wake a thread that reads; it would wait for the next byte as well.
+                with contextlib.suppress(OSError):  # The socket is not connected any more, so no thread waits for it.
                     shut(self._sock)
 
     def open(self) -> None:
-        """Send the request, unless that has been done."""
+        """Send the request, if this was not done before."""
         send, self._send = self._send, None
         if send is not None:
             send(self)
 
     def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
-        """Send a request and take the status, with retries.
+        """Send a request and receive the head of the response, with retries.
 
         Raises:
             ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream, Cancelled.
@@ -72,10 +73,10 @@ class Call(CallState):
         try:
             self._send_with_retries()
         except NotFoundError as error:
-            if wants_names(error, path):
+            if is_unknown_model(error, path):
                 self.limit_to_explanation()
-                with contextlib.suppress(LocalChatError):  # This only serves to explain.
-                    add_names(self.settings, error, self.fetch("GET", "models", None, headers))
+                with contextlib.suppress(LocalChatError):  # Without the list, the error stays as it is.
+                    add_model_names(self.settings, error, self.fetch("GET", "models", None, headers))
                 self.check_cancelled(error)
             raise
 
@@ -88,10 +89,10 @@ class Call(CallState):
                 self._drop()
                 self.check_cancelled(error)
                 delay = self.next_delay(error)
-            self._cancelled.wait(delay)
+            self._woken.wait(delay)
 
     def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
-        """The whole body of an answer that is no chat."""
+        """Send a request and return the whole body of the response."""
         try:
             self.send(method, path, body, headers)
             raw = bytearray()
@@ -106,15 +107,15 @@ class Call(CallState):
         """The next bytes of the body, perhaps none; `all_read` is set at the end.
 
         Args:
-            at_most_s: Seconds, in place of the timeouts: for bytes that are useful but not needed.
+            at_most_s: Seconds to wait, in place of the timeouts.
 
         Raises:
             IncompleteStream: The body was cut.
             TimedOut, Cancelled, ProtocolError.
         """
-        connection, first = self._connection, self.take_first()
-        if first or connection is None or self.ended:
-            return first
+        connection, received = self._connection, self.take_received()
+        if received or connection is None or self.ended:
+            return received
         try:
             data = self._receive(connection, at_most_s)
         except OSError as error:
@@ -129,34 +130,29 @@ class Call(CallState):
         except socket.timeout:
             raise timed_out(kind) from None
         self.deadlines.pause()
-        self.check_cancelled()  # The end, and what comes with it, may be our own doing.
+        self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
         return data
 
     def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
-        """Read the rest of the body within these limits, and give the connection back if that was all of it."""
+        """Read the rest of the body within these limits and return it, then release the connection."""
         raw, end = b"", time.monotonic() + self.deadlines.at_most(seconds)
-        with contextlib.suppress(LocalChatError):  # What matters has come.
+        with contextlib.suppress(LocalChatError):  # The rest is not required.
             while len(raw) < n_bytes and time.monotonic() < end and not self.all_read:
                 raw += self.read(max(end - time.monotonic(), 0.001))
         self.release()
         return raw[:n_bytes]
 
     def release(self) -> None:
-        """Give the connection back if the body was read to its end, close it otherwise."""
+        """Return the connection to the pool if it can be reused; close it otherwise."""
         with self._lock:
             connection = self._connection
-            if connection is not None and self.reusable and not self.is_cancelled():
+            if connection is not None and self.reusable and not self.is_cancelled:
                 self._connection = self._sock = None
                 self._pool.give(connection)
             self._drop()
 
-    def check_cancelled(self, cause: BaseException | None = None) -> None:
-        """What goes wrong after a cancel goes wrong because of it."""
-        if self.is_cancelled():
-            raise Cancelled("the stream was closed") from cause
-
     def _drop(self) -> None:
-        """Close everything."""
+        """Close the connection and the socket."""
         with self._lock:
             for closable in (self._connection, self._sock):
                 if closable is not None:
@@ -167,7 +163,7 @@ class Call(CallState):
         try:
             self._exchange(self._pool.take() or self._connect())
         except StaleConnection:
-            # The server closed an idle connection just as we wrote to it: no try is lost by that.
+            # The server closed the idle connection at the same time. This does not count as a try.
             self._drop()
             self._exchange(self._connect())
         if self.redirect():
@@ -177,7 +173,7 @@ class Call(CallState):
             raise self.status_error(self.drain(MAX_ERROR_BYTES, ERROR_BODY_S))
 
     def _exchange(self, connection: Connection) -> None:
-        """Request out, status and headers in."""
+        """Send the request over a connection and receive the head of the response."""
         self._connection = connection
         self._watch(connection.sock)
         reused, connection.used = connection.used, True
@@ -191,14 +187,14 @@ class Call(CallState):
             except (BrokenPipeError, ConnectionResetError):
                 if reused:
                     raise
-                # A server may answer before it has read everything (413), and the answer is still there.
+                # A server may respond before it has read the whole request (413); the response can be read.
             while not self.take_head(self._receive(connection)):
                 pass
         except OSError as error:
             self.check_cancelled(error)
             if reused and not self._response.begun:
                 raise StaleConnection from error
-            raise ConnectError(broken(self.settings, error)) from error
+            raise ConnectError(no_response_message(self.settings, error)) from error
 
     def _connect(self) -> Connection:
         settings = self.settings
@@ -211,11 +207,11 @@ class Call(CallState):
         except socket.timeout:
             raise timed_out(kind) from None
         except (OSError, UnicodeError) as error:
-            raise ConnectError(unreachable(settings, error, proxy)) from error
+            raise ConnectError(connect_message(settings, error, proxy)) from error
         return Connection(sock, proxy if settings.address.scheme == "http" else None)
 
     def _watch(self, sock: socket.socket | None) -> None:
-        """Let `cancel` know a socket before anything waits on it."""
+        """Set the socket that `cancel` wakes, before an operation blocks on it. Raise Cancelled after a cancel."""
         if sock is not None:
             with self._lock:
                 self._sock, self._process = sock, os.getpid()

@@ -1,6 +1,6 @@
-"""One call: its timeouts, tries and state, and the response as it comes in. No I/O.
+"""The state of a call (requests, tries, timeouts, response), and the conversion of its body to events. No I/O.
 
-A call over blocking sockets (client) and one over asyncio (aio) add what waits for the network to `CallState`.
+`CallState` is the base of the calls of both clients: `blocking_call` and `aio_call` add the network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .assembly import Accumulator, is_whole_answer
+from .assembly import Accumulator, is_complete_response
 from .errors import (
     Cancelled,
     ConnectError,
@@ -23,7 +23,7 @@ from .errors import (
     TimedOut,
 )
 from .events import Reply, StreamEvent, changed
-from .failures import broken, retry_delay, status_error
+from .failures import no_response_message, retry_delay, status_error
 from .frames import Frames, parse_frame
 from .http1 import Inflate, ResponseReader, request_head
 from .network import proxy_headers
@@ -31,53 +31,56 @@ from .settings import Settings
 from .sse import ServerSentEvent
 from .timeouts import Deadlines, Timeout
 
-# The limits for reading the body of an error: less than an answer may take.
+# The limits of the body of an error.
 MAX_ERROR_BYTES = 65536
 ERROR_BODY_S = 5.0
-# The names of the server's models, for the message of a 404.
+# The time for the request of the list of models, which adds the names of the models to the message of a 404.
 _EXPLANATION_S = 2.0
 
 _MAX_REDIRECTS = 5
 
-# After [DONE] the rest is read, usually five bytes, so that the connection can be used again.
+# The limits of the rest of a body after [DONE]. It is read (usually five bytes) so that the connection can be reused.
 DRAIN_S = 0.1
 DRAIN_BYTES = 65536
 
 
 class StaleConnection(Exception):
-    """A reused connection turned out to be closed before any byte of an answer."""
+    """A reused connection was closed before any byte of the response."""
 
 
 class CallState:
-    """What there is to know of one call while it is made: what is asked, its time limits, tries and status.
+    """The state of one call.
 
-    A call may take several requests, one after the other: the list of models comes before the question. The
-    calls of the client and of the asynchronous client add what waits for the network.
+    A call may send several requests, one after another: for example for the list of models, then for the completion.
     """
 
     def __init__(self, settings: Settings, timeout: Timeout, max_retries: int) -> None:
         self.settings = settings
         self._max_retries = max_retries
         self.deadlines = Deadlines(timeout)
-        # What is asked.
+        # Set by `cancel`.
+        self.is_cancelled = False
+        # The current request.
         self._method = self._target = ""
         self._body: bytes | None = None
         self._headers: dict[str, str] = {}
         self._tries = self._redirects = 0
-        # What has come. `_first` is the piece of the body that came with the head.
+        # Its response. `ended` is set when all bytes have been received.
         self.status = 0
         self.headers: dict[str, str] = {}
         self.ended = False
+        self._response = ResponseReader()
+        # The part of the body that was received with the head and has not been read.
+        self._early_body = b""
+        self._inflate = Inflate("")
+        # Set after the last event of a stream.
         self.succeeded = False
-        # The value that the answer has to hold (structured.ExpectedValue), if it has to; and the value.
+        # The value that the completion has to contain (structured.ExpectedValue), None for any text; and the value.
         self.expected: Any = None
         self.parsed: Any = None
-        self._response = ResponseReader()
-        self._first = b""
-        self._inflate = Inflate("")
 
     def prepare(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
-        """Set what is sent; `body` becomes JSON, None sends no body."""
+        """Set the request. `body` is converted to JSON; None means no body."""
         self._method, self._target = method, self.settings.address.target(path)
         self._body = None if body is None else _as_json(body)
         self._headers = self.settings.request_headers(headers)
@@ -86,17 +89,17 @@ class CallState:
         self.deadlines.start()
 
     def log(self, message: str, *values: object) -> None:
-        """Write a line to the logger `localchat.client`, at level DEBUG, if the program has loaded logging at all."""
+        """Log at level DEBUG to the logger `localchat.client`, if the program has imported logging."""
         logging = sys.modules.get("logging")
         if logging is not None:
             logging.getLogger("localchat.client").debug(message, *values)
 
     def begin(self, proxy: str | None) -> bytes:
-        """A new try: what is to be sent. A proxy for http wants the whole address."""
+        """Begin a try and return the bytes of the request."""
         self.deadlines.sent()
-        self._response, self._first, self.ended = ResponseReader(), b"", False
+        self._response, self._early_body, self.ended = ResponseReader(), b"", False
         target, headers, body = self._target, self._headers, self._body or b""
-        if proxy is not None:
+        if proxy is not None:  # A request to a proxy names the whole URL.
             target = f"http://{self.settings.address.host_header}{target}"
             headers = {**headers, **proxy_headers(proxy)}
         if self._body is not None:
@@ -108,13 +111,13 @@ class CallState:
         return request_head(f"{self._method} {target} HTTP/1.1", headers) + body
 
     def take_head(self, data: bytes) -> bool:
-        """Whether the status and the headers are complete with these bytes.
+        """Take the next bytes, empty for the end of the connection. Return whether the head is complete.
 
         Raises:
-            ConnectionResetError: There was not one byte of an answer.
-            ConnectError: This is no HTTP.
-            IncompleteStream: It ends too early.
-            ProtocolError: The body is packed in a way that was not offered.
+            ConnectionResetError: The connection ended before any byte of the response.
+            ConnectError: The bytes are not HTTP.
+            IncompleteStream: The connection ended before the end of the head.
+            ProtocolError: The body has an encoding that the client did not offer.
         """
         response = self._response
         if not data:
@@ -122,49 +125,56 @@ class CallState:
                 raise ConnectionResetError("the server closed the connection")
             response.feed_end()
         try:
-            self._first = response.feed(data)
+            self._early_body = response.feed(data)
         except ProtocolError as error:
-            raise ConnectError(broken(self.settings, error)) from None  # What it quotes may hold the key.
+            # Not `from error`: its message may quote the key.
+            raise ConnectError(no_response_message(self.settings, error)) from None
         if response.status:
             self._read_head()
         return response.status > 0
 
     def take_body(self, data: bytes) -> bytes:
-        """What these bytes, or the end of the connection, hold of the body."""
+        """Take the next bytes, empty for the end of the connection. Return the part of the body in them, inflated."""
         if not data:
             self._response.feed_end()
         body = self._response.feed(data)
         self.ended = self._response.ended
         return self._inflate.feed(body)
 
-    def take_first(self) -> bytes:
-        """What is known of the body without reading.
+    def take_received(self) -> bytes:
+        """The next part of the body that is available without a read, perhaps empty.
 
         Raises:
-            ProtocolError: What came cannot be read any further.
+            ProtocolError: The framing of the body is wrong.
+            TimedOut: A timeout has expired.
         """
         if self._inflate.has_more:
             self.deadlines.reading()
-        elif not self._first and self._response.framing_error:
+        elif not self._early_body and self._response.framing_error:
             raise ProtocolError(self._response.framing_error)
-        first, self._first = self._first, b""
-        return self._inflate.feed(first)
+        data, self._early_body = self._early_body, b""
+        return self._inflate.feed(data)
 
     @property
     def all_read(self) -> bool:
         """Whether the body has been read to its end."""
-        return self.ended and not self._first and not self._inflate.has_more
+        return self.ended and not self._early_body and not self._inflate.has_more
 
     @property
     def reusable(self) -> bool:
-        """Whether another request may be made over the same connection."""
+        """Whether the connection can be used for another request."""
         return self.ended and self._response.keeps_alive and not self._response.surplus
+
+    def check_cancelled(self, cause: BaseException | None = None) -> None:
+        """Raise Cancelled if the call was cancelled, which is then also the reason for any other error, the `cause`."""
+        if self.is_cancelled:
+            raise Cancelled("the stream was closed") from cause
 
     def next_delay(self, error: LocalChatError) -> float:
         """Seconds to wait before the next try.
 
         Raises:
-            LocalChatError: This error, if there is to be no other try, or the total is too short for it.
+            LocalChatError: This error, if it is not retried, or if the delay exceeds the total timeout.
         """
         delay = retry_delay(error, self._tries, self._max_retries)
         if delay is None or self.deadlines.at_most(delay) < delay:
@@ -182,11 +192,11 @@ class CallState:
         transfer = self.headers.get("transfer-encoding", "").strip().lower()
         content = self.headers.get("content-encoding", "").strip().lower()
         if transfer not in ("", "identity", "chunked"):
-            raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which we did not offer")
+            raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
         self._inflate = Inflate(content)
 
     def redirect(self) -> bool:
-        """Whether to ask again elsewhere on the same server, with the same body; sets the target."""
+        """Set the target of a redirect to the same server, and return whether there is one to follow."""
         if self.status not in (307, 308) or not self.settings.follow_redirects or self._redirects >= _MAX_REDIRECTS:
             return False
         target = self.settings.address.same_origin(self._target, self.headers.get("location", ""))
@@ -196,18 +206,18 @@ class CallState:
         return True
 
     def limit_to_explanation(self) -> None:
-        """What follows only serves to explain an error: it gets a short time, and is tried once."""
+        """Limit the next request to a short time and one try, since it only adds an explanation to an error."""
         self.deadlines = Deadlines(Timeout(total=self.deadlines.at_most(_EXPLANATION_S)))
         self._max_retries = 0
 
     def check_size(self, n_bytes: int) -> None:
-        """Raise ProtocolError if an answer has more bytes than `max_bytes` of the client."""
+        """Raise ProtocolError if a body of `n_bytes` exceeds `max_bytes` of the client."""
         limit = self.settings.max_bytes
         if n_bytes > limit:
-            raise ProtocolError(f"the answer has more than {limit} bytes; Client(max_bytes=...) raises this limit")
+            raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
 
     def status_error(self, raw: bytes) -> StatusError:
-        """The error for a status other than 2xx, with what could be read of the body."""
+        """The error of a status other than 2xx; `raw` is the body, perhaps cut."""
         return status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
 
 
@@ -218,17 +228,17 @@ def _as_json(body: Any) -> bytes:
         raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error
 
 
-# Answers
+# Streams
 
 
-ANSWER_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancelled)
+# The errors of a stream, which get the reply received so far as `partial`.
+STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancelled)
 
 
-class Answer:
-    """One answer while its bytes come in: bytes to events, and whether it ends as it should. No I/O.
+class StreamReader:
+    """Converts the body of a response to events. No I/O.
 
-    Feed it until it is `over`, then take what `finish` yields. `done` is set once the end mark has come, so
-    that what follows may be read only to use the connection again.
+    Call `feed` until `ended` is set, then `finish`.
     """
 
     def __init__(self, call: CallState, accumulator: Accumulator) -> None:
@@ -236,46 +246,58 @@ class Answer:
         self._accumulator = accumulator
         self._frames = Frames(call.headers.get("content-type", ""))
         self._n_bytes = 0
-        self._whole = False
+        # Whether the body is one complete response, not a stream.
+        self._is_complete_response = False
+        # The error that ended the body, None if there is none.
         self._cause: LocalChatError | None = None
+        # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
         self.done = False
-        self.over = False
+        self.ended = False
 
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
-        """The next bytes; none and the end of the body make it over."""
+        """Take the next bytes of the body, empty at its end, and return their events."""
         self._n_bytes += len(data)
         self._call.check_size(self._n_bytes)
         ended = not data and self._call.all_read
         return self._take(self._frames.end() if ended else self._frames.feed(data), ended)
 
-    def cut(self, error: LocalChatError) -> Iterator[StreamEvent]:
-        """Reading failed. Once the finish reason is there nothing that matters is missing."""
+    def fail(self, error: LocalChatError) -> Iterator[StreamEvent]:
+        """Report an error of the connection, and return the last events.
+
+        Raises:
+            TimedOut, ProtocolError: This error, unless all choices are complete.
+        """
         if isinstance(error, (TimedOut, ProtocolError)) and not self._accumulator.complete:
             raise error
         self._cause = error
         return self._take(self._frames.end(), True)
 
     def finish(self) -> Iterator[StreamEvent]:
-        """The events of the end, or the error that there is instead."""
-        events = self._finished()
+        """The events of the end of the stream.
+
+        Raises:
+            DoesNotFit: The text does not match the expected value.
+            StreamError, IncompleteStream, ProtocolError: The response is not a complete chat completion.
+        """
+        events = self._finish_accumulator()
         call = self._call
         try:
             if call.expected is not None:
                 call.parsed = call.expected.read(reply_of(call, self._accumulator))
             if call.settings.log_bodies:
-                call.log("answer: %s", call.settings.mask(self._accumulator.reply().text))
+                call.log("response: %s", call.settings.mask(self._accumulator.reply().text))
         except DoesNotFit:
             yield from (event for event in events if event.type != "message_stop")
             raise
         yield from events
 
-    def _finished(self) -> list[StreamEvent]:
+    def _finish_accumulator(self) -> list[StreamEvent]:
         try:
-            return self._accumulator.finish(self.done or self._whole)
+            return self._accumulator.finish(self.done or self._is_complete_response)
         except IncompleteStream as error:
             head = self._frames.head
             if self._frames.documents and not self._accumulator.started:
-                raise ProtocolError(f"this JSON is no chat answer: {head}", head=head) from None
+                raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
             message = str(error) if self._cause is None else f"{error} ({self._cause})"
             raise IncompleteStream(message) from self._cause
 
@@ -284,9 +306,9 @@ class Answer:
         for frame in frames:
             payload = parse_frame(frame.event, frame.data)
             if isinstance(payload, dict):
-                self._whole = self._frames.documents == 1 and is_whole_answer(payload)
+                self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
                 events = accumulator.add(self._call.settings.mask_payload(payload))
-                if events or "prompt_progress" in payload:  # Some keep the connection alive with empty pieces.
+                if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
                     deadlines.event()
                 yield from events
             self.done = payload is True
@@ -296,20 +318,23 @@ class Answer:
         if ended and self._frames.was_damaged:
             yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
         deadlines.finish(accumulator.complete)
-        self.over = ended
+        self.ended = ended
 
 
-def ended_by(error: LocalChatError, call: CallState, accumulator: Accumulator) -> list[StreamEvent]:
-    """An error ends the answer: put what has come into it, and return the events that were held back."""
-    held = accumulator.flush()
-    if isinstance(error, ANSWER_ERRORS):
-        error.partial = reply_of(call, accumulator)
+def end_with(
+    error: StreamError | IncompleteStream | ProtocolError | TimedOut | Cancelled,
+    call: CallState,
+    accumulator: Accumulator,
+) -> list[StreamEvent]:
+    """Complete the error that ends a stream, and return the last events before it."""
+    events = accumulator.flush()
+    error.partial = reply_of(call, accumulator)
     call.settings.mask_error(error)
-    return [] if isinstance(error, Cancelled) else held
+    return [] if isinstance(error, Cancelled) else events
 
 
 def reply_of(call: CallState, accumulator: Accumulator) -> Reply[Any]:
-    """What has come so far."""
+    """The reply received so far."""
     reply = accumulator.reply()
     warnings = () if call.expected is None else call.expected.warnings
     return changed(

@@ -1,4 +1,4 @@
-"""Failures of the network and refusals of a server as errors with what to do next, and which are retried. No I/O."""
+"""The errors of a call: their messages, with a hint what to do, and which of them are retried. No I/O."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ from typing import Any
 
 from .errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError, TimedOut, cut
 from .events import ErrorEvent
-from .model_list import Model, parse_models
+from .model_list import Model, parse_models, shown_names
 from .payloads import parse_error
 from .settings import Settings
 
+# The message of servers that do not report the context length and the number of tokens in fields.
 _LENGTHS = re.compile(r"maximum context length is (\d{1,9}) tokens.*?(?:requested|resulted in)\D{0,20}(\d{1,9}) tokens")
 
-# Delays between tries, in seconds, and the longest Retry-After that is obeyed.
+# The delay before the first retry, which doubles with each retry up to the maximum, in seconds.
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 8.0
+# A longer Retry-After is not waited for.
 _MAX_RETRY_AFTER_S = 120.0
+# Retried besides those of 500 and above.
 _RETRIED_STATUSES = frozenset({408, 409, 429})
 
 
 def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | None:
-    """Seconds to wait before the next try, None if there is to be none."""
+    """Seconds to wait before the next try; None if the error is not retried."""
     after = None
     if isinstance(error, StatusError):
-        asked = error.headers.get("x-should-retry")
-        retried = error.status in _RETRIED_STATUSES or (error.status >= 500 and error.status != 501)
-        if not (retried if asked not in ("true", "false") else asked == "true"):
+        is_retried = error.status in _RETRIED_STATUSES or (error.status >= 500 and error.status != 501)
+        should_retry = error.headers.get("x-should-retry")
+        if should_retry in ("true", "false"):
+            is_retried = should_retry == "true"
+        if not is_retried:
             return None
         after = error.retry_after
     elif not isinstance(error, (ConnectError, TimedOut, IncompleteStream)) or getattr(error, "kind", "") == "total":
@@ -46,7 +51,8 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
     return min(_FIRST_DELAY_S * 2.0**tries, _MAX_DELAY_S) * (1 - 0.25 * random.random())
 
 
-def unreachable(settings: Settings, error: Exception, proxy: str | None) -> str:
+def connect_message(settings: Settings, error: Exception, proxy: str | None) -> str:
+    """The message of an error that prevented a connection."""
     shown = settings.address.shown
     if proxy is not None:
         return f"no connection to {shown} through the proxy: {error}"
@@ -61,11 +67,13 @@ def unreachable(settings: Settings, error: Exception, proxy: str | None) -> str:
     return f"no connection to {shown}: {error}"
 
 
-def broken(settings: Settings, error: Exception) -> str:
-    return f"{settings.address.shown} gave no answer: {cut(settings.mask(str(error) or type(error).__name__))}"
+def no_response_message(settings: Settings, error: Exception) -> str:
+    """The message of an error of a connection that no response came over."""
+    return f"no response from {settings.address.shown}: {cut(settings.mask(str(error) or type(error).__name__))}"
 
 
 def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
+    """The error of a status other than 2xx."""
     body = settings.mask(body)
     headers = {name: settings.mask(value) for name, value in headers.items()}
     reported = parse_error(body)
@@ -85,11 +93,20 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
 
 
 def read_models(settings: Settings, raw: bytes) -> list[Model]:
-    """The models in a response of /models."""
+    """Parse a response of /models.
+
+    Raises:
+        ProtocolError: The response is not a list of models.
+    """
     try:
         return parse_models(json.loads(raw))
     except (ValueError, RecursionError) as error:
         raise not_json(settings, "list of models is", raw) from error
+
+
+def lists_no_models(error: StatusError | ProtocolError) -> bool:
+    """Whether this error of a request for /models means that the server, like many with one model, has no list."""
+    return isinstance(error, ProtocolError) or error.status in (404, 405, 501)
 
 
 def not_json(settings: Settings, what: str, raw: bytes) -> ProtocolError:
@@ -98,34 +115,34 @@ def not_json(settings: Settings, what: str, raw: bytes) -> ProtocolError:
 
 
 def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], reported: ErrorEvent) -> str:
-    """What to do about it; empty if that is unknown."""
+    """What to do about an error; empty if that is unknown."""
     if 300 <= status < 400:
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
         return f"it redirects to {base}: use that as the base URL"
     if status in (401, 403):
         if settings.key:
             return "is the API key right?"
-        own = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
-        return own if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
+        not_sent = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
+        return not_sent if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
     if status in (404, 405) and not settings.address.path:
         return "is /v1 missing in the base URL?"
-    return _too_many_tokens(reported.raw, reported.message)
+    return _context_length_hint(reported.raw, reported.message)
 
 
-def wants_names(error: StatusError, path: str) -> bool:
-    """Whether the server does not know the model, so that the names of those on offer would help."""
+def is_unknown_model(error: StatusError, path: str) -> bool:
+    """Whether the server does not have the requested model, so that the list of its models explains the error."""
     return path != "models" and "model" in f"{error.code} {error}".lower()
 
 
-def add_names(settings: Settings, error: StatusError, raw: bytes) -> None:
-    """Add the names in a list of models."""
+def add_model_names(settings: Settings, error: StatusError, raw: bytes) -> None:
+    """Add the names in a response of /models to the message of an error."""
     names = [name for name in read_models(settings, raw) if name not in str(error)]
     if names:
-        error.args = (f"{error} (it offers {', '.join(names[:20])})",)
+        error.args = (f"{error} (it offers {shown_names(names)})",)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from `retry-after-ms`, or `retry-after` in seconds or as a date."""
+    """The seconds in `retry-after-ms` or `retry-after`, which may also be a date; None if there is neither."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -134,21 +151,21 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return seconds if math.isfinite(seconds) else None
     if "retry-after" not in headers:
         return None
-    import email.utils  # Late: it costs some ms.
+    import email.utils  # Late: its import takes some ms.
 
     date = email.utils.parsedate_tz(headers["retry-after"])
     try:
         return None if date is None else email.utils.mktime_tz(date) - time.time()
-    except (ValueError, OverflowError):  # A year beyond the calendar.
+    except (ValueError, OverflowError):  # The year is too large.
         return None
 
 
-def _too_many_tokens(body: Any, message: str) -> str:
-    """By how much a prompt is too long: llama.cpp servers give both numbers, others write them out."""
+def _context_length_hint(body: Any, message: str) -> str:
+    """By how many tokens a prompt is too long. llama.cpp reports the numbers in fields, others in the message."""
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
-    written = _LENGTHS.search(message)
-    context, tokens = map(int, written.groups()) if written else (error.get("n_ctx"), error.get("n_prompt_tokens"))
+    match = _LENGTHS.search(message)
+    context, tokens = map(int, match.groups()) if match else (error.get("n_ctx"), error.get("n_prompt_tokens"))
     if not isinstance(tokens, int) or not isinstance(context, int) or tokens <= context:
         return ""
     return f"{tokens} tokens are {tokens - context} more than the context of {context} holds"

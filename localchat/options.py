@@ -1,4 +1,4 @@
-"""What one call asks for: its options to a request body, and the value that its answer should hold. No I/O."""
+"""The options of a call: parsed, and converted to the body of a request. No I/O."""
 
 from __future__ import annotations
 
@@ -12,72 +12,78 @@ from .http1 import check_method
 from .keywords import RequestKeywords, check_keywords
 from .payloads import build_request
 from .settings import Settings, companion
-from .think_tags import ThinkSplitter
 from .timeouts import Timeout
 
-# What `complete` takes: text, tokens, or several of one of them.
+# The prompt of `complete`: a text or a list of tokens, or a list of these.
 TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
-
 
 CHAT_PATH = "chat/completions"
 
 
 def check_text_prompt(prompt: object) -> None:
-    """Raise TypeError for what `complete` cannot take."""
+    """Raise TypeError for a prompt that `complete` does not accept."""
     if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
         raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
 
 
 class CallOptions(NamedTuple):
-    """One call: what the body is made of, and what stays here."""
+    """The parsed options of one call."""
 
     prompt: Any
+    # The number of choices that the response has to contain.
     n_choices: int
     think_tags: str
-    # The value that the answer is to hold (structured.ExpectedValue), None for any text.
+    # The value that the completion has to contain (structured.ExpectedValue), None for any text.
     expected: Any
     timeout: Timeout
     max_retries: int
     system: str | None
     model: str | None
     headers: Mapping[str, str]
-    # `images` and `audio` that `with_media` has to put into the prompt.
+    # `images` and `audio`, which `with_media` adds to the prompt.
     media: Mapping[str, Any]
+    # The other options: fields of the request, and `extra_body`.
     options: Mapping[str, Any]
 
 
 def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
-    """Options of a call to what is sent and what is ours.
+    """Parse the options of a call.
 
     Raises:
-        TypeError: An option is not one of `keywords`; the message calls the method `what`.
-        ValueError: The value of an option cannot be sent.
+        TypeError: An option is not in the TypedDict `keywords`; `what` is the name of the method in the message.
+        ValueError: The value of an option is not valid.
     """
     check_keywords(options, keywords, what)
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, which is no finite number")
-    sent = dict(options)
-    media, expected = take_media(sent), None
-    if _wants_value(sent.get("response_format")):
-        expected = companion("structured").ExpectedValue(sent.pop("response_format"))
-    timeout, headers = sent.pop("timeout", None), sent.pop("extra_headers", None) or {}
-    timeout = settings.timeout if timeout is None else Timeout.of(timeout)
-    n_choices, think_tags = _n_choices(prompt, sent), sent.pop("think_tags", "auto")
-    ThinkSplitter(think_tags)  # A wrong mode is an error here, not in the middle of a stream.
-    for name in ("retries_on_mismatch", "batch_size"):  # The method itself reads these.
-        sent.pop(name, None)
-    system, model, max_retries = (sent.pop(name, None) for name in ("system", "model", "max_retries"))
-    max_retries = settings.max_retries if max_retries is None else max_retries
-    made = (timeout, max_retries, system, model, headers, media, sent)
-    return CallOptions(prompt, n_choices, think_tags, expected, *made)
+            raise ValueError(f"{name} is {value}, which is not a finite number")
+    fields = dict(options)
+    media, expected = take_media(fields), None
+    if _is_value_format(fields.get("response_format")):
+        expected = companion("structured").ExpectedValue(fields.pop("response_format"))
+    for name in ("retries_on_mismatch", "batch_size"):  # The methods read these options themselves.
+        fields.pop(name, None)
+    timeout, max_retries = fields.pop("timeout", None), fields.pop("max_retries", None)
+    return CallOptions(
+        prompt=prompt,
+        n_choices=_n_choices(prompt, fields),
+        think_tags=fields.pop("think_tags", "auto"),
+        expected=expected,
+        timeout=settings.timeout if timeout is None else Timeout.of(timeout),
+        max_retries=settings.max_retries if max_retries is None else max_retries,
+        system=fields.pop("system", None),
+        model=fields.pop("model", None),
+        headers=fields.pop("extra_headers", None) or {},
+        media=media,
+        options=fields,
+    )
 
 
 def with_media(given: CallOptions) -> CallOptions:
-    """The call with images and audio in its prompt. It reads their files, and so may wait for a disk.
+    """Add the images and the audio to the prompt. This reads their files, so it may block.
 
     Raises:
-        ValueError, OSError: One cannot be read, or is of no known format.
+        ValueError, OSError: A file cannot be read, or has an unknown format.
     """
     if not given.media:
         return given
@@ -85,17 +91,17 @@ def with_media(given: CallOptions) -> CallOptions:
 
 
 def read_request_options(settings: Settings, method: str, options: Mapping[str, Any]) -> CallOptions:
-    """The same of Client.request.
+    """Parse the options of Client.request.
 
     Raises:
-        TypeError, ValueError: An option is none of such a call, or the method cannot be sent.
+        TypeError, ValueError: An option is unknown, or an option or the method is not valid.
     """
     check_method(method)
     return read_options(settings, "", options, RequestKeywords, "request")
 
 
-def read_any(raw: bytes) -> Any:
-    """The value of a body: JSON, else text, None if it is empty."""
+def parse_any_body(raw: bytes) -> Any:
+    """Parse a body: its JSON, its text if it is not JSON, None if it is empty."""
     text = raw.decode("utf-8", "replace")
     try:
         return json.loads(text) if text.strip() else None
@@ -104,7 +110,7 @@ def read_any(raw: bytes) -> Any:
 
 
 def request_body(settings: Settings, given: CallOptions, model: str | None, path: str) -> dict[str, Any]:
-    """The body of a chat request; for /completions it has the prompt where the other has messages."""
+    """The body of a request; one for /completions has `prompt` in place of `messages`."""
     prompt = given.prompt if path == CHAT_PATH else []
     body = build_request(prompt, model=model, system=given.system, options=given.options)
     if not settings.takes_stream_options:
@@ -116,10 +122,10 @@ def request_body(settings: Settings, given: CallOptions, model: str | None, path
 
 
 def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:
-    """The body without what this server refuses: `stream_options`, or a form of `response_format`.
+    """The body without the field that the server refused, or with a weaker mode of the expected value.
 
     Raises:
-        StatusError: This error, if it is about something else.
+        StatusError: This error, if the server refused something else.
     """
     if "stream_options" in body and "stream_options" in error.body:
         return {name: value for name, value in body.items() if name != "stream_options"}
@@ -129,14 +135,14 @@ def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -
 
 
 def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
-    """How many choices there will be: `n` of a chat, and of each text to be completed."""
+    """The number of choices: `n`, for each prompt of `complete` if there are several."""
     n = {**options, **(options.get("extra_body") or {})}.get("n")
     several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
     return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
-    """Take images and audio out of the options; a mapping is OpenAI's `audio`, which is about the answer."""
+    """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
     return {
         name: options.pop(name)
         for name in ("images", "audio")
@@ -144,7 +150,7 @@ def take_media(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wants_value(target: Any) -> bool:
-    """Whether a response_format names a type or a schema, not what the protocol itself knows."""
+def _is_value_format(target: Any) -> bool:
+    """Whether a response_format is a type or a schema, and not an object of OpenAI's API."""
     kinds = ("json_schema", "json_object", "text")
     return target is not None and not (isinstance(target, Mapping) and target.get("type") in kinds)

@@ -1,11 +1,11 @@
-"""Record what goes over the wire, and play it again without a server.
+"""Record what is sent and received over the network, and replay the responses without a server.
 
     Client(url, record="answers.jsonl")             # writes all bytes; keys and most headers are masked
     Client(transport=replay("answers.jsonl"))       # responses from the file
 
-A recording is lines of JSON, one per piece as it was sent or received, so that a replay cuts a response
-where the network cut it. Secrets are replaced by as many asterisks, since the lengths that HTTP gives
-have to stay true. Works under Client and AsyncClient alike: both ask a transport for a tape.
+A recording has a line of JSON for each piece that was sent or received, so a replay cuts a response at the same places
+as the network. A secret is replaced by asterisks of the same length, so that lengths in headers remain correct. A
+transport works for Client (`connect`) and AsyncClient (`tape`).
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from typing import Any, NamedTuple
 
 from .errors import LocalChatError
 
-# Headers that are recorded as they are; the values of all others are masked. None of these can hold a secret, and a
-# replay needs those that frame or describe a body.
-_HARMLESS_HEADERS = """
+# Headers that are recorded unchanged: none contains a secret, and a replay needs those that describe the body. The
+# values of all other headers are masked.
+_PLAIN_HEADER_NAMES = """
     accept accept-encoding age allow cache-control connection content-encoding content-length content-type date host
     keep-alive location retry-after retry-after-ms server transfer-encoding user-agent vary x-request-id x-should-retry
 """
-HARMLESS_HEADERS = frozenset(_HARMLESS_HEADERS.split())
-# Fields of a request that may differ between two runs of one program. A replay does not compare them.
+_PLAIN_HEADERS = frozenset(_PLAIN_HEADER_NAMES.split())
+# Fields of a request that may differ between two runs of a program. By default a replay does not compare them.
 VOLATILE_FIELDS = ("metadata", "prompt_cache_key", "safety_identifier", "seed", "user")
 
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~\w-]+)([ \t]*:[ \t]*)")
 _QUERY_VALUE = re.compile(rb"([?&][^=&\s]*=)([^&\s]+)")
-# The head of a request or a response, after what a server may send before the response itself.
+# The head of a request, or of a response with the 1xx responses before it.
 _HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\n\r?\n)*(?!HTTP/1\.\d 1).*?\n\r?\n")
-# Servers without keys are asked with short words, which are no secrets and are part of other words.
+# A shorter key is not masked. For a server without keys a program may pass a word like "none", which also occurs in
+# other text.
 _MIN_SECRET_CHARS = 8
-# So many differences between two requests are reported.
+# The limit of differences in an error message.
 _MAX_DIFFERENCES = 3
 
 
 def _without_secrets(head: bytes) -> bytes:
-    """A head with asterisks for the query of its first line and for the values of most headers."""
+    """The head with asterisks in place of the query of its first line and of the values of most headers."""
     name = b""
     lines: list[bytes] = []
     for line in re.findall(rb"[^\n]*\n|[^\n]+", head):
         text = line.rstrip(b"\r\n")
         header = _HEADER.match(text)
         if text.startswith(b"HTTP/1."):
-            name = b"server"  # The status line holds nothing of the client.
+            name = b"server"  # A status line contains no secret.
         elif not lines:
             text = _masked_query(text)
         else:  # A line that begins with a blank continues the header before it.
             name = header[1].lower() if header else name if text[:1] in (b" ", b"\t") else b""
-            if name.decode("ascii") not in HARMLESS_HEADERS:
+            if name.decode("ascii") not in _PLAIN_HEADERS:
                 start = header.end() if header else 0
                 text = text[:start] + b"*" * len(text[start:])
             elif name == b"location":
@@ -71,29 +72,32 @@ def _masked_query(text: bytes) -> bytes:
 
 
 def replay(path: str | os.PathLike[str], *, ignore: Collection[str] = VOLATILE_FIELDS) -> Replay:
-    """A transport that answers from a recording.
+    """A transport that returns the responses of a recording.
 
-    Each request gets the next recorded response to an equal one: of the same method, path and body. A request
-    that is not in the recording is a LocalChatError that names the differences.
+    Each request gets the next recorded response to a request with the same method, path and body. A request that is
+    not in the recording is a LocalChatError that lists the differences.
 
     Args:
         path: The file that `record` wrote.
-        ignore: Top-level fields of a JSON body that may differ.
+        ignore: Top-level fields of a JSON body that are not compared.
 
     Raises:
-        ValueError: The file is no recording, or damaged.
-        OSError: It cannot be read.
+        ValueError: The file is not a recording, or damaged.
+        OSError: The file cannot be read.
     """
     return Replay(path, ignore)
 
 
 class Recorder:
-    """A transport that writes down what passes, in a file for the user alone. An older file is replaced."""
+    """A transport that writes what is sent and received to a file, which only its owner can read.
+
+    An existing file is replaced.
+    """
 
     plays = False
 
     def __init__(self, path: str | os.PathLike[str], secret: str = "", transport: Any = None) -> None:
-        if transport is not None:  # It would not be asked.
+        if transport is not None:
             raise ValueError("record and transport exclude each other: leave one of them out")
         self._path = Path(path)
         _create_private(self._path)
@@ -103,17 +107,17 @@ class Recorder:
         self._start = time.monotonic()
 
     def tape(self) -> RecordingTape:
-        """The tape of a new connection."""
+        """A tape for a new connection."""
         with self._lock:
             self._connections += 1
             return RecordingTape(self, self._connections)
 
     def connect(self, connect: Callable[[], socket.socket]) -> Any:
-        """A socket that keeps its tape while it is used."""
-        return _TapedSocket(connect(), self.tape())
+        """Connect, and return a socket that records on a tape."""
+        return _RecordingSocket(connect(), self.tape())
 
     def write(self, connection: int, kind: str, pieces: Collection[bytes]) -> None:
-        """Add lines to the file. Bytes that are no UTF-8, such as a cut character, become lone surrogates."""
+        """Append lines to the file. Bytes that are not UTF-8, such as a cut character, become lone surrogates."""
         seconds = round(time.monotonic() - self._start, 4)
         lines = [
             json.dumps({"connection": connection, "at": seconds, kind: piece.decode("utf-8", "surrogateescape")})
@@ -124,15 +128,16 @@ class Recorder:
 
 
 class RecordingTape:
-    """What passes over one connection."""
+    """Records what is sent and received over one connection."""
 
     def __init__(self, recorder: Recorder, connection: int) -> None:
         self._recorder = recorder
         self._connection = connection
-        # Received pieces of a head, or that end like the key begins: whether that is the key, the next one tells.
+        # Received pieces that are not written yet: of an incomplete head, or with what may be the beginning of the key
+        # at the end.
         self._held: list[bytes] = []
         self._in_head = False
-        # What is sent before the next response continues a body.
+        # Whether the head of the request was sent, so that the next piece belongs to its body.
         self._in_request_body = False
 
     def sent(self, data: bytes) -> None:
@@ -146,7 +151,7 @@ class RecordingTape:
         self._recorder.write(self._connection, "sent", [self._mask(data)])
 
     def received(self, data: bytes) -> None:
-        """A piece, or nothing for the end of the connection."""
+        """Record a piece; empty for the end of the connection."""
         self._in_request_body = False
         self._held.append(data)
         secret, joined = self._recorder.secret, b"".join(self._held)
@@ -156,13 +161,13 @@ class RecordingTape:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held: nothing more can follow that belongs to it."""
+        """Write the held pieces. Call this if no piece follows that could complete a head or the key."""
         if not self._held:
             return
         joined, pieces = b"".join(self._held), []
         if self._in_head:
             head, self._in_head = _HEAD.match(joined), False
-            end = head.end() if head else len(joined)  # What was cut is all head.
+            end = head.end() if head else len(joined)  # Without an end, all of it is the head.
             joined = _without_secrets(joined[:end]) + joined[end:]
         joined = self._mask(joined)
         for piece in self._held:
@@ -177,7 +182,7 @@ class RecordingTape:
 
 
 def _create_private(path: Path) -> None:
-    """An empty file that only its owner can read, also where another one was there."""
+    """Create or empty a file, and let only its owner read it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -187,14 +192,14 @@ def _create_private(path: Path) -> None:
 
 
 class _Exchange(NamedTuple):
-    """A request as it was sent, and the pieces of its response."""
+    """A recorded request, and the pieces of its response."""
 
     request: bytes
     pieces: list[bytes]
 
 
 class Replay:
-    """A transport that plays a recording; nothing is connected."""
+    """A transport that replays a recording. It makes no connection."""
 
     plays = True
 
@@ -205,14 +210,14 @@ class Replay:
         self._left = _exchanges(Path(path))
         self._ignore = frozenset(ignore)
 
-    def tape(self) -> PlayingTape:
-        return PlayingTape(self)
+    def tape(self) -> ReplayTape:
+        return ReplayTape(self)
 
     def connect(self, connect: Callable[[], socket.socket]) -> Any:
-        return _PlayingSocket(self.tape())
+        return _ReplaySocket(self.tape())
 
     def take(self, request: bytes) -> list[bytes]:
-        """The pieces of the next response to such a request.
+        """Remove and return the next response to an equal request, as pieces.
 
         Raises:
             LocalChatError: There is none.
@@ -230,13 +235,13 @@ class Replay:
                     nearest = found
         shown = line.decode("ascii", "replace")
         if not nearest:
-            raise LocalChatError(f"the recording holds no further answer to {shown}")
+            raise LocalChatError(f"the recording has no further response to {shown}")
         more = f"; {len(nearest) - _MAX_DIFFERENCES} more differences" if len(nearest) > _MAX_DIFFERENCES else ""
         differences = "; ".join(nearest[:_MAX_DIFFERENCES])
-        raise LocalChatError(f"the recording holds no {shown} like this one: {differences}{more}")
+        raise LocalChatError(f"the recording has no equal request {shown}: {differences}{more}")
 
     def _body(self, request: bytes) -> Any:
-        """The body as far as it is compared: JSON without the fields to ignore, other bytes as they are."""
+        """The part of a body that is compared: JSON without the ignored fields, or other bytes unchanged."""
         head = _HEAD.match(request)
         body = request[head.end() :] if head else b""
         try:
@@ -249,7 +254,7 @@ class Replay:
 
 
 def _differences(path: str, recorded: Any, sent: Any) -> Iterator[str]:
-    """Where two bodies differ, as sentences."""
+    """The differences of two bodies, as sentences."""
     if isinstance(recorded, dict) and isinstance(sent, dict):
         for name in (*recorded, *(name for name in sent if name not in recorded)):
             where = f"{path}.{name}" if path else name
@@ -269,7 +274,7 @@ def _differences(path: str, recorded: Any, sent: Any) -> Iterator[str]:
 
 
 def _is_same(recorded: Any, sent: Any) -> bool:
-    """Equal and of one type; asterisks in the place of a key stand for any text of their length."""
+    """Whether two values are equal and of the same type. Recorded asterisks match any text of their length."""
     mask = "*" * _MIN_SECRET_CHARS
     if isinstance(recorded, str) and isinstance(sent, str) and mask in recorded:
         pattern = re.sub(r"(?:\\\*)+", lambda run: f".{{{len(run[0]) // 2}}}", re.escape(recorded))
@@ -282,8 +287,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-class PlayingTape:
-    """One connection of a replay, good for one answer."""
+class ReplayTape:
+    """Replays the response to one request."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
@@ -294,24 +299,26 @@ class PlayingTape:
         self._request += data
 
     def read(self) -> bytes:
-        """The next piece, nothing at the end."""
+        """The next piece; empty at the end."""
         if self._pieces is None:
             self._pieces = deque(self._replay.take(self._request))
         return self._pieces.popleft() if self._pieces else b""
 
 
 def _request_line(request: bytes) -> bytes:
-    """Method and path. The query may hold a secret, which is masked in a recording and another in a replay; a proxy is
-    sent the host, too."""
+    """The method and the path of a request.
+
+    The query is left out, since a secret in it is masked in a recording. So is the host, which is sent to a proxy.
+    """
     line = b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2]).partition(b"?")[0]
     return re.sub(rb" http://[^/]*", b" ", line, count=1)
 
 
 def _exchanges(path: Path) -> list[_Exchange]:
-    """The requests of a recording and their answers, in the order of the requests.
+    """Read a recording: its requests in their order, with their responses.
 
     Raises:
-        ValueError: The file is no recording.
+        ValueError: The file is not a recording.
     """
     found: list[_Exchange] = []
     latest: dict[int, _Exchange] = {}
@@ -321,7 +328,7 @@ def _exchanges(path: Path) -> list[_Exchange]:
             connection, kind = item["connection"], "received" if "received" in item else "sent"
             data = item[kind].encode("utf-8", "surrogateescape")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no recording: line {number} holds something else ({error})") from error
+            raise ValueError(f"{path} is not a recording: line {number} is something else ({error})") from error
         if kind == "received":
             if connection in latest:
                 latest[connection].pieces.append(data)
@@ -334,11 +341,11 @@ def _exchanges(path: Path) -> list[_Exchange]:
     return found
 
 
-# Sockets, as far as the client uses them
+# Sockets, with the methods that the client uses
 
 
-class _TapedSocket:
-    """A socket of which the traffic is kept."""
+class _RecordingSocket:
+    """A socket that records what is sent and received."""
 
     def __init__(self, sock: socket.socket, tape: RecordingTape) -> None:
         self._sock = sock
@@ -364,10 +371,10 @@ class _TapedSocket:
         self._sock.close()
 
 
-class _PlayingSocket:
-    """Looks like a socket and reads from the tape. It has no file number, so it is never used again."""
+class _ReplaySocket:
+    """Replays a tape in place of a socket. It has no file number, so that the connection is not reused."""
 
-    def __init__(self, tape: PlayingTape) -> None:
+    def __init__(self, tape: ReplayTape) -> None:
         self._tape = tape
 
     def sendall(self, data: bytes) -> None:
@@ -380,10 +387,10 @@ class _PlayingSocket:
         return -1
 
     def settimeout(self, seconds: float | None) -> None:
-        """Nothing waits here."""
+        """Do nothing, as no operation blocks."""
 
     def shutdown(self, how: int) -> None:
-        """Nor is anything connected."""
+        """Do nothing, as nothing is connected."""
 
     def close(self) -> None:
-        """Nor open."""
+        """Do nothing, as nothing is connected."""

@@ -1,4 +1,4 @@
-"""How a client is set up: server, key, time limits, headers, and the secret that no message may show."""
+"""The settings of a client: server, key, timeouts, headers; and the masking of the key in messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
-# Far more than an answer has, and less than fills the memory.
+# Larger than any response, and small enough for the memory.
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Settings:
-    """How a client is set up. The arguments are described at Client."""
+    """The settings of a client. `Client` describes the arguments."""
 
     def __init__(self, **given: Unpack[AllClientKeywords]) -> None:
         self.base_url = given.get("base_url") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
@@ -47,30 +47,30 @@ class Settings:
         self.transport: Any = given.get("transport")
         if record is not None:
             self.transport = companion("record").Recorder(record, self.key, self.transport)
-        # Learned from the server: its models, and whether it takes stream_options.
+        # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.found_embedding_model: str | None = None
         self.takes_stream_options = True
 
     def _environment_key(self) -> str:
-        """OPENAI_API_KEY, for the server that OPENAI_BASE_URL names, for this machine, and over https.
+        """OPENAI_API_KEY if the server is the one of OPENAI_BASE_URL, on this machine, or uses https; else empty.
 
-        Any other server would get the key of another one, and in plain text.
+        Any other server would get the key of a different server in plain text.
         """
         address = self.address
-        is_near = address.socket_path is not None or is_loopback(address.host)
-        trusted = is_near or address.scheme == "https" or self.base_url == os.environ.get("OPENAI_BASE_URL")
-        return os.environ.get("OPENAI_API_KEY", "") if trusted else ""
+        is_local = address.socket_path is not None or is_loopback(address.host)
+        is_trusted = is_local or address.scheme == "https" or self.base_url == os.environ.get("OPENAI_BASE_URL")
+        return os.environ.get("OPENAI_API_KEY", "") if is_trusted else ""
 
-    def same_peer(self, other: Settings) -> bool:
-        """Whether connections made for one of the two can be used for the other."""
+    def can_share_connections(self, other: Settings) -> bool:
+        """Whether a connection that was made with these settings can be used with the others."""
         return all(getattr(self, name) == getattr(other, name) for name in ("address", "proxy", "verify", "transport"))
 
     def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """The headers of a request, `extra` ones included.
+        """The headers of a request, with `extra` headers.
 
         Raises:
-            ValueError: One cannot be sent.
+            ValueError: A header is not valid.
         """
         headers = {
             "Host": self.address.host_header,
@@ -82,42 +82,42 @@ class Settings:
         }
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        # By name whatever its case: two headers of one name would leave it to the server which one holds.
-        given = [*headers.items(), *self.headers.items(), *extra.items()]
-        spelled = {name.lower(): (name, value) for name, value in given}
-        for name, value in spelled.values():
+        # A later header replaces an earlier one of the same name in any case.
+        pairs = [*headers.items(), *self.headers.items(), *extra.items()]
+        by_name = {name.lower(): (name, value) for name, value in pairs}
+        for name, value in by_name.values():
             check_header(name, value)
-        return dict(spelled.values())
+        return dict(by_name.values())
 
-    # The key must not get into messages: some servers repeat it in theirs.
+    # Some servers repeat the key in their error messages, so it is masked in every text that may be shown.
 
     def mask_error(self, error: LocalChatError) -> None:
-        """Take the key out of an error."""
+        """Mask the key in an error."""
         error.args = tuple(self.mask(item) if isinstance(item, str) else item for item in error.args)
         if isinstance(error, ProtocolError):
             error.head = self.mask(error.head)
 
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """The same for a payload that reports an error; an answer is left as it is."""
+        """Mask the key in a payload that reports an error; any other payload is returned unchanged."""
         choices = payload.get("choices")
         places = (payload, payload.get("x_groq"), *(choices if isinstance(choices, list) else ()))
         has_error = any(isinstance(place, dict) and place.get("error") for place in places)
         if not (has_error or "detail" in payload or payload.get("object") == "error"):
             return payload
-        # Within the texts alone: a key of digits may stand in a number by chance.
+        # Only strings are masked: a number may contain a key of digits by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
         return dict(json.loads(masked))
 
     def mask(self, text: str) -> str:
-        """Text without the key. JSON may write a character, such as /, behind a backslash or by its number."""
+        """The text with asterisks in place of the key, also where JSON escapes characters of the key, such as /."""
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text) if len(self.key) > 3 else text
 
 
 class BaseClient:
-    """How clients of both kinds are made. The arguments are described at Client."""
+    """The base of Client and AsyncClient. `Client` describes the arguments."""
 
-    # What holds the connections, a Pool or an AsyncPool, and the class of it.
+    # The idle connections, a Pool or an AsyncPool, and its class.
     _pool: Any
     _new_pool: Callable[[], Any]
 
@@ -132,29 +132,29 @@ class BaseClient:
         self._set_up({"base_url": base_url, "api_key": api_key, "model": model, **options})
 
     def with_options(self, **options: Unpack[AllClientKeywords]) -> Self:
-        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
+        """A client with other values for some arguments of `Client`. It shares the connections if it can."""
         check_keywords(options, AllClientKeywords, "with_options")
-        known, changed = self._settings, type(self).__new__(type(self))
-        # A recording goes on in the same file.
-        transport: AllClientKeywords = {"record": None, "transport": None if "record" in options else known.transport}
-        changed._set_up({**self._given, **transport, **options})
-        settings = changed._settings
-        if settings.base_url == known.base_url:
-            settings.found_model, settings.takes_stream_options = known.found_model, known.takes_stream_options
-        if settings.same_peer(known):
-            changed._pool = self._pool
-        return changed
+        base, client = self._settings, type(self).__new__(type(self))
+        # The new client records into the same file, unless `record` is given.
+        transport: AllClientKeywords = {"record": None, "transport": None if "record" in options else base.transport}
+        client._set_up({**self._arguments, **transport, **options})
+        settings = client._settings
+        if settings.base_url == base.base_url:
+            settings.found_model, settings.takes_stream_options = base.found_model, base.takes_stream_options
+        if settings.can_share_connections(base):
+            client._pool = self._pool
+        return client
 
-    def _set_up(self, given: AllClientKeywords) -> None:
-        self._given, self._settings, self._pool = given, Settings(**given), self._new_pool()
+    def _set_up(self, arguments: AllClientKeywords) -> None:
+        self._arguments, self._settings, self._pool = arguments, Settings(**arguments), self._new_pool()
 
     @property
     def base_url(self) -> str:
-        """The server's URL, as it was given."""
+        """The URL of the server, as passed to the client."""
         return self._settings.base_url
 
     def __repr__(self) -> str:
-        """Without the query of the base URL, in which some servers take a key."""
+        """Leave out the query of the base URL, which is a key for some servers."""
         return f"{type(self).__name__}({self._settings.base_url.partition('?')[0]!r})"
 
     def __reduce__(self) -> NoReturn:
@@ -162,15 +162,15 @@ class BaseClient:
 
 
 def companion(name: str) -> Any:
-    """A module of the package that the files of the client can do without."""
+    """Import an optional module, which may be missing if the files of the client were copied."""
     try:
         return importlib.import_module(f".{name}", __package__)
-    except (ImportError, TypeError) as error:  # TypeError: as a single file it has no package at all.
+    except (ImportError, TypeError) as error:  # TypeError: the single file of `localchat.vendor` has no package.
         raise ImportError(f"this needs localchat's {name}.py, which is not beside the client") from error
 
 
 def _clean_key(key: str) -> str:
-    """Keys from files end with a line end. One that cannot be sent is not shown."""
+    """Strip blanks and line ends, with which keys from files end. The error does not show the key."""
     key = key.strip()
     if not key.isascii() or not key.isprintable():
         raise ValueError("the key has characters that cannot be sent: is the API key right?")

@@ -11,9 +11,9 @@ import datetime
 import enum
 import functools
 import inspect
+import itertools
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -53,8 +53,8 @@ class Definitions:
         return name
 
     def _unused(self, name: str) -> str:
-        numbered = (f"{name}_{number}" for number in range(2, sys.maxsize))
-        return name if name not in self.schemas else next(other for other in numbered if other not in self.schemas)
+        candidates = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        return next(candidate for candidate in candidates if candidate not in self.schemas)
 
 
 class Shape:
@@ -68,7 +68,7 @@ class Shape:
         Raises:
             BuildError: A class of the user raised an error.
         """
-        return value
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

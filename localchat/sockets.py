@@ -1,7 +1,7 @@
-"""Connections over blocking sockets: made, kept for the next call, and woken from other threads.
+"""Connections over blocking sockets, and the pool of idle connections.
 
-Two rules: every wait has its own limit, set before it, so that nothing that comes in drops can outlast a
-timeout; and every wait can be woken from another thread, by `shut` of its socket.
+Two rules hold for every operation that blocks. Its timeout is computed from the deadline just before it, so that a
+server that sends a few bytes at a time cannot exceed the deadline. Another thread can wake it, with `shut`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .settings import Settings
 READ_BYTES = 65536
 MAX_IDLE_CONNECTIONS = 8
 
-# How often the wait for a host's addresses looks for a cancel.
-_LOOK_S = 0.02
-# Windows cannot interrupt a wait for the network: there Ctrl-C is looked for between short ones.
+# The interval of the checks for a cancel during the lookup of a host.
+_LOOKUP_POLL_S = 0.02
+# On Windows, Ctrl-C does not interrupt a blocking read, so a read is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else None
 
 
@@ -33,10 +33,12 @@ class Connection:
 
     def __init__(self, sock: socket.socket, proxy: str | None) -> None:
         self.sock = sock
-        # Set if requests have to be addressed to a proxy; a tunnel through one is like no proxy.
+        # The URL of a proxy that gets the requests; None without a proxy and for a tunnel through one.
         self.proxy = proxy
+        # Whether a request was sent over the connection.
         self.used = False
         self.process = os.getpid()
+        # The timeout of the socket; -1 means that it is not known.
         self._limit: float | None = -1.0
 
     def send(self, data: bytes, seconds: float | None) -> None:
@@ -44,7 +46,7 @@ class Connection:
         self.sock.sendall(data)
 
     def receive(self, seconds: float | None) -> bytes:
-        """The next bytes, nothing at the end."""
+        """The next bytes; empty at the end of the connection."""
         if _STEP_S is None:
             self._set_limit(seconds)
             return self.sock.recv(READ_BYTES)
@@ -56,13 +58,13 @@ class Connection:
                 return self.sock.recv(READ_BYTES)
 
     def _set_limit(self, seconds: float | None) -> None:
-        """The longest wait that follows. Each change is a system call, so most are saved."""
+        """Set the timeout of the socket. This is a system call, so it is left out if the timeout is the same."""
         if seconds != self._limit:
             self._limit = seconds
             self.sock.settimeout(seconds)
 
     def is_stale(self) -> bool:
-        """An idle connection that can be read from has been closed by the server."""
+        """Whether the server has closed an idle connection: the socket is then readable."""
         if self.sock.fileno() < 0:
             return True
         if hasattr(select, "poll"):
@@ -74,11 +76,11 @@ class Connection:
     def close(self) -> None:
         self.sock.close()
 
-    __del__ = close  # Of a client that was dropped and never closed.
+    __del__ = close  # For a client that the program did not close.
 
 
 class Pool:
-    """Idle connections of one client; the last used is the first to be used again. For many threads."""
+    """The idle connections of one client. The one that was used last is reused first. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,8 +88,8 @@ class Pool:
         self._idle: list[Connection] = []
 
     def take(self) -> Connection | None:
-        """A connection that the server has not closed, if there is one."""
-        self._leave_after_fork()
+        """Remove and return a connection that the server has not closed; None if there is none."""
+        self._reset_after_fork()
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -96,8 +98,8 @@ class Pool:
             connection.close()
 
     def give(self, connection: Connection) -> None:
-        """Keep a connection for the next call, or close it if there are enough."""
-        self._leave_after_fork()
+        """Keep a connection for the next call, or close it if the pool is full."""
+        self._reset_after_fork()
         with self._lock:
             if connection.process == self._process and len(self._idle) < MAX_IDLE_CONNECTIONS:
                 self._idle.append(connection)
@@ -105,14 +107,14 @@ class Pool:
         connection.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    def _leave_after_fork(self) -> None:
-        """Connections belong to the process that made them, and its lock may be held for ever here."""
+    def _reset_after_fork(self) -> None:
+        """In a child process, begin with an empty pool: the parent uses the connections, and may hold the lock."""
         if self._process != os.getpid():
             self._process, self._lock, self._idle = os.getpid(), threading.Lock(), []
 
@@ -121,11 +123,11 @@ class Connector:
     """Makes a connection.
 
     Args:
-        settings: The address of the server, and how certificates are checked.
-        proxy: The URL of a proxy to go through.
-        limit: Seconds for all of it, None for no limit.
-        watch: Called with each socket before anything waits on it, and with None between waits. What it raises
-            ends the attempt.
+        settings: The address of the server, and the verification of certificates.
+        proxy: The URL of the proxy, None for none.
+        limit: Seconds for the whole attempt, None for no limit.
+        watch: Called with each socket before an operation blocks on it, and with None between such operations. An
+            exception that it raises ends the attempt.
     """
 
     def __init__(
@@ -137,11 +139,11 @@ class Connector:
         self._watch = watch
 
     def connect(self) -> socket.socket:
-        """The connected socket, after the handshake if there is one.
+        """Return the connected socket, after the TLS handshake for https.
 
         Raises:
-            socket.timeout: The limit is reached.
-            OSError, UnicodeError: There is no connection.
+            socket.timeout: The limit was reached.
+            OSError, UnicodeError: The connection could not be made.
         """
         sock = self._open()
         return self._start_tls(sock) if self._address.scheme == "https" else sock
@@ -160,7 +162,7 @@ class Connector:
             sock = socket.socket(family, kind, protocol)
             self._watch(sock)
             try:
-                left = _left(self._deadline)  # Shared out, so that one dead address leaves time for the next.
+                left = _left(self._deadline)  # Divided, so that one dead address leaves time for the next.
                 sock.settimeout(None if left is None else left / (len(candidates) - number))
                 sock.connect(where)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -174,7 +176,7 @@ class Connector:
         numeric = numeric_addresses(host, port)
         if numeric:
             return numeric
-        # The system's resolver knows no limit and cannot be woken: it is left behind, in a thread of its own.
+        # The resolver of the system has no timeout and cannot be woken, so it runs in a daemon thread.
         outcome: list[Any] = []
 
         def look_up() -> None:
@@ -186,17 +188,17 @@ class Connector:
         thread = threading.Thread(target=look_up, name="localchat-lookup", daemon=True)
         thread.start()
         while thread.is_alive():
-            thread.join(min(_left(self._deadline) or _LOOK_S, _LOOK_S))
+            thread.join(min(_left(self._deadline) or _LOOKUP_POLL_S, _LOOKUP_POLL_S))
             self._watch(None)
         if isinstance(outcome[0], Exception):
             raise outcome[0]
-        return outcome[0]  # type: ignore[no-any-return]  # It is the list then.
+        return outcome[0]  # type: ignore[no-any-return]  # The list of addresses.
 
     def _start_tls(self, sock: socket.socket) -> socket.socket:
         if self._proxy is not None:
             self._open_tunnel(sock, self._proxy)
         context = tls_context(self._verify)
-        # The handshake waits, so the new socket has to be known before.
+        # The handshake blocks, so `watch` needs the new socket before it.
         wrapped = context.wrap_socket(sock, server_hostname=self._address.host, do_handshake_on_connect=False)
         self._watch(wrapped)
         wrapped.settimeout(_left(self._deadline))
@@ -215,14 +217,21 @@ class Connector:
 
 
 def shut(sock: Any) -> None:
-    """Wake a thread that waits for a socket. SSLSocket's own way first forgets the encryption: a thread that is
-    about to send would then send the key in plain text."""
+    """Shut a socket down, which wakes a thread that waits for it.
+
+    SSLSocket.shutdown is not called, since it first turns the encryption off: a thread that is about to send would
+    send the key in plain text.
+    """
     shutdown = socket.socket.shutdown if isinstance(sock, socket.socket) else type(sock).shutdown
     shutdown(sock, socket.SHUT_RDWR)
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until a deadline, as the socket's timeout."""
+    """Seconds until a deadline, None for no deadline.
+
+    Raises:
+        socket.timeout: The deadline has passed.
+    """
     left = None if deadline is None else deadline - time.monotonic()
     if left is not None and left <= 0:
         raise socket.timeout

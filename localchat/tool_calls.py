@@ -1,6 +1,6 @@
-"""Assembly of tool calls from the pieces of a stream, by rules that serve the dialects of all servers. No I/O.
+"""Assembly of tool calls from the deltas of a stream, for the dialects of all servers. No I/O.
 
-`ToolCalls.take` adds a piece; `finish` returns the calls. What was repaired is reported in a warning event.
+`ToolCalls.take` adds a delta; `finish` returns the calls. Each repair is reported in a warning event.
 """
 
 from __future__ import annotations
@@ -14,72 +14,77 @@ from .events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
 from .payloads import Json, as_index, dump, non_blank
 from .surrogates import SurrogateJoiner
 
-# Each piece is compared with all calls of its choice, so their number is bounded.
+# The limit of calls in a choice. Each delta is compared with all calls, so the time is quadratic in their number.
 _MAX_CALLS = 1000
 
 
 class _OpenCall:
-    """One call while its pieces come in."""
+    """The state of one call."""
 
     def __init__(self, position: int, index: int | None, payload: Any, joiner: SurrogateJoiner) -> None:
-        # Its place among the calls of the choice; the server's index, a label that several calls may share.
+        # The number of the call in its choice.
         self.position = position
+        # The index that the server sent. Several calls may have the same index.
         self.index = index
-        # The payload that began the call. Two entries of one payload are two calls, however alike they are.
+        # The payload that began the call. Two entries of one payload are two calls, even if they are equal.
         self.payload = payload
         self.id: str | None = None
+        # The id that the client made for a call without one, or with the id of another call.
         self.made_id = ""
         self.name: str | None = None
         self.extra: Json = {}
         self.joiner = joiner
-        self.parts: list[str] = []
-        # Whether there was an event of it: the first one waits for the name.
+        # The pieces of the arguments.
+        self.pieces: list[str] = []
+        # Whether an event of the call was made. The first one is made when the name is known.
         self.announced = False
-        # For servers that send all the arguments so far with every delta.
+        # The last piece, and whether every piece so far contained the one before: some servers send all the arguments
+        # so far in every delta.
         self.latest = ""
         self.cumulative = True
-        # Whether later deltas had the name again, and whether there were deltas without it.
+        # Whether a later delta had the name again, and whether a delta had no name.
         self.has_repeats = False
         self.has_nameless = False
-        # Whether it is a repetition of a complete call, unless arguments come.
+        # Whether the call may be a repetition of a complete call. It is a new call if it gets arguments.
         self.may_repeat = False
-        # Why it is unknown what the arguments are; empty if they are known.
-        self.doubt = ""
-        # Whether the arguments are complete JSON; None if that has to be found out again.
-        self._whole: bool | None = None
+        # Why the arguments are uncertain; empty if they are certain.
+        self.ambiguity = ""
+        # Whether the arguments are complete JSON; None if a piece was added since the last check.
+        self._is_complete: bool | None = None
 
     def text(self) -> str:
-        self.parts = ["".join(self.parts)]
-        return self.parts[0]
+        """The arguments so far."""
+        self.pieces = ["".join(self.pieces)]
+        return self.pieces[0]
 
     def is_empty(self) -> bool:
-        return not any(part.strip() for part in self.parts)
+        return not any(piece.strip() for piece in self.pieces)
 
     def is_open(self) -> bool:
-        """Whether arguments may be missing. The last character decides it most of the time."""
-        if self._whole is None:
-            last = next((part for part in reversed(self.parts) if part.strip()), "")
-            self._whole = last.rstrip().endswith("}") and _loads(self.text())[1] is None
-        return not self._whole or bool(self.doubt)
+        """Whether more arguments may follow. The JSON is parsed only if the last character is a brace."""
+        if self._is_complete is None:
+            last = next((piece for piece in reversed(self.pieces) if piece.strip()), "")
+            self._is_complete = last.rstrip().endswith("}") and _loads(self.text())[1] is None
+        return not self._is_complete or bool(self.ambiguity)
 
-    def repeats(self, piece: str) -> bool:
-        """Whether a piece is all the arguments once more."""
+    def is_repeated_by(self, piece: str) -> bool:
+        """Whether a piece is equal to all the arguments of a complete call."""
         return piece.strip() != "" and not self.is_open() and piece.strip() == self.text().strip()
 
-    def take(self, piece: str) -> str:
-        """Append a piece; returns what of it is new."""
+    def add(self, piece: str) -> str:
+        """Append a piece and return the new part of it."""
         if not piece:
             return ""
-        self.parts.append(piece)
-        self._whole = None
+        self.pieces.append(piece)
+        self._is_complete = None
         self.cumulative = self.cumulative and len(piece) > len(self.latest) and piece.startswith(self.latest)
-        fresh = piece[len(self.latest) :] if self.cumulative else piece
+        new = piece[len(self.latest) :] if self.cumulative else piece
         self.latest = piece
-        return fresh
+        return new
 
 
 class Warnings:
-    """What was repaired in one answer, each thing once."""
+    """The warnings of one response, each text once."""
 
     def __init__(self) -> None:
         self.texts: dict[str, None] = {}
@@ -91,17 +96,18 @@ class Warnings:
             self.new.append(WarningEvent(text, choice_index))
 
     def take(self) -> list[StreamEvent]:
-        """The events for what is new."""
+        """The events of the warnings added since the last call."""
         new, self.new = self.new, []
         return new
 
 
 class ToolCalls:
-    """Assembles the calls of one choice by rules that serve every dialect.
+    """Assembles the calls of one choice.
 
-    A server's index is a label, never a position: some servers give all calls the same one, or none. The arguments of
-    a call are an object, whose end can be seen; so a piece that nothing identifies belongs to the only call that is
-    not complete. If there are several, none of them is run: each gets an error.
+    The index of a delta is a label and not a position: some servers send the same index for all calls, or none.
+    Arguments are a JSON object, so the end of a call is visible, and a piece without an id, an index or a name belongs
+    to the only incomplete call. If several are incomplete, the arguments are ambiguous: each of these calls gets an
+    error, so that none is run.
     """
 
     def __init__(self, choice_index: int, warnings: Warnings) -> None:
@@ -115,10 +121,11 @@ class ToolCalls:
         return bool(self._calls)
 
     def take(self, delta: Json, raw: Any = None, is_summary: bool = False) -> ToolCallDelta | None:
-        """One element of `tool_calls`; returns the event it makes, if any.
+        """Add an element of `tool_calls` and return its event, if it has one.
 
         Args:
-            is_summary: Whether it is of a message at the end of a stream, which repeats the calls of the deltas.
+            raw: The payload.
+            is_summary: Whether the element is from a message at the end of a stream, which repeats the calls.
         """
         function = delta.get("function")
         if not isinstance(function, dict):
@@ -134,17 +141,17 @@ class ToolCalls:
         call.name = call.name or name
         self._identify(call, id)
         call.extra.update(extra)
-        if call.repeats(piece):
+        if call.is_repeated_by(piece):
             if not is_summary:
                 self._warn(f"call {call.name!r} was sent twice in full")
             piece = ""
         return self._event(call, call.joiner.feed(piece), raw)
 
     def finish(self, cut_off: bool = False) -> list[ToolCall]:
-        """The calls, complete. Only the end of the stream is the end of a call: a prefix may parse too.
+        """The calls at the end of the stream.
 
         Args:
-            cut_off: Whether the answer ended by force, so that the last call may lack its arguments.
+            cut_off: Whether a limit or an error ended the text, so that the last call may lack its arguments.
         """
         used: set[str] = set()
         return [self._finished(call, used, cut_off and call is self._calls[-1]) for call in self._calls]
@@ -152,84 +159,89 @@ class ToolCalls:
     def _find(
         self, index: int | None, id: str | None, name: str | None, piece: str, raw: Any, is_summary: bool
     ) -> _OpenCall | None:
-        """The call that a delta belongs to, None if it begins one."""
+        """The call that a delta belongs to; None if the delta begins a call."""
+        # The candidates are the calls with the id and the index of the delta; an id or index without a call is ignored.
         has_known_id = id in self._by_id
-        found = self._by_id.get(id or "") or self._calls
+        candidates = self._by_id.get(id or "") or self._calls
         if index is not None:
-            found = [call for call in found if call.index == index] or found
+            candidates = [call for call in candidates if call.index == index] or candidates
         if name is None:
-            return self._continued(found, index, piece, has_known_id)
-        if index is not None and all(call.index not in (index, None) for call in found):
-            return None
-        alike = [call for call in found if call.name in (name, None)]
-        opened = [call for call in alike if call.is_open()]
+            return self._continued(candidates, index, piece, has_known_id)
+        if index is not None and all(call.index not in (index, None) for call in candidates):
+            return None  # The index is new.
+        same_name = [call for call in candidates if call.name in (name, None)]
+        opened = [call for call in same_name if call.is_open()]
         if id is not None and not has_known_id and (index is None or all(call.id for call in opened)):
+            # The id is new, so the delta begins a call. Later pieces may belong to it or to these incomplete calls.
             mixed = [call for call in opened if index is not None or call.id is None]
             if mixed:
-                return self._doubtful(index, raw, mixed, "another call began before it was complete")
+                return self._open_ambiguous(index, raw, mixed, "another call began before it was complete")
             call = self._open(index, raw)
-            call.may_repeat = any(index is not None or other.id is None for other in alike)
+            call.may_repeat = any(index is not None or other.id is None for other in same_name)
             return call
         if opened:
             opened[-1].has_repeats = opened[-1].name is not None
-            return self._one_of(opened)
-        if alike:
-            return self._repeated(alike, has_known_id, piece, raw, is_summary)
-        begun = [call for call in found if call.is_open() and call.is_empty()]
+            return self._last_of(opened)
+        if same_name:
+            return self._repeated(same_name, has_known_id, piece, raw, is_summary)
+        begun = [call for call in candidates if call.is_open() and call.is_empty()]
         why = "its name came in pieces, or another call began before its arguments"
-        return self._doubtful(index, raw, begun, why) if begun else None
+        return self._open_ambiguous(index, raw, begun, why) if begun else None
 
-    def _continued(self, found: list[_OpenCall], index: int | None, piece: str, is_known: bool) -> _OpenCall | None:
-        """The call that a delta without a name belongs to, None if it begins one whose name is to come."""
+    def _continued(
+        self, candidates: list[_OpenCall], index: int | None, piece: str, is_known: bool
+    ) -> _OpenCall | None:
+        """The call that a delta without a name belongs to; None if the delta begins a call."""
         is_known = is_known or (index is not None and index in self._by_index)
-        opened = [call for call in found if call.is_open()]
+        opened = [call for call in candidates if call.is_open()]
         if opened:
             if piece and index is not None and not is_known:
                 self._warn("arguments came without a call to belong to; added to the last call")
-            return self._one_of(opened) if piece else opened[-1]
-        repeated = [call for call in found if call.repeats(piece)]
+            return self._last_of(opened) if piece else opened[-1]
+        repeated = [call for call in candidates if call.is_repeated_by(piece)]
         if repeated or not piece.strip():
-            return (repeated or found)[-1] if found else None
+            return (repeated or candidates)[-1] if candidates else None
         if not is_known:
-            return None  # Arguments before their name.
-        self._doubt(found[-1:], "arguments came after they were complete")
-        return found[-1]
+            return None  # The name follows the arguments.
+        self._mark_ambiguous(candidates[-1:], "arguments came after they were complete")
+        return candidates[-1]
 
-    def _one_of(self, opened: list[_OpenCall]) -> _OpenCall:
+    def _last_of(self, opened: list[_OpenCall]) -> _OpenCall:
+        """The last of the incomplete calls. If there are several, all become ambiguous."""
         if len(opened) > 1:
-            self._doubt(opened, "arguments came that belong to one of several calls")
+            self._mark_ambiguous(opened, "arguments came that belong to one of several calls")
         return opened[-1]
 
     def _repeated(
-        self, alike: list[_OpenCall], has_known_id: bool, piece: str, raw: Any, is_summary: bool
+        self, same_name: list[_OpenCall], has_known_id: bool, piece: str, raw: Any, is_summary: bool
     ) -> _OpenCall | None:
-        """The call of a delta that names a complete call once more, None if it begins a call that is like it."""
+        """The call of a delta with the name of complete calls; None if the delta begins another call of this name."""
         if not piece:
-            if has_known_id or not any(call.has_nameless for call in alike):
-                return alike[-1]
-            return self._doubtful(alike[-1].index, raw, [], "it came again without arguments")
-        earlier = [call for call in alike if raw is None or call.payload is not raw]
-        repeated = next((call for call in earlier if call.repeats(piece)), None)
+            if has_known_id or not any(call.has_nameless for call in same_name):
+                return same_name[-1]
+            return self._open_ambiguous(same_name[-1].index, raw, [], "it came again without arguments")
+        earlier = [call for call in same_name if raw is None or call.payload is not raw]
+        repeated = next((call for call in earlier if call.is_repeated_by(piece)), None)
         if repeated is None or has_known_id or is_summary:
             return repeated
-        return self._doubtful(repeated.index, raw, [], "it came twice, and it is unknown whether two were meant")
+        return self._open_ambiguous(repeated.index, raw, [], "it came twice, and it is unknown whether two were meant")
 
-    def _doubtful(self, index: int | None, raw: Any, others: list[_OpenCall], why: str) -> _OpenCall:
-        """A new call that cannot be distinguished from others; all of them get an error."""
+    def _open_ambiguous(self, index: int | None, raw: Any, others: list[_OpenCall], why: str) -> _OpenCall:
+        """Begin a call that cannot be distinguished from `others`; all of them get an error."""
         call = self._open(index, raw)
-        self._doubt([*others, call], why)
+        self._mark_ambiguous([*others, call], why)
         return call
 
     def _open(self, index: int | None, raw: Any) -> _OpenCall:
         if len(self._calls) >= _MAX_CALLS:
-            raise ProtocolError(f"the answer has more than {_MAX_CALLS} tool calls")
+            raise ProtocolError(f"the response has more than {_MAX_CALLS} tool calls")
         call = _OpenCall(len(self._calls), index, raw, SurrogateJoiner(self._warn))
         self._calls.append(call)
         self._by_index.setdefault(index, []).append(call)
         return call
 
     def _identify(self, call: _OpenCall, id: str | None) -> None:
-        """Ids are set once; a later one leads to the call as well."""
+        """Store an id. The first is the id of the call; deltas with a later one belong to the call as well."""
         if id is None:
             return
         call.id = call.id or id
@@ -237,32 +249,32 @@ class ToolCalls:
         if call not in known:
             known.append(call)
 
-    def _doubt(self, calls: list[_OpenCall], why: str) -> None:
+    def _mark_ambiguous(self, calls: list[_OpenCall], why: str) -> None:
         for call in calls:
-            call.doubt = call.doubt or why
+            call.ambiguity = call.ambiguity or why
             self._warn(f"call {call.name!r} is not run: {why}")
 
     def _event(self, call: _OpenCall, piece: str, raw: Any) -> ToolCallDelta | None:
-        fresh = call.take(piece)
-        if call.name is None or (call.announced and not fresh):
+        new = call.add(piece)
+        if call.name is None or (call.announced and not new):
             return None
         if not call.announced:
-            fresh = call.latest if call.cumulative else call.text()
+            new = call.latest if call.cumulative else call.text()
         call.announced = True
-        return ToolCallDelta(call.position, call.id, call.name, fresh, self._choice_index, raw)
+        return ToolCallDelta(call.position, call.id, call.name, new, self._choice_index, raw)
 
     def _finished(self, call: _OpenCall, used: set[str], cut_off: bool) -> ToolCall:
         text = call.text()
         arguments, error = _loads(text)
         if error is not None and call.cumulative:
-            whole, whole_error = _loads(call.latest)
-            if whole_error is None:
-                text, arguments, error = call.latest, whole, None
+            latest, latest_error = _loads(call.latest)
+            if latest_error is None:
+                text, arguments, error = call.latest, latest, None
                 self._warn("the arguments were sent anew with every piece; the last one is used")
         reasons = (
             "the call has no name" if call.name is None else "",
-            "the answer was cut before the arguments" if cut_off and not text.strip() else "",
-            self._doubt_of(call),
+            "the response was cut before the arguments" if cut_off and not text.strip() else "",
+            self._ambiguity_of(call),
         )
         error = next(filter(None, reasons), error)
         id = call.id
@@ -275,13 +287,13 @@ class ToolCalls:
             arguments = None
         return ToolCall(id, call.name or "", arguments, text, error, call.position, call.extra, self._choice_index)
 
-    def _doubt_of(self, call: _OpenCall) -> str:
-        """Why it is unknown what the arguments of a call are; empty if they are known."""
-        alike = self._by_index[call.index]
-        if call.doubt:
-            return call.doubt
-        # One of the deltas that repeated the name may have begun another call.
-        if any(other.has_repeats for other in alike) and any(other.has_nameless for other in alike):
+    def _ambiguity_of(self, call: _OpenCall) -> str:
+        """Why the arguments of a call are uncertain at the end of the stream; empty if they are certain."""
+        if call.ambiguity:
+            return call.ambiguity
+        # A delta that repeated the name may have begun another call.
+        same_index = self._by_index[call.index]
+        if any(other.has_repeats for other in same_index) and any(other.has_nameless for other in same_index):
             return "the arguments of several calls may be mixed up"
         if not call.is_empty():
             return ""
@@ -303,11 +315,11 @@ def _arguments_text(arguments: Any) -> str:
         return arguments
     if arguments is None:
         return ""
-    return dump(arguments) if arguments else "{}"  # Some servers send an empty list for no arguments.
+    return dump(arguments) if arguments else "{}"  # Some servers send an empty list if there are no arguments.
 
 
 def _loads(text: str) -> tuple[Json | None, str | None]:
-    """Arguments and None, or None and the reason why they are none. No text at all means no arguments."""
+    """Parse arguments: return them and None, or None and the error. Blank text means no arguments."""
     if not text.strip():
         return {}, None
     try:
@@ -317,9 +329,9 @@ def _loads(text: str) -> tuple[Json | None, str | None]:
     if value is None:
         return {}, None
     if not isinstance(value, dict):
-        return None, f"the arguments are JSON but no object: {cut(text, 60)}"
+        return None, f"the arguments are not a JSON object: {cut(text, 60)}"
     return value, None
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number of JSON")

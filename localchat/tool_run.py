@@ -46,10 +46,10 @@ class _BaseRun:
         messages: Sequence[Mapping[str, Any]],
         tools: Toolbox,
         *,
-        media: Mapping[str, Any] | None = None,
-        max_rounds: int = DEFAULT_MAX_ROUNDS,
-        on_done: Callable[[Any], object] | None = None,
-        options: Mapping[str, Any] | None = None,
+        media: Mapping[str, Any],
+        max_rounds: int,
+        on_done: Callable[[Any], object] | None,
+        options: Mapping[str, Any],
     ) -> None:
         if max_rounds < 1:
             raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
@@ -57,8 +57,8 @@ class _BaseRun:
         self._tools = tools
         self._max_rounds = max_rounds
         self._on_done = on_done
-        self._options = dict(options or {})
-        self._media = media or {}
+        self._options = dict(options)
+        self._media = media
         # The conversation so far.
         self.messages = [dict(message) for message in messages]
         # Whether a response without tool calls is complete.
@@ -90,7 +90,9 @@ class _BaseRun:
             raise Cancelled("the run was closed", partial=self.reply) from cause
 
     def _process(self, event: StreamEvent) -> None:
-        """At the end of a round, add its message. Called before the event is yielded: the caller may stop after it."""
+        """Add the reply to the messages at the last event of a round. Called before the event is yielded: the caller
+        may stop after it.
+        """
         if event.type != "message_stop" or self._reply is not None:
             return
         self._reply = reply = self._stream.reply

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from . import __version__
+
 FILES = (
     "sse.py",
     "errors.py",
@@ -117,7 +119,7 @@ OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
 SOFTWARE."""
 
 
-def joined(version: str) -> str:
+def joined() -> str:
     """The source of the one file.
 
     Raises:
@@ -128,7 +130,7 @@ def joined(version: str) -> str:
     trees = {name: ast.parse(source) for name, source in sources.items()}
     _check_names(trees)
     imports = "\n".join(_imports(trees.values()))
-    parts = [_HEAD.format(mark=MARK, version=version, license=LICENSE, imports=imports)]
+    parts = [_HEAD.format(mark=MARK, version=__version__, license=LICENSE, imports=imports)]
     for name, tree in trees.items():
         title = (ast.get_docstring(tree) or "").splitlines()[0]
         parts.append(_SECTION.format(name=name, about=title, body=_body(sources[name], tree)))
@@ -257,11 +259,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     path: Path = options.path
     if options.features and path.suffix == ".py":
         parser.error(f"--with adds files to a folder, and {path} is one file: name a folder")
-    from . import __version__
-
     try:
         if path.suffix == ".py":
-            write(path, joined(__version__))
+            write(path, joined())
         else:
             write_folder(path, options.features)
     except OSError as error:

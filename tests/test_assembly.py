@@ -46,7 +46,7 @@ def test_call_that_is_cut_before_its_arguments_has_none(finish):
     chunk = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": finish}]}
     first, second = accumulated(chunk)[1].reply().tool_calls
     assert (first.arguments, first.error) == ({}, None)
-    assert (second.arguments, second.error) == (None, "the answer was cut before the arguments")
+    assert (second.arguments, second.error) == (None, "the response was cut before the arguments")
 
 
 def test_calls_of_a_whole_message_that_are_all_numbered_alike():
@@ -141,7 +141,7 @@ def test_numbers_that_json_does_not_have_are_no_arguments(number):
     accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}))
     call = accumulator.reply().tool_calls[0]
     assert (call.arguments, call.member["function"]["arguments"]) == (None, "{}")
-    assert f"{number} is no number of JSON" in (call.error or "")
+    assert f"{number} is not a number of JSON" in (call.error or "")
 
 
 def test_id_of_a_call_is_stable_and_a_late_one_is_taken():

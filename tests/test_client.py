@@ -267,7 +267,7 @@ def test_answer_in_every_form(raw, client_class):
 NO_ANSWER = {
     "html": (b"<!doctype html><title>Sign in</title>", "is /v1 missing"),
     "text": (b"hello there", "not a chat completion but text/html"),
-    "other-json": (b'{"hello": 1}', "this JSON is no chat answer"),
+    "other-json": (b'{"hello": 1}', "this JSON is not a chat completion"),
     "list": (b"[1]", "not an object"),
     "not-json": (b"{hello}", "is not JSON"),
     "bad-event": (b"data: {oops\n\n", "not JSON"),

@@ -235,7 +235,7 @@ def test_refusal_tells_that_the_key_was_not_sent(monkeypatch):
 def test_numbers_that_json_does_not_have_are_refused_and_nothing_is_sent(number):
     with always(HELLO) as server, make_client(server) as client:
         for options, words in (
-            ({"temperature": number}, "temperature is .*, which is no finite number"),
+            ({"temperature": number}, "temperature is .*, which is not a finite number"),
             ({"logit_bias": {"1": number}}, "neither NaN nor infinity"),
             ({"extra_body": {"a": [number]}}, "neither NaN nor infinity"),
             ({"timeout": number}, "timeout is"),

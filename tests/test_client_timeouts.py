@@ -11,7 +11,7 @@ import localchat.aio_call
 import localchat.blocking_call
 import localchat.sockets
 from localchat import Accumulator, Client, ServerError, TimedOut, Timeout
-from localchat.call import Answer, CallState
+from localchat.call import CallState, StreamReader
 from localchat.settings import Settings
 from localchat.timeouts import Deadlines
 
@@ -188,8 +188,8 @@ def test_timeouts_hold_where_waits_are_cut_in_steps(monkeypatch):
 def test_progress_of_the_prompt_counts_against_a_stall_and_an_empty_piece_does_not(payload, n_events):
     call, seen = CallState(Settings(), Timeout(), 0), []
     call.headers = {"content-type": "text/event-stream"}
-    answer = Answer(call, Accumulator())
-    list(answer.feed(sse({"id": "1", "choices": []})))  # The first payload makes an event of its own.
+    reader = StreamReader(call, Accumulator())
+    list(reader.feed(sse({"id": "1", "choices": []})))  # The first payload makes an event of its own.
     call.deadlines.event = lambda: seen.append(1)
-    list(answer.feed(sse(payload)))
+    list(reader.feed(sse(payload)))
     assert len(seen) == n_events

@@ -15,6 +15,7 @@ from localchat import Client, Conversation, DoesNotFit, IncompleteStream, TooMan
 
 from .clients import client_class
 from .scripted import Answer, Script, calls, chunk, playing, text
+from .test_tools import add
 
 __all__ = ["client_class"]  # A fixture: used by name.
 
@@ -33,11 +34,6 @@ def assistant(content: str, **fields: Any) -> Any:
 def started(*answers: Answer, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
     with playing(*answers, client_class=client_class) as (client, script):
         yield client.conversation(**options), script
-
-
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
 
 
 def test_turns_are_added_and_sent_again(client_class: Any):

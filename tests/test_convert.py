@@ -36,11 +36,6 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 TAG = "<|python_tag|>"
 
 
-def chunk(finish: Any = None, logprobs: Any = None, **delta: Any) -> Any:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, **({"logprobs": logprobs} if logprobs else {})}
-    return {"id": "1", "choices": [choice]}
-
-
 # K7 and sampling
 
 

@@ -36,7 +36,7 @@ CLIENT_FILES: dict[str, set[str]] = {
     "assembly": {"errors", "events", "payloads", "surrogates", "think_tags", "tool_calls"},
     "settings": {"errors", "http1", "keywords", "network", "timeouts"},
     "failures": {"errors", "events", "model_list", "payloads", "settings"},
-    "options": {"errors", "http1", "keywords", "payloads", "settings", "think_tags", "timeouts"},
+    "options": {"errors", "http1", "keywords", "payloads", "settings", "timeouts"},
     "call": {"assembly", "errors", "events", "failures", "frames", "http1", "network", "settings", "sse", "timeouts"},
     "sockets": {"http1", "network", "settings"},
     "blocking_call": {"call", "errors", "failures", "network", "settings", "sockets", "timeouts"},

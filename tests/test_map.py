@@ -100,7 +100,7 @@ def test_log_reports_requests_without_key_and_prompt(caplog):
         caplog.clear()
         client.with_options(log_bodies=True).chat("my prompt with secret-2")
         assert "my prompt with ***" in caplog.text
-        assert "answer: Hello" in caplog.text
+        assert "response: Hello" in caplog.text
 
 
 def test_log_reports_retries(caplog, monkeypatch):

@@ -67,7 +67,7 @@ def test_replay_gives_the_events_of_the_server(tmp_path, client_class):
     assert events(Client(transport=replay(path), model="m")) == seen[0]
     with client_class(transport=replay(path), model="m", max_retries=0) as replayed:
         assert [events(replayed) for _ in range(2)] == seen
-        with pytest.raises(LocalChatError, match="no further answer to POST /v1/chat/completions"):
+        with pytest.raises(LocalChatError, match="no further response to POST /v1/chat/completions"):
             replayed.chat("hi")
 
 
@@ -127,7 +127,7 @@ def test_request_that_is_not_in_the_recording_is_an_error_that_says_how_it_diffe
     changed = {name: value for name, value in {**RECORDED, **options}.items() if value is not None}
     with pytest.raises(LocalChatError) as caught:
         replayed.chat(prompt, **changed)
-    assert str(caught.value).startswith("the recording holds no POST /v1/chat/completions like this one: ")
+    assert str(caught.value).startswith("the recording has no equal request POST /v1/chat/completions: ")
     assert words in str(caught.value)
     assert replayed.chat("hi", **RECORDED, seed=2).text == "Hello"  # It is still there, for an equal request.
     ignoring = replay(path, ignore=["messages", *changed, *RECORDED, "seed"])
@@ -160,7 +160,7 @@ def test_recording_is_for_its_owner_alone(tmp_path):
 def test_file_that_is_no_recording_is_an_error_that_names_it(line, tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_bytes(b'{"connection": 1, "at": 0, "sent": ""}\n' + line + b"\n")
-    with pytest.raises(ValueError, match=r"r\.jsonl is no recording: line 2"):
+    with pytest.raises(ValueError, match=r"r\.jsonl is not a recording: line 2"):
         replay(path)
 
 

@@ -13,7 +13,7 @@ from localchat.schema import json_schema
 from localchat.structured import read_reply, response_format
 
 from .clients import client_class
-from .scripted import Script, playing, refusal
+from .scripted import Script, chunk, playing, refusal
 
 __all__ = ["client_class"]  # A fixture: used by name.
 
@@ -33,7 +33,7 @@ class Address:
 
 
 def answer(text: str, reason: str = "stop") -> list[Any]:
-    return [{"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}]
+    return [chunk(reason, content=text)]
 
 
 def formats(script: Script) -> list[Any]:

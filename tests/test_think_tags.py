@@ -63,5 +63,5 @@ def test_answer_that_ends_inside_think_keeps_its_text_and_is_reported(mode, cont
     accumulator = Accumulator(think_tags=mode)
     accumulator.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
     warnings = [event.text for event in accumulator.finish() if event.type == "warning"]
-    assert warnings == ["the answer ends inside <think>: what may be its text is in the reasoning"]
+    assert warnings == ["the text ends inside <think>: the reasoning may contain the answer"]
     assert (accumulator.reply().text, accumulator.reply().reasoning) == ("", "42")

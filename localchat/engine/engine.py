@@ -366,7 +366,7 @@ class Engine:
             if chunk.is_scored:
                 self._scheduled[chunk.sequence.id].deliver_prompt_logprobs(chunk, self.backend)
         work = [(self._scheduled[chunk.sequence.id], chunk) for chunk in batch.outputs()]
-        runs = self._token_sampler.sample([(state.sampler, state.request, chunk) for state, chunk in work])
+        runs = self._token_sampler.sample([(state.sampler, state.request.params, chunk) for state, chunk in work])
         tokens = [[token_of(item) for item in run] for run in runs]
         self._scheduler.update(batch, tokens)
         self._counters.add_step(batch.n_tokens, sum(map(len, runs)))

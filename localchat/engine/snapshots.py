@@ -31,6 +31,7 @@ class Snapshots:
         self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
     def add(self, tokens: Sequence[int], data: Data) -> None:
+        """Adds a snapshot, unless it is larger than the limit. With `can_truncate`, drops those of its prefixes."""
         if len(data) > self.max_bytes:  # It would be dropped at once, and all others before it.
             return
         key = tuple(tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +13,14 @@ from ..protocol.params import GenerationParams
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
 from .run import Sampled
-from .values import EngineError, GenerationRequest, InvalidGrammar
+from .values import EngineError, InvalidGrammar
 
 log = logging.getLogger("localchat.engine")
 
 TokenRun = list[Union[Sampled, EngineError]]
 """The tokens sampled for one sequence in a step, and an error after them if sampling failed."""
-Work = list["tuple[Any, GenerationRequest, BatchChunk]"]
-"""For each sequence: its sampler, its request, and its chunk of the batch."""
+Work = list["tuple[Any, GenerationParams, BatchChunk]"]
+"""For each sequence: its sampler, its parameters, and its chunk of the batch."""
 
 # The limit of threads that sample, with the engine thread. The speed is limited by memory, not by cores.
 _MAX_THREADS = 4
@@ -44,9 +45,8 @@ class TokenSampler:
 
     def sample(self, work: Work) -> list[TokenRun]:
         """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
-        if self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB:
-            return self._sample_share(work)
-        if self._select_candidates(work) or len(work) < 2 or self._helpers is None:
+        is_small = self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB
+        if is_small or self._select_candidates(work) or len(work) < 2 or self._helpers is None:
             return self._sample_share(work)
         shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
         futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
@@ -59,22 +59,22 @@ class TokenSampler:
     def _select_candidates(self, work: Work) -> bool:
         """`Backend.select_candidates` for all rows, on several threads if there are many rows."""
         rows = [(sampler, row, i) for sampler, _, chunk in work for i, row in enumerate(chunk.output_rows)]
-        n_first = -(-len(rows) // self._n_shares)
-        if n_first < _MIN_ROWS or self._helpers is None:
+        n_each = math.ceil(len(rows) / self._n_shares)
+        if n_each < _MIN_ROWS or self._helpers is None:
             return self._backend.select_candidates(rows)
-        shares = [rows[i : i + n_first] for i in range(n_first, len(rows), n_first)]
+        shares = [rows[i : i + n_each] for i in range(n_each, len(rows), n_each)]
         futures = [self._helpers.submit(self._backend.select_candidates, share) for share in shares]
-        quick = [self._backend.select_candidates(rows[:n_first]), *(future.result() for future in futures)]
+        quick = [self._backend.select_candidates(rows[:n_each]), *(future.result() for future in futures)]
         return all(quick)
 
     def _sample_share(self, share: Work) -> list[TokenRun]:
         return [self._sample_run(*each) for each in share]
 
-    def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
+    def _sample_run(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> TokenRun:
         run: TokenRun = []
         try:
             # In a loop, since the tokens before an error are kept.
-            for item in self._tokens(sampler, request.params, chunk):
+            for item in self._tokens(sampler, params, chunk):
                 run.append(item)
         except InvalidGrammar as error:
             run.append(error)

@@ -22,8 +22,8 @@ class Constraint:
     grammar: str
     """GBNF."""
     triggers: tuple[str, ...] = ()
-    """Texts from which on the grammar applies (a lazy grammar); it describes the text from the first trigger on, with
-    the trigger. The text before that is free, and may end. (): the grammar applies from the start."""
+    """For a lazy grammar: the grammar applies from the first of these texts on, which begins what it describes. The
+    output before that is free, and may end. (): the grammar applies from the start of the output."""
     root: str = "root"
     """The name of the first rule."""
     origin: str = "grammar"
@@ -104,7 +104,7 @@ class LoadOptions:
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     speculates: bool = True
-    """Whether tokens are drafted by prompt lookup (lookup.py). The output is the same."""
+    """Whether tokens are drafted, by prompt lookup or a draft model. The output is the same."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .fields import Fields, first_given, parse_body, unknown_fields
+from .fields import first_given, parse_body, unknown_fields
 from .inputs import is_token
 from .request import DEFAULT_OPTIONS, ParseOptions
 
@@ -52,9 +52,9 @@ def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Token
     return TokenizeRequest(
         model=body.text("model") or "",
         text=text,
-        adds_special=_flag(body, ("add_special", "add_special_tokens"), default=False),
-        parses_special=_flag(body, ("parse_special",), default=True),
-        with_pieces=_flag(body, ("with_pieces",), default=False),
+        adds_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
+        parses_special=body.boolean("parse_special") is not False,
+        with_pieces=body.boolean("with_pieces") or False,
         unknown=unknown_fields(body, (), options.strict),
     )
 
@@ -88,8 +88,3 @@ def _text_or_bytes(piece: bytes) -> str | list[int]:
         return piece.decode()
     except UnicodeDecodeError:
         return list(piece)
-
-
-def _flag(body: Fields, names: Sequence[str], *, default: bool) -> bool:
-    given = first_given([body.boolean(name) for name in names])
-    return default if given is None else given
