@@ -199,8 +199,8 @@ def raising() -> str:
                         raise Broken(f"the greedy text is another one after {name} raised {kind} {n} times")
     seconds, case = max(recoveries)
     return (
-        f"sampler, scheduler, cache or failure path raise once or thrice, {len(recoveries)} cases: {counted(outcomes)}; "
-        f"served again after at most {seconds:.2f} s ({case})"
+        f"sampler, scheduler, cache or failure path raise once or thrice, {len(recoveries)} cases: "
+        f"{counted(outcomes)}; served again after at most {seconds:.2f} s ({case})"
     )
 
 
