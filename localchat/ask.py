@@ -1,4 +1,6 @@
-"""The command line of the one-file client: send one prompt and print the response. `python -m localchat` shares it.
+"""The command line of the one-file client: send one prompt and print the response.
+
+`python -m localchat` uses the functions of this module too.
 
 The output of the model goes to stdout, everything else to stderr. Exit codes: 0 for a complete response, 1 for
 an error, 2 for wrong usage, 3 for a response that was cut, 130 for Ctrl-C.
@@ -22,6 +24,7 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
+NO_PROMPT = "localchat: there is no prompt: give a text, or pipe one in"
 _USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
 
 
@@ -93,6 +96,7 @@ def finish_code(finish_reason: str | None) -> int:
 
 
 def report(text: str) -> None:
+    """Write a line to stderr."""
     print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -107,7 +111,7 @@ def _ask(words: Sequence[str]) -> int:
         return OK
     prompt = read_prompt(words)
     if not prompt.strip():
-        report(f"{_USAGE}\nlocalchat: nothing to ask: give a text, or pipe one in")
+        report(f"{_USAGE}\n{NO_PROMPT}")
         return USAGE
     last = "\n"
     with Client() as client, client.stream(prompt) as stream:

@@ -50,7 +50,7 @@ def image_part(source: Source, *, detail: str | None = None, embed: bool = False
     """
     if isinstance(source, Mapping):
         return dict(source)
-    is_sent_as_url = _is_data(source) or (_is_url(source) and not embed)
+    is_sent_as_url = _is_data(source) or (is_url(source) and not embed)
     url = source if is_sent_as_url else _data_uri(_read(source))
     return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
 
@@ -68,7 +68,7 @@ def audio_part(source: Source) -> dict[str, Any]:
     """
     if isinstance(source, Mapping):
         return dict(source)
-    if _is_url(source) and not _is_data(source):
+    if is_url(source) and not _is_data(source):
         raise ValueError(f"audio cannot be sent by URL: fetch it, with audio=media.fetch({_shown(source)!r})")
     data = _read(source)
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
@@ -107,7 +107,8 @@ def _listed(sources: Any) -> Iterable[Source]:
     return [sources] if isinstance(sources, (str, *_BINARY, os.PathLike, Mapping)) else sources
 
 
-def _is_url(source: Any) -> bool:
+def is_url(source: Any) -> bool:
+    """Whether the source is an http, https or data URL."""
     return isinstance(source, str) and source.lower().startswith(("http://", "https://", "data:"))
 
 
@@ -118,7 +119,7 @@ def _is_data(source: Any) -> bool:
 def _read(source: Any) -> bytes:
     if isinstance(source, _BINARY):
         data = bytes(source)
-    elif _is_url(source):
+    elif is_url(source):
         data = fetch(source)
     elif not isinstance(source, os.PathLike):
         raise ValueError(f"{_shown(source)!r} is no URL; to read a file, pass pathlib.Path({_shown(source)!r})")
@@ -137,7 +138,7 @@ def fetch(url: str) -> bytes:
         ValueError: The URL has another scheme.
         OSError: The URL cannot be fetched.
     """
-    if not _is_url(url):
+    if not is_url(url):
         raise ValueError(f"{_shown(url)!r} is no http, https or data URL")
     import http.client  # Imported here: these imports take as long as that of the whole client.
     import urllib.request

@@ -25,7 +25,7 @@ _NAME_CHARS = 64
 
 # The modes, in the order in which they are tried. Each is for servers that refuse the one before:
 # json_schema: the schema of the value;
-# wrapped: the schema of an object that holds the value, for servers that accept objects only;
+# wrapped: the schema of an object that holds the value, for servers that accept objects only (not for object values);
 # json_object: JSON without a schema, which a message describes;
 # prompt: no response_format; only a message describes the schema.
 _MODES = ("json_schema", "wrapped", "json_object", "prompt")
@@ -39,9 +39,14 @@ class ExpectedValue:
 
     def __init__(self, target: Any) -> None:
         self.target = target
-        self._mode = _MODES[0]
         self._schema: Json = {} if is_ready_made(target) else json_schema(target)
         self._is_object = self._schema.get("type") == "object" or "properties" in self._schema
+        # The current mode and those after it.
+        self._modes = [mode for mode in _MODES if mode != "wrapped" or not self._is_object]
+
+    @property
+    def _mode(self) -> str:
+        return self._modes[0]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -66,14 +71,9 @@ class ExpectedValue:
 
     def weaken(self, error: StatusError) -> bool:
         """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
-        if is_ready_made(self.target) or not _REFUSAL.search(error.body):
+        if is_ready_made(self.target) or not _REFUSAL.search(error.body) or len(self._modes) == 1:
             return False
-        later = _MODES[_MODES.index(self._mode) + 1 :]
-        if self._mode == "json_schema" and self._is_object:
-            later = later[1:]
-        if not later:
-            return False
-        self._mode = later[0]
+        del self._modes[0]
         return True
 
     def read(self, reply: Reply[Any]) -> Any:
@@ -85,7 +85,7 @@ class ExpectedValue:
         return read_reply(self.target, reply, wrapped=self._mode != "json_schema" and not self._is_object)
 
     def _object_schema(self) -> Json:
-        """The schema if it is one of an object, else that of an object {"value": ...} that holds the value."""
+        """The schema of the value if it is an object, else that of an object {"value": ...} that holds the value."""
         if self._is_object:
             return self._schema
         inner = dict(self._schema)

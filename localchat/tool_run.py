@@ -90,7 +90,9 @@ class _BaseRun:
             raise Cancelled("the run was closed", partial=self.reply) from cause
 
     def _process(self, event: StreamEvent) -> None:
-        """At the end of a round, add its message. Called before the event is yielded: the caller may stop after it."""
+        """Add the reply to the messages at the last event of a round. Called before the event is yielded: the caller
+        may stop after it.
+        """
         if event.type != "message_stop" or self._reply is not None:
             return
         self._reply = reply = self._stream.reply

@@ -7,7 +7,6 @@ arguments that do not parse or are not valid) are reported to the model, not rai
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import logging
@@ -91,6 +90,7 @@ class ToolResult:
     error: str | None = None
     # The return value of the function.
     value: Any = field(default=None, repr=False, compare=False)
+    # The fields that every event has.
     choice_index: int = 0
     raw: Any = field(default=None, repr=False, compare=False)
 
@@ -140,12 +140,12 @@ class Toolbox:
         """Run the calls and yield their results in the same order.
 
         Args:
-            is_closed: Returns True after the run was closed. It is called before each call; then the call does not run.
+            is_closed: Called before each function. True means that the run was closed: the function is not called.
         """
         ready = [_approved(item, self._approval(item)) for item in map(self._prepare, calls)]
 
-        def run(item: _Ready | ToolResult) -> ToolResult:
-            return _failed(item.call, "the run was closed") if is_closed() else self._run(item)
+        def run(item: _ValidCall | ToolResult) -> ToolResult:
+            return _error_result(item.call, "the run was closed") if is_closed() else self._run(item)
 
         if not self._parallel or len(calls) < 2:
             yield from map(run, ready)
@@ -166,11 +166,11 @@ class Toolbox:
         for item in map(self._prepare, calls):
             approval = self._approval(item)
             ready.append(_approved(item, await approval if inspect.isawaitable(approval) else approval))
+        gate = asyncio.Semaphore(len(calls) if self._parallel is True else self._parallel or 1)
         if not self._parallel:
             for item in ready:
-                yield await self._run_async(item, is_closed)
+                yield await self._run_async(item, is_closed, gate)
             return
-        gate = asyncio.Semaphore(len(calls) if self._parallel is True else self._parallel)
         tasks = [asyncio.ensure_future(self._run_async(item, is_closed, gate)) for item in ready]
         try:
             for task in tasks:
@@ -180,57 +180,55 @@ class Toolbox:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _prepare(self, call: ToolCall) -> _Ready | ToolResult:
+    def _prepare(self, call: ToolCall) -> _ValidCall | ToolResult:
         """Validate a call: the call with converted arguments, or the result that reports what is wrong with it."""
         tool = self._tools.get(call.name)
         if tool is None:
             offered = ", ".join(self._tools) or "none"
-            return _failed(call, f"there is no tool {call.name!r}; the tools are: {offered}")
+            return _error_result(call, f"there is no tool {call.name!r}; the tools are: {offered}")
         if call.arguments is None:
-            return _failed(call, f"{call.error}; you wrote: {_cut(call.arguments_json)}")
+            return _error_result(call, f"{call.error}; you wrote: {_shortened(call.arguments_json)}")
         try:
             arguments = tool.read(call.arguments)
         except DoesNotFit as error:
-            return _failed(call, f"the arguments are not valid: {error}")
-        return _Ready(call, tool.function, arguments)
+            return _error_result(call, f"the arguments are not valid: {error}")
+        return _ValidCall(call, tool.function, arguments)
 
-    def _approval(self, item: _Ready | ToolResult) -> object:
+    def _approval(self, item: _ValidCall | ToolResult) -> object:
         return True if self._on_call is None or isinstance(item, ToolResult) else self._on_call(item.call)
 
-    def _run(self, item: _Ready | ToolResult) -> ToolResult:
+    def _run(self, item: _ValidCall | ToolResult) -> ToolResult:
         if isinstance(item, ToolResult):
             return item
         try:
-            value = _called(item)
+            value = _call_function(item)
             _refuse_awaitable(value, f"run coroutine functions: {item.call.name}")
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
                 raise
-            return _crashed(item.call, error)
+            return _exception_result(item.call, error)
 
-    async def _run_async(
-        self, item: _Ready | ToolResult, is_closed: Callable[[], bool], gate: Any = None
-    ) -> ToolResult:
+    async def _run_async(self, item: _ValidCall | ToolResult, is_closed: Callable[[], bool], gate: Any) -> ToolResult:
         import asyncio
 
         if isinstance(item, ToolResult):
             return item
         try:
-            async with gate or contextlib.AsyncExitStack():
+            async with gate:
                 if is_closed():
-                    return _failed(item.call, "the run was closed")
+                    return _error_result(item.call, "the run was closed")
                 if inspect.iscoroutinefunction(item.function):
                     value = await item.function(**item.arguments)
                 else:
-                    value = await asyncio.to_thread(_called, item)
+                    value = await asyncio.to_thread(_call_function, item)
                 if inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
                     value = await value
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
                 raise
-            return _crashed(item.call, error)
+            return _exception_result(item.call, error)
 
     def refuse_coroutines(self) -> None:
         """Raise TypeError if one of the functions is a coroutine function."""
@@ -240,7 +238,7 @@ class Toolbox:
 
 
 @dataclass(frozen=True)
-class _Ready:
+class _ValidCall:
     """A valid call. It runs if it is approved."""
 
     call: ToolCall
@@ -248,11 +246,8 @@ class _Ready:
     arguments: dict[str, Any]
 
 
-def _called(item: _Ready) -> Any:
-    """Call the function. A StopIteration becomes a RuntimeError, since it would end the generator that runs the calls.
-
-    A future cannot hold a StopIteration either.
-    """
+def _call_function(item: _ValidCall) -> Any:
+    """Call the function. A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it."""
     try:
         return item.function(**item.arguments)
     except StopIteration as error:
@@ -260,14 +255,14 @@ def _called(item: _Ready) -> Any:
 
 
 def _refuse_awaitable(value: object, what: str) -> None:
-    """Raise TypeError for a value that must be awaited; `what` describes the value for the message."""
+    """Raise TypeError for a value that must be awaited. `what` is the end of the message."""
     if inspect.iscoroutine(value):
         value.close()  # Prevents the warning that the coroutine was never awaited.
     if inspect.isawaitable(value):
         raise TypeError(f"only an AsyncClient can {what}")
 
 
-def _approved(item: _Ready | ToolResult, approval: object) -> _Ready | ToolResult:
+def _approved(item: _ValidCall | ToolResult, approval: object) -> _ValidCall | ToolResult:
     """The call itself if the approval hook returned True, else a result that reports the refusal."""
     _refuse_awaitable(approval, "await on_call")
     if approval is True:
@@ -277,19 +272,19 @@ def _approved(item: _Ready | ToolResult, approval: object) -> _Ready | ToolResul
             "on_call returned %r, which refuses the call of %s: return True to run it", approval, item.call.name
         )
     reason = approval if approval and isinstance(approval, str) else "this call was not approved and did not run"
-    return _failed(item.call, reason)
+    return _error_result(item.call, reason)
 
 
-def _failed(call: ToolCall, error: str) -> ToolResult:
+def _error_result(call: ToolCall, error: str) -> ToolResult:
     return ToolResult(call, f"Error: {error}", error)
 
 
-def _crashed(call: ToolCall, error: Exception) -> ToolResult:
+def _exception_result(call: ToolCall, error: Exception) -> ToolResult:
     log.warning("tool %s failed", call.name, exc_info=error)
-    return _failed(call, _cut(f"{type(error).__name__}: {error}"))
+    return _error_result(call, _shortened(f"{type(error).__name__}: {error}"))
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + "..."
 
 

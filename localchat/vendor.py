@@ -13,7 +13,7 @@ import ast
 import errno
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from . import __version__
@@ -187,13 +187,13 @@ def _check_names(trees: dict[str, ast.Module]) -> None:
     """Raise ValueError if two files define a name differently: in one file, the second would replace the first."""
     seen: dict[str, tuple[str, str]] = {}
     for file, tree in trees.items():
-        for name, code in _definitions(tree):
+        for name, code in _definitions(tree).items():
             if name in seen and seen[name][1] != code:
                 raise ValueError(f"{name} is defined in {seen[name][0]} and in {file}")
             seen[name] = file, code
 
 
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _definitions(tree: ast.Module) -> dict[str, str]:
     """The top-level names of a file, each with its code. Overloads are joined with their function."""
     found: dict[str, str] = {}
     for node in tree.body:
@@ -202,7 +202,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found.update((target.id, ast.dump(node)) for target in targets if isinstance(target, ast.Name))
-    yield from found.items()
+    return found
 
 
 def write_folder(folder: Path, features: Iterable[str]) -> None:

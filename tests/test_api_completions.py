@@ -166,7 +166,7 @@ def test_v48_tokens_are_spelled_as_ids():
     assert body["top_logprobs"] == [{"token_id:8": -1.0, "token_id:7": -0.5}, {"token_id:7": -0.5}]
 
 
-def test_probabilities_after_sampling_have_names_of_their_own():
+def test_probabilities_after_sampling_have_their_own_field_names():
     body = writer(post_sampling_probs=True).write([token(b"a", math.log(0.75), ((b"b", math.log(0.25)),))])
     assert body == {
         "tokens": ["a"],

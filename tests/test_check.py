@@ -24,7 +24,7 @@ def run_check(*arguments: str) -> Done:
     return run_command("--check", *arguments)
 
 
-def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
+def test_report_as_json_has_the_choice_and_the_speed():
     done = run_check("--json", "-c", "1k", "-np", "2")
     report: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode, report["problems"]) == (report["status"], [])
@@ -36,7 +36,8 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     assert report["model"]["has_chat_template"]
     choice = report["choice"]
     assert (choice["n_ctx"], choice["parallel"]) == (1024, 2)
-    assert choice["kv_cache_tokens"] in (2 * 1024, 3 * 1024)  # Shared by all, or of their own for each and one more.
+    # One buffer for all requests, or one for each request and one for an idle prefix.
+    assert choice["kv_cache_tokens"] in (2 * 1024, 3 * 1024)
     assert choice["n_ctx_reason"] == "set by --ctx"
     assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
 
@@ -62,7 +63,7 @@ def test_report_as_text_ends_with_the_result():
 
 
 def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With both sizes of a truncated file, and not with the last line of llama.cpp's log."""
+    """The problem names both sizes of a truncated file. The last line of llama.cpp's log would not."""
     monkeypatch.setattr(
         self_test, "child_command", lambda path, options: [sys.executable, "-S", "-c", "raise SystemExit(1)"]
     )
@@ -101,7 +102,7 @@ def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: 
 
 
 def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):
-    """In a process of its own, since this one has loaded it."""
+    """In a new process, since this one has loaded the library."""
     environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)}
     command = [sys.executable, "-m", "localchat.server", "--check", "--no-supervise"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -214,9 +214,9 @@ def test_too_long_prompt_cancels_the_prompts_before_it(endless_engine: Engine):
     with pytest.raises(ContextLengthExceeded):
         complete(endless_engine, prompt=["a", "b" * 200_000])
     # The submitted sequences were cancelled. The engine processes the cancellation before the posted call.
-    heard = threading.Event()
-    endless_engine.post(heard.set)
-    assert heard.wait(DEADLINE_S)
+    processed = threading.Event()
+    endless_engine.post(processed.set)
+    assert processed.wait(DEADLINE_S)
     stats = endless_engine.stats()
     assert (stats.n_running, stats.n_waiting) == (0, 0)
 

@@ -13,23 +13,15 @@ from pathlib import Path
 import pytest
 
 from localchat.engine import EngineError, LoadOptions, crash_check, self_test
+from localchat.models.catalog import DEMO_PATH
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-
-DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
-    return self_test.cache_folder()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def write_changed(path: Path, key: str, value: int) -> None:
     """The built-in model with another number in its header."""
-    data = DEMO.read_bytes()
+    data = DEMO_PATH.read_bytes()
     name = struct.pack("<Q", len(key)) + key.encode()
     at = data.index(name) + len(name) + 4
     path.write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
@@ -72,14 +64,14 @@ def test_file_that_aborts_is_tried_at_each_start(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(
             EngineError, match=r"crashes .*\(SIGABRT, GGML_ASSERT\(n > 0\) failed\): .*download it again"
         ):
-            crash_check.check_model_file(str(DEMO), LoadOptions())
+            crash_check.check_model_file(str(DEMO_PATH), LoadOptions())
     assert len(started) == 2
 
 
 def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is tried again if its content or its time has changed."""
     path = tmp_path / "good.gguf"
-    shutil.copy2(DEMO, path)
+    shutil.copy2(DEMO_PATH, path)
     started = replace_children(monkeypatch, LOADS)
     crash_check.check_model_file(str(path), LoadOptions())
     crash_check.check_model_file(str(path), LoadOptions(n_ctx=1000))
@@ -97,7 +89,7 @@ def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_file_that_fails_without_a_crash_passes_each_check(monkeypatch: pytest.MonkeyPatch):
     started = replace_children(monkeypatch, FAILS)
     for _ in range(2):
-        crash_check.check_model_file(str(DEMO), LoadOptions())
+        crash_check.check_model_file(str(DEMO_PATH), LoadOptions())
     assert len(started) == 2
 
 

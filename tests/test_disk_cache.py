@@ -28,7 +28,7 @@ from localchat.engine.state_files import Data, StateFiles
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation
 from .demo_model import read as read_tokens
-from .engines import DEADLINE_S, read, request
+from .engines import DEADLINE_S, read, request, step_until_idle
 from .fakes import FakeBackend, echo, endless
 from .generations import request_for, submit
 from .live import running_server
@@ -271,8 +271,7 @@ def test_prefix_of_a_running_sequence_is_saved_when_the_engine_is_closed(tmp_pat
 def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
     with Engine(FakeBackend(echo), state_files=files_in(tmp_path)) as engine:
         generation = submit(engine, request(SYSTEM))
-        while engine.step():
-            pass
+        step_until_idle(engine)
         assert read(generation)[0] == SYSTEM
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -16,6 +16,7 @@ from localchat.engine.batch import Sequence
 from localchat.engine.draft_model import DraftModel
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read
+from .engines import step_until_idle
 from .fakes import END, N_VOCAB, FakeBackend
 from .generations import request_for, submit
 
@@ -153,10 +154,7 @@ def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
 
 def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
     generations = [submit(engine, request) for request in requests]
-    n_steps = 0
-    while engine.step():
-        n_steps += 1
-        assert n_steps < 10_000
+    step_until_idle(engine)
     items = [list(generation) for generation in generations]
     assert all(isinstance(of_one[-1], Finish) for of_one in items)
     return [[t.id for item in of_one if isinstance(item, Delta) for t in item.tokens] for of_one in items]

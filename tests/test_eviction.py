@@ -9,25 +9,21 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.engine import Engine, Finish, LoadOptions, load
+from localchat.engine import Engine, LoadOptions, load
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
+from .engines import DEADLINE_S, complete, request
 from .fakes import FakeBackend
-from .generations import request_for, submit
+from .generations import request_for
 from .live import running_server
 
-DEADLINE_S = 20
 TEXTS = tuple(f"{i}: a prompt that is a good deal longer than one that is computed at once" for i in range(6))
 
 
 def ask(engine: Engine, text: str) -> tuple[str, int]:
     """Steps the engine by hand. Returns the text and the number of cached prompt tokens."""
-    with submit(engine, request_for(tuple(text.encode()))) as generation:
-        while engine.step():
-            pass
-        *deltas, finish = generation
-        assert isinstance(finish, Finish)
-        return "".join(delta.text for delta in deltas), finish.usage.n_cached
+    output, finish = complete(engine, request(text))
+    return output, finish.usage.n_cached
 
 
 def full_engine(n_cells: int = 1024, **options: Any) -> Engine:

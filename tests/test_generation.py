@@ -1,4 +1,4 @@
-"""The output of one sequence: what the engine delivers becomes output events, and the end of the output."""
+"""The output of one sequence: items of the engine become output events, up to the end of the output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKEN = OutputToken(97, b"a")
 
 
 class Scripted:
-    """A parser whose events are given; the text of each delta names them."""
+    """A parser that returns the given events for the text of each delta."""
 
     def __init__(
         self, events: dict[str, list[OutputEvent]], *, has_calls: bool = False, is_inside: bool = False
@@ -67,7 +67,7 @@ def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: 
     assert output.finish_reason == expected
 
 
-def test_opening_comes_before_the_first_token_and_after_progress():
+def test_first_events_come_before_the_first_token_and_after_progress():
     output = Output(PlainText(), first_events=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
     progress, *events = read(output, Progress(1, 2, 0), Delta("a", (TOKEN,)), Finish("stop", "x", USAGE, TOKEN))
     assert isinstance(progress, PromptProgress)

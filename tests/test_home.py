@@ -80,7 +80,7 @@ def test_page_waits_for_the_model():
 
 
 def test_page_mentions_a_required_key_and_shows_only_hosts_that_are_names():
-    """A key replaces the check of hosts, so that any would reach the page."""
+    """A server with a key does not check hosts, so any Host header reaches the page."""
     key = {"X-Api-Key": "k"}
     with serving(settings=Settings(port=0, api_keys=("k",))) as running:
         response, text = get(running, "/", HTML)

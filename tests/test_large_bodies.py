@@ -120,7 +120,7 @@ def test_log_probabilities_of_an_echoed_prompt_are_encoded_in_slices(monkeypatch
     monkeypatch.setattr(json_text, "to_json", lambda value: n_chars.append(len(real(value))) or real(value))
     request = parse_completion(b'{"prompt": "a", "echo": true, "logprobs": 3, "stream": true}')
     stream = CompletionStream(
-        ResponseHead("id", 0, "m", ((1,),)), request, lambda: pytest.fail("no usage was asked for")
+        ResponseHead("id", 0, "m", ((1,),)), request, lambda: pytest.fail("the request asks for no usage")
     )
     top = tuple(TokenLogprob(i, b"abc", -1.0) for i in range(3))
     stream.add(0, ContentDelta("a"))
@@ -259,6 +259,6 @@ LONG_TOOL = {"name": "f", "parameters": LONG}
 def test_long_schema_is_refused_before_it_is_compiled(path: str, fields: dict[str, Any], field: str):
     body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
     with serving() as running:
-        status, answer = running.request("POST", path, body)
+        status, error = running.request("POST", path, body)
     assert status == 400
-    assert re.search(rf"'{field}' has .*more than 1048576 characters, which is the limit", json.dumps(answer))
+    assert re.search(rf"'{field}' has .*more than 1048576 characters, which is the limit", json.dumps(error))

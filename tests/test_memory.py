@@ -13,8 +13,9 @@ import pytest
 from localchat.engine import EngineError, LoadOptions
 from localchat.engine.context_size import LARGEST_SHARE, STEP, CacheMemory, ContextSize, context_size
 from localchat.engine.memory import FreeMemory, free_memory, parse_vm_stat
+from localchat.models.catalog import DEMO_PATH
 
-DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+DEMO = str(DEMO_PATH)
 GB = 10**9
 MEMINFO = "MemTotal: 8000000 kB\nMemFree: 100000 kB\nMemAvailable: 4000000 kB\n"
 IN_GROUP = "limit of the control group"

@@ -139,8 +139,10 @@ def test_sampling_fields_are_those_of_chat():
 
 @pytest.mark.parametrize("name", ["output_config", "output_format"])
 def test_schema_of_the_output_is_read_under_both_names(name: str):
-    form = {"type": "json_schema", "schema": {"type": "object"}}
-    response_format = parsed(**{name: {"format": form} if name == "output_config" else form}).response_format
+    format_object = {"type": "json_schema", "schema": {"type": "object"}}
+    response_format = parsed(
+        **{name: {"format": format_object} if name == "output_config" else format_object}
+    ).response_format
     assert (response_format.kind, response_format.value) == ("json_schema", {"type": "object"})
     assert response_format.param.startswith(name)
 

@@ -81,7 +81,7 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
         # The beginning of too many files is cut.
         (16, {}, {**GAP, "input_extra": FILES, "n_predict": 1}, "\n\nfile\nB\n\n\x01x\x02y\x03"),
     ],
-    ids=["gap", "begun", "files", "file tokens", "repository", "context"],
+    ids=["gap", "text in the gap", "files", "file tokens", "repository", "context"],
 )
 def test_infill_makes_a_fim_prompt(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
     with serving(echo, n_ctx=n_ctx, fim={"fim_tokens": (1, 2, 3), **facts}) as running:

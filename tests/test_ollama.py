@@ -30,8 +30,8 @@ def parse(path: str = "chat", **fields: Any) -> Any:
 @pytest.mark.parametrize("stream", [True, False])
 def test_chat_has_thinking_content_and_counts(stream):
     with serving(generating(THOUGHT), **BIG) as running:
-        status, answer = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
-    lines = answer if stream else [answer]
+        status, body = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
+    lines = body if stream else [body]
     assert status == 200
     assert "".join(line["message"].get("thinking", "") for line in lines) == "hm"
     assert "".join(line["message"]["content"] for line in lines) == "Let me look."
@@ -45,8 +45,8 @@ def test_chat_has_thinking_content_and_counts(stream):
 @pytest.mark.parametrize("stream", [True, False])
 def test_call_is_whole_with_arguments_as_an_object(stream):
     with serving(generating(CALL), **BIG) as running:
-        _, answer = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
-    calls = [call for line in (answer if stream else [answer]) for call in line["message"].get("tool_calls", ())]
+        _, body = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
+    calls = [call for line in (body if stream else [body]) for call in line["message"].get("tool_calls", ())]
     assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
 
 
@@ -55,23 +55,23 @@ def test_generate_with_template_raw_and_gap():
         _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})
         assert "".join(line["response"] for line in lines) == "yes"
         assert running.last_prompt == "s\n\nhello"
-        _, answer = ask(running.port, "/api/generate", {"prompt": "a[b]", "raw": True, "stream": False})
-        assert answer["response"] == "yes"
+        _, body = ask(running.port, "/api/generate", {"prompt": "a[b]", "raw": True, "stream": False})
+        assert body["response"] == "yes"
         assert running.last_prompt == "a[b]"
-        status, answer = ask(running.port, "/api/generate", {"prompt": "a", "suffix": "b", "stream": False})
+        status, body = ask(running.port, "/api/generate", {"prompt": "a", "suffix": "b", "stream": False})
         assert status == 400
-        assert "suffix" in answer["error"]
+        assert "suffix" in body["error"]
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("/api/chat", {"messages": []}), ("/api/chat", {"model": "Fake"}), ("/api/generate", {})]
+    ("path", "fields"), [("/api/chat", {"messages": []}), ("/api/chat", {"model": "Fake"}), ("/api/generate", {})]
 )
 @pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("5m", "load")])
-def test_empty_request_loads_the_model(path, body, keep_alive, reason):
+def test_empty_request_loads_the_model(path, fields, keep_alive, reason):
     with serving(generating("yes"), **BIG) as running:
-        _, answer = ask(running.port, path, {**body, "keep_alive": keep_alive, "stream": False})
-    assert (answer["done"], answer["done_reason"]) == (True, reason)
-    assert answer.get("response", answer.get("message", {}).get("content")) == ""
+        _, body = ask(running.port, path, {**fields, "keep_alive": keep_alive, "stream": False})
+    assert (body["done"], body["done_reason"]) == (True, reason)
+    assert body.get("response", body.get("message", {}).get("content")) == ""
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -144,8 +144,8 @@ def test_results_are_assigned_to_the_calls_in_order():
 )
 def test_error_is_one_text(path: str, fields: dict[str, Any]):
     with serving() as running:
-        status, answer = ask(running.port, path, {**fields, "model": "nobody"})
-    assert (status, type(answer["error"])) == (404, str)
+        status, body = ask(running.port, path, {**fields, "model": "nobody"})
+    assert (status, type(body["error"])) == (404, str)
 
 
 # --- The built-in model ---
@@ -230,8 +230,8 @@ def test_ollama_package(url, request):
     ]
     assert "21" in (client.chat("demo", messages=messages, tools=[get_weather], options=options).message.content or "")
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    answer = client.generate("demo", "Is it so?", format=schema, options=options)
-    assert isinstance(json.loads(answer.response)["ok"], bool)
+    completion = client.generate("demo", "Is it so?", format=schema, options=options)
+    assert isinstance(json.loads(completion.response)["ok"], bool)
     assert len(client.embed("demo", ["one", "two"]).embeddings) == 2
     with pytest.raises(ollama.ResponseError, match="image"):
         client.generate("demo", "a", images=["AAAA"])

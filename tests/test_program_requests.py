@@ -1,7 +1,7 @@
-"""Requests as agents and editors send them, answered by the built-in model, streamed and whole.
+"""Requests in the formats of agents and editors, to the built-in model, with and without `stream`.
 
-tests/data/program_requests.json has the fields, kinds of tools and headers of each program, in small conversations of
-our own. Each body and each event is validated against a schema of its interface.
+tests/data/program_requests.json has the fields, kinds of tools and headers of each program, with small conversations.
+Each body and each event is validated against a schema of its interface.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def interface_of(request: dict[str, Any]) -> str:
     return str(request["path"].partition("?")[0].removeprefix("/v1"))
 
 
-# What ends a stream, by interface: the last event, and the one before it.
 def has_ended(interface: str, events: list[Any]) -> bool:
+    """Whether the last events are those that end a stream of this interface."""
     last = events[-1]
     if interface == "/responses":
         return last["type"] in ("response.completed", "response.incomplete")
@@ -58,7 +58,7 @@ def test_request_of_a_program_succeeds(address: str, name: str, stream: bool):
     check(address, REQUESTS[name], stream=stream)
 
 
-# Other outputs of the same requests: a request, the fields that make it so, and a text that events or body then have.
+# Other outputs of the same requests: the request, the fields to change, and a text in the events or the body.
 OUTPUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "chat, call": ("cline-native-tools", {"tool_choice": "required"}, '"tool_calls"'),
     "chat, cut": ("aider", {"max_tokens": 1}, '"length"'),
@@ -83,7 +83,7 @@ def test_other_outputs_follow_the_schemas(address: str, name: str, fields: dict[
     assert text in json.dumps(check(address, REQUESTS[name], stream=stream, **fields))
 
 
-# The requests beside those for text, by path: the method and the body.
+# Requests that do not generate chat messages, by path: the method and the body.
 OTHERS: dict[str, tuple[str, Any]] = {
     "/api/version": ("GET", None),
     "/api/tags": ("GET", None),

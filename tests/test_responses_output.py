@@ -37,13 +37,13 @@ def encoder(**fields: Any) -> ResponseEncoder:
 
 def run(events: list[Any], reason: str = "stop", **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The events of the stream, and the response, which must equal that of a request without `stream`."""
-    made, whole = encoder(**fields), encoder(**{**fields, "stream": False})
-    chunks = made.take()
+    stream, whole = encoder(**fields), encoder(**{**fields, "stream": False})
+    chunks = stream.take()
     for event in [*events, OutputEnd(reason)]:
-        for one in (made, whole):
+        for one in (stream, whole):
             one.add(0, event)
-        chunks += made.take()
-    decoded = [json.loads(chunk) for chunk in [*chunks, *made.finish()]]
+        chunks += stream.take()
+    decoded = [json.loads(chunk) for chunk in [*chunks, *stream.finish()]]
     response = check_stream(decoded)
     assert whole.body(USAGE) == response
     assert whole.take() == []
@@ -144,9 +144,9 @@ def test_log_probabilities_are_those_of_the_text():
     ("error", "code"), [(InferenceError("broken"), "server_error"), (QueueFull("full"), "rate_limit_exceeded")]
 )
 def test_failure_ends_the_stream(error, code):
-    made = encoder()
-    made.add(0, ContentDelta("a"))
-    chunks = [json.loads(chunk) for chunk in [*made.take(), *made.failed(error)]]
+    stream = encoder()
+    stream.add(0, ContentDelta("a"))
+    chunks = [json.loads(chunk) for chunk in [*stream.take(), *stream.failed(error)]]
     response = check_stream(chunks)
     assert (response["status"], response["error"]) == ("failed", {"code": code, "message": error.message})
     assert response["output"][0]["content"][0]["text"] == "a"

@@ -11,22 +11,17 @@ from typing import Any
 import pytest
 
 from localchat.engine import EngineError, LoadOptions, self_test
+from localchat.models.catalog import DEMO_PATH
 
-DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+pytestmark = pytest.mark.usefixtures("cache")
+
+DEMO = str(DEMO_PATH)
 
 LIVE = "pass"
 FAIL = "raise SystemExit('the file is cut')"
 DIE = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 # As on a machine whose AMX faults: it crashes only with the option.
 DIE_WITH_EXTRA_BUFTS = f"import json, sys\nif json.loads(sys.argv[2])['use_extra_bufts']: {DIE}"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
-    return self_test.cache_folder()
 
 
 class Child:

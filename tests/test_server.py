@@ -1,4 +1,4 @@
-"""The server over a socket, on a fake engine: whole answers and streams, keep-alive, the list of models."""
+"""Chat completions over a socket with a fake model: bodies, streams, choices, tool calls; the list of models."""
 
 import json
 import select
@@ -143,8 +143,8 @@ Let me look.
 
 
 def test_k6_k16_reasoning_content_and_calls():
-    # A template without tools gets them in a message, which takes some tokens.
     """K8, T46, V35, V39."""
+    # The template renders no tools, so a system message describes them, which needs some tokens.
     with serving(generating(CALL), n_ctx=2000, n_cells=8000) as running:
         _, body = running.chat(tools=TOOLS)
         _, chunks = running.chat(tools=TOOLS, stream=True)

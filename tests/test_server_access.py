@@ -114,7 +114,7 @@ def test_allowed_page_may_send_and_read(allowed):
         assert headers["Access-Control-Allow-Origin"] == PAGE
         assert headers["Access-Control-Allow-Headers"] == "x-a"
         assert "POST" in headers["Access-Control-Allow-Methods"]
-        # An error can be read too, and the key is needed all the same.
+        # The page can also read errors, and it still needs the key.
         status, headers, _ = exchanged(running, "GET", "/v1/models", {"Origin": PAGE})
         assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
         status, headers, _ = exchanged(running, "GET", "/v1/models", {"Origin": PAGE, **KEY})

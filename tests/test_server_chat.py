@@ -1,4 +1,4 @@
-"""Chat completions over a socket: the order of what is sent, tool calls, templates, names of models, special tokens."""
+"""Chat completions over a socket: the order of chunks, tool calls, templates, model names, control tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_k30_variables_of_the_request_reach_the_template_and_the_servers_win():
         assert running.last_prompt == "12docFalsehi"
 
 
-def test_v10_template_of_a_request_needs_the_servers_leave():
+def test_v10_template_of_a_request_needs_an_option_of_the_server():
     """V10, K30."""
     template = "<{{ messages[0].content }}>"
     with serving() as running:
@@ -71,7 +71,7 @@ def test_k22_none_hides_the_tools_from_the_template():
         assert "look" in running.last_prompt
 
 
-def test_k22_server_may_show_the_tools_all_the_same():
+def test_k22_server_option_shows_the_tools_to_the_template():
     template = "{{ tools }}{{ messages[0].content }}"
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     with serving(generating(call), chat_template=template, **BIG) as running:
@@ -84,7 +84,7 @@ def test_k22_server_may_show_the_tools_all_the_same():
 
 
 def test_t47_legacy_functions_are_tools():
-    """T47, K30: and they are answered as tool calls."""
+    """T47, K30: the response has tool calls."""
     call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     with serving(generating(call), **BIG) as running:
         _, body = running.chat(functions=[TOOLS[0]["function"]], function_call="auto")
@@ -121,7 +121,7 @@ def test_appendix_a_order_in_every_mode(text, members, n, include_usage):
 
 
 def test_t13_text_that_was_held_back_comes_before_the_finish():
-    """T13, V20: what could have become a stop text, a marker or a character is text at the end."""
+    """T13, V20: the possible start of a stop text, a marker or a character is emitted at the end."""
     with serving(generating("ab<tool_")) as running:
         _, chunks = running.chat(stop=["_x"], stream=True)
         _, body = running.chat(stop=["_x"])
@@ -149,7 +149,7 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
 
 
 def test_v3_without_parallel_calls_the_output_ends_after_one():
-    """Whether it is taken token by token, or when all of it is there."""
+    """Both if tokens are taken one at a time, and if all are taken at the end."""
     members = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
     with serving(generating(TWO_CALLS), **BIG) as running:
         _, body = running.chat(**members)
@@ -177,7 +177,7 @@ def test_k35_call_to_a_name_not_offered_stays_text():
 
 
 def test_k6_call_cut_by_the_limit_is_length():
-    """K6, T6, K19: the result of the call is reported."""
+    """K6, T6, K19: the incomplete call is reported."""
     with serving(generating('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
         _, body = running.chat(tools=TOOLS, max_tokens=50)
     choice = body["choices"][0]
@@ -186,7 +186,7 @@ def test_k6_call_cut_by_the_limit_is_length():
 
 
 def test_e1_payload_of_a_client_that_always_sends_tools():
-    """K21, C5, G5, V8: an empty list of tools, `auto`, usage and unknown members are no error."""
+    """K21, C5, G5, V8: an empty list of tools, `auto`, usage and unknown fields are accepted."""
     members = {"tools": [], "tool_choice": "auto", "temperature": 0.2, "stream_options": {"include_usage": True}}
     with serving() as running:
         assert running.chat(**members, whatever=1)[0] == 200
@@ -195,7 +195,7 @@ def test_e1_payload_of_a_client_that_always_sends_tools():
     assert_in_order(chunks, 1, usage=True)
 
 
-def test_choice_that_waits_for_its_slot_holds_up_no_other():
+def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
     with serving(endless, is_gated=True, n_parallel=1) as running, running.connect() as sock:
         sock.sendall(chat_request(n=2, stream=True, max_tokens=30))
         for text in (b"a", b"b"):
@@ -214,7 +214,7 @@ def headers_of(client: http.client.HTTPConnection, body: bytes, headers: dict[st
 
 
 def test_k1_request_id_comes_back_and_is_logged(caplog):
-    """K1, V12: it is a header and a word in the log, not part of the reply's id."""
+    """K1, V12: it is in a header and in the log, and not part of the id of the response."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running, contextlib.closing(running.client()) as client:
         assert headers_of(client, chat_body(), {"X-Request-Id": "mine-1"})["X-Request-Id"] == "mine-1"
@@ -269,21 +269,21 @@ def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):
         pytest.param({"min_tokens": 9, "max_tokens": 3}, "min_tokens", id="min above max"),
         pytest.param({"use_beam_search": True}, "use_beam_search", id="v50"),
         pytest.param({"reasoning_format": "odd"}, "reasoning_format", id="reasoning_format"),
-        pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can hold to"),
-        pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern that is nested too deeply"),
+        pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can enforce"),
+        pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_k28_fault_is_400_before_anything_runs(members, param, stream):
-    """K28, G6, G9, G43, V5, V11: in both modes, and the engine has heard of nothing."""
+def test_k28_invalid_field_is_400_before_anything_runs(members, param, stream):
+    """K28, G6, G9, G43, V5, V11: with and without a stream, and nothing is submitted to the engine."""
     with serving() as running:
         status, body = running.chat(stream=stream, **members)
         assert running.requests == []
     assert (status, body["error"]["param"]) == (400, param)
 
 
-def test_k34_any_name_by_option_and_blank_for_the_only_one():
-    """K34, K29, G40: the reply has the public name (T9)."""
+def test_k34_model_may_be_blank_or_have_another_case_or_tag():
+    """K34, K29, G40: the response has the public name (T9)."""
     with serving() as running:
         for name in ("", "  ", "FAKE", "fake:q4", None):
             status, body = running.chat(model=name)

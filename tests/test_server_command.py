@@ -1,4 +1,4 @@
-"""python -m localchat.server: what it refuses to start with, and the errors that it writes."""
+"""The command `python -m localchat.server`: invalid options and environments, and the errors that it writes."""
 
 import os
 import re
@@ -27,20 +27,20 @@ START = "from localchat.server import main; sys.exit(main([]))"
         pytest.param(["--help"], 0, "--gpu-layers", id="help"),
         pytest.param(["--parallel", "0"], 2, "at least 1", id="wrong number"),
         pytest.param(["--port", "99999"], 2, "at most 65535, got 99999", id="no such port"),
-        pytest.param(["--threads", "3000000000"], 2, "at most 512", id="more threads than llama.cpp knows"),
+        pytest.param(["--threads", "3000000000"], 2, "at most 512", id="more threads than llama.cpp allows"),
         pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
-        pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
+        pytest.param(["--api-key", ""], 2, "the key is empty", id="empty key"),
         pytest.param(["--api-key", "a\nb"], 2, "that an HTTP header cannot have", id="key of two lines"),
         pytest.param(["--cache-dir", ""], 2, "the folder has no name", id="no folder"),
         pytest.param(
-            ["--cache-size", "100"], 2, "--cache-size 100 is the limit of a folder: add", id="bound of no folder"
+            ["--cache-size", "100"], 2, "--cache-size 100 is the limit of a folder: add", id="size without a folder"
         ),
         pytest.param(["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys", id="no keys"),
         pytest.param(["--api-key-file", os.devnull], 2, "has no key: write one per line", id="file without a key"),
         pytest.param(
             ["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key", id="open without a key"
         ),
-        pytest.param(["--tls-key", "key.pem"], 2, "add --tls-cert", id="key of no certificate"),
+        pytest.param(["--tls-key", "key.pem"], 2, "add --tls-cert", id="key without a certificate"),
         pytest.param(["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem", id="no certificate"),
         pytest.param(["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s", id="socket in no folder"),
         pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
@@ -48,8 +48,10 @@ START = "from localchat.server import main; sys.exit(main([]))"
         pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
         pytest.param(["--default", "topp=1"], 2, "topp", id="k9-unknown default"),
         pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
-        pytest.param(["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home of nobody"),
-        pytest.param(["m" * 300], 1, "localchat.server: [Errno", id="model that cannot be looked at"),
+        pytest.param(
+            ["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home folder of an unknown user"
+        ),
+        pytest.param(["m" * 300], 1, "localchat.server: [Errno", id="name that is too long"),
         pytest.param(["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
     ],
 )
@@ -70,12 +72,12 @@ def test_exit_status_of_the_process_is_that_of_the_command():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
 def test_memory_limit_is_one_line():
-    """Too little for the model's file, or for numpy, or for a thread: whichever comes first."""
+    """The memory is too little for the model file, for numpy or for a thread. Which of them fails first may differ."""
     program = ["sh", "-c", 'ulimit -v 250000; exec "$@"', "sh", sys.executable, "-m", "localchat.server", "--port", "0"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert "Traceback" not in done.stderr
-    # OpenBLAS, which numpy loads, and the loader of libraries end the process by themselves.
+    # OpenBLAS, which numpy loads, and the dynamic linker end the process themselves.
     ends = {
         "localchat.server: cannot ": 1,
         "OpenBLAS error: ": 1,
@@ -92,7 +94,7 @@ def test_tilde_that_the_shell_does_not_expand_is_the_home_folder():
     assert options.draft == str(Path.home() / "small.gguf")
 
 
-def test_origins_as_browsers_name_them_are_taken():
+def test_origins_as_browsers_send_them_are_accepted():
     origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
     assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
 

@@ -1,4 +1,4 @@
-"""The limit of connections: what a connection too many gets, and which idle ones are closed."""
+"""The limit of connections: the response beyond the limit, and which idle connections are closed."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ def hold(running) -> socket.socket:
 
 
 def test_connection_beyond_the_limit_gets_503_with_retry_after():
-    """H14. Whatever its request would be; the open ones go on, and when one ends there is room again."""
+    """H14. Its request is not read. The open connections are served, and when one ends, a new one is accepted."""
     with serving(settings=Settings(port=0, max_connections=2)) as running, hold(running) as first:
         with hold(running) as second:
             for _ in range(3):
@@ -28,7 +28,7 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
                 assert b"\r\nRetry-After: 2" in head
                 assert b"\r\nConnection: close" in head
                 assert json.loads(body)["error"]["code"] == "too_many_connections"
-                # Beyond twice the limit there is no response, and the end of a connection is seen a little later.
+                # Beyond twice the limit there is no response, so wait until the server notices the disconnect.
                 wait_for(lambda: len(running.server.connections._open) == 2)
             second.sendall(GOOD)
             assert second.recv(12) == b"HTTP/1.1 200"
@@ -38,7 +38,7 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
 
 
 def test_idle_connections_are_closed_before_a_new_one_is_refused():
-    """H14. The longest idle first, whether it has had a request or never sent one; a busy one goes on."""
+    """H14. The one that has been idle for longest is first, even if it never sent a request. A busy one stays open."""
     with serving(settings=Settings(port=0, max_connections=3)) as running, hold(running) as busy:
         with contextlib.ExitStack() as stack:
             silent = stack.enter_context(running.connect())
@@ -53,7 +53,7 @@ def test_idle_connections_are_closed_before_a_new_one_is_refused():
         assert busy.recv(12) == b"HTTP/1.1 200"
 
 
-def test_request_on_a_connection_too_many_gets_a_response_and_no_reset():
+def test_request_beyond_the_limit_gets_a_response_and_no_reset():
     with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running):
         head, body = exchange(running, chat_request("x" * 100_000))
     assert b" 503 " in head
@@ -61,10 +61,10 @@ def test_request_on_a_connection_too_many_gets_a_response_and_no_reset():
 
 
 def test_connections_beyond_twice_the_limit_are_closed():
-    """Those between stay open for a moment, as their clients may still be sending."""
+    """Those up to twice the limit stay open for a moment, since their clients may still be sending."""
     with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running) as first:
         with running.connect() as second, running.connect() as third:
-            # Without a response, and without a thread.
+            # It gets no response, which would need a thread.
             assert third.recv(1) == b""
             assert second.recv(15) == b"HTTP/1.1 503 Se"
         first.sendall(GOOD)
@@ -72,7 +72,7 @@ def test_connections_beyond_twice_the_limit_are_closed():
 
 
 def test_connection_for_which_no_thread_can_be_started_gets_503(monkeypatch, caplog):
-    """As under `ulimit -v`: one line in the log each, and no traceback."""
+    """As with `ulimit -v`. The log has one line for each connection, and no traceback."""
 
     def no_thread(*_):
         raise RuntimeError("can't start new thread")

@@ -1,4 +1,4 @@
-"""Errors of the server: what each bad request, full queue or failure gets, and what stays usable afterwards."""
+"""The responses to invalid requests, a full queue and failures, after which the server must stay usable."""
 
 import contextlib
 import json
@@ -135,7 +135,7 @@ def test_k5_failure_inside_a_stream_is_an_event_then_done():
         chunks = payloads(response.read())
         assert chunks[-1]["error"]["type"] == "inference_error"
         assert all(choice["finish_reason"] is None for chunk in chunks[:-1] for choice in chunk["choices"])
-        # The stream ended in order, so the connection goes on.
+        # The stream ended properly, so the connection is still usable.
         client.request("GET", "/health")
         assert read_response(client)[0] == 200
 
@@ -159,7 +159,7 @@ def test_k40_full_queue_is_429_with_retry_after():
 
 
 def test_refused_choices_leave_nothing_running():
-    """Two of three choices fit: the request fails as a whole (T19)."""
+    """Only two of the three choices can be queued, so the whole request fails (T19)."""
     with serving(endless, is_gated=True, n_parallel=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
         with submit(running.engine, request_for(prompt=(1,))):
             assert running.chat(n=3)[0] == 429
@@ -177,7 +177,7 @@ def test_refused_choices_leave_nothing_running():
     ],
 )
 def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param):
-    """To try again later would not help."""
+    """A retry would not help, so the status is not 429."""
     with serving(n_parallel=1, max_queue=1) as running:
         status, body = running.request("POST", f"/v1/{path}", json.dumps(members))
     assert (status, body["error"]["param"]) == (400, param)
@@ -198,7 +198,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
             assert response.status == 503
             assert 1 <= int(response.getheader("Retry-After")) <= 10
             assert json.loads(response.read())["error"]["code"] == "model_loading"
-        # What is wrong anyway is said at once (G9).
+        # Errors that do not depend on the model are reported immediately (G9).
         assert ask(client, temperature="hot")[0] == 400
         assert ask(client, model="gpt")[0] == 404
         running.server.service.ready(Model("Fake", running.engine))
@@ -210,7 +210,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
 def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
-    """K32: by how long it took so far; it is the error that rounds and bounds it."""
+    """K32: the estimate is based on the time so far. The error rounds and limits it."""
     now = iter((100.0, 106.0))
     service = Service(Catalog(ModelFile(DEMO_PATH, "Fake")), clock=lambda: next(now))
     service.progress = progress

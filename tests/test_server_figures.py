@@ -1,4 +1,4 @@
-"""Figures beside an answer, over real sockets: usage, timings, tokens and their probabilities."""
+"""The extra fields of chat responses over a socket: usage, timings, token ids and log probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .serving import BIG, LAST_MESSAGE, THOUGHT, TOOLS, delta_text, generating, 
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
-    """V18, K13, K14: on every chunk, of the whole request, zero before the first text."""
+    """V18, K13, K14: every chunk has the usage of the whole request, which is zero before the first text."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     with serving(endless) as running:
         _, chunks = running.chat(n=2, max_tokens=5, stream=True, stream_options=options)
@@ -28,7 +28,7 @@ def test_v18_continuous_usage_grows_over_all_choices():
 
 
 def test_timings_are_on_the_last_chunk_or_on_each():
-    """T7, K15: llama.cpp's member beside the usage."""
+    """T7, K15: llama.cpp's field `timings`."""
     with serving(endless) as running:
         _, body = running.chat(max_tokens=5)
         _, plain = running.chat(max_tokens=5, stream=True)
@@ -44,7 +44,7 @@ def test_timings_are_on_the_last_chunk_or_on_each():
 
 
 def test_timings_count_drafted_tokens():
-    """As llama-server does: only where anything was."""
+    """As in llama-server, the fields are missing if nothing was drafted."""
     text = "the same words, the same words, the same words"
     with serving(max_drafted=16) as running:
         _, body = running.chat(text)
@@ -57,7 +57,7 @@ def test_timings_count_drafted_tokens():
 
 
 def test_v26_cached_tokens_are_reported_in_every_mode():
-    """V26, K15: zero too."""
+    """V26, K15: also if there are none."""
     long = "x" * 100
     with serving(n_ctx=1000, n_cells=4000) as running:
         told = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
@@ -78,7 +78,7 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
     ],
 )
 def test_k8_reasoning_tokens_are_exact(text, n_thought):
-    """K8: however the tokens come, one by one or all at once; the fake's tokens are bytes."""
+    """K8: both if tokens are taken one at a time and if all are taken at the end. Each token is one byte."""
     with serving(generating(text)) as running:
         late = running.chat_taken_at_end()
         _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
@@ -92,7 +92,7 @@ CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 
 def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
-    """K8: taken token by token and when all of it is there; the next call is not part of it."""
+    """K8: both if tokens are taken one at a time and if all are taken at the end."""
     thought = "<think>\nhm\n"
     with serving(generating(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
         late = running.chat_taken_at_end(tools=TOOLS)
@@ -119,14 +119,14 @@ def test_error_of_a_refused_grammar_names_the_field_it_came_from(members, param)
         raise InvalidGrammar("it is too large", request.constraint.origin)
 
     with serving(**BIG) as running:
-        running.backend.new_sampler = refusing  # type: ignore[method-assign]  # llama.cpp alone knows what it takes
+        running.backend.new_sampler = refusing  # type: ignore[method-assign]  # a spy
         status, body = running.chat(**members)
     assert (status, body["error"]["param"]) == (400, param)
     assert f"'{param}' cannot be enforced" in body["error"]["message"]
 
 
 def test_t8_usage_is_exact_when_choices_differ():
-    """T8, K14: summed over choices, the prompt once (G42)."""
+    """T8, K14: the sum over the choices, with the prompt counted once (G42)."""
     with serving(endless) as running:
         _, body = running.chat(n=3, max_tokens=7)
     assert body["usage"]["prompt_tokens"] == 5
@@ -141,7 +141,7 @@ def test_v48_tokens_spelled_as_ids():
 
 
 def test_t10_t11_every_token_has_its_entry_in_order():
-    """T4, T10, T11, V46, V47: repeated tokens too, whole and streamed, with the right choice."""
+    """T4, T10, T11, V46, V47: also repeated tokens, in the body and in the stream, each in its choice."""
     with serving() as running:
         _, body = running.chat(content="aaba", logprobs=True, n=2)
         _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True)
@@ -160,7 +160,7 @@ def test_t10_t11_every_token_has_its_entry_in_order():
 
 
 def test_v44_log_probabilities_of_the_prompt():
-    """V44: of the tokens that were read, whatever is known of them, and once for all choices."""
+    """V44: of the tokens that truncation keeps, even if they are cached, and computed once for all choices."""
     with serving() as running:
         running.chat(content="xaa")
         _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
@@ -172,7 +172,7 @@ def test_v44_log_probabilities_of_the_prompt():
     assert "prompt_logprobs" not in without
 
 
-def test_v9_end_of_a_prompt_is_read_where_it_is_truncated():
+def test_v9_truncation_keeps_the_end_of_the_prompt():
     with serving() as running:
         _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)
         _, whole = running.chat(content="ab", truncate_prompt_tokens=3, return_token_ids=True)
@@ -226,7 +226,7 @@ def test_reasoning_format_of_older_deepseek_has_reasoning_in_both_places(name: s
         assert delta_text(chunks, i) == message["content"]
 
 
-def test_probabilities_after_sampling_have_names_of_their_own():
+def test_probabilities_after_sampling_have_their_own_field_names():
     asked = {"logprobs": True, "top_logprobs": 1, "post_sampling_probs": True}
     with serving() as running:
         _, body = running.chat(content="ab", **asked)
@@ -247,8 +247,8 @@ def test_reasoning_format_none_leaves_reasoning_in_the_content():
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
 
 
-def test_tokens_of_all_markers_are_seen():
-    """Also of those that are of several tokens, of which one may be a control token."""
+def test_tokens_of_all_markers_are_visible():
+    """Also those of markers that have several tokens, one of which may be a control token."""
     with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
         running.chat()
         assert set(b"<|begin|>assistant") <= running.requests[-1].visible_tokens

@@ -1,4 +1,4 @@
-"""What ends early: clients that leave during a response, and the server that shuts down."""
+"""Early ends of requests: clients that disconnect during a response, and the shutdown of the server."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from .serving import DEADLINE_S, GOOD, chat_request, payloads, read_response, re
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("leave", [socket.socket.close, reset, lambda sock: sock.shutdown(socket.SHUT_WR)])
-def test_k33_client_that_leaves_frees_its_sequence(leave, stream, caplog):
+def test_k33_disconnect_frees_the_sequence(leave, stream, caplog):
     """T18, T19, T24, V45, G41."""
     caplog.set_level(logging.INFO)
     with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
@@ -27,12 +27,12 @@ def test_k33_client_that_leaves_frees_its_sequence(leave, stream, caplog):
         running.wait_until_idle()
         sock.close()
         wait_for(lambda: " 499 POST" in caplog.text)
-    # It ended long before its context did.
+    # The disconnect ended the generation, long before it filled the context.
     assert "Traceback" not in caplog.text
 
 
-def test_k33_client_that_leaves_while_it_waits_for_a_slot():
-    def turn_until(n_waiting):
+def test_k33_disconnect_ends_a_request_that_waits_for_a_slot():
+    def step_until(n_waiting):
         wait_for(lambda: running.gate.release() or running.engine.stats().n_waiting == n_waiting)
 
     with (
@@ -43,13 +43,13 @@ def test_k33_client_that_leaves_while_it_waits_for_a_slot():
         wait_for(lambda: running.engine.stats().n_running == 1)
         with running.connect() as second:
             second.sendall(chat_request())
-            turn_until(n_waiting=1)
-        turn_until(n_waiting=0)
+            step_until(n_waiting=1)
+        step_until(n_waiting=0)
         assert running.engine.stats().n_running == 1
 
 
-def test_client_that_leaves_after_a_stray_line_end_has_left():
-    """As old clients send it after a body (RFC 9112, 2.2)."""
+def test_disconnect_after_an_empty_line_is_detected():
+    """Old clients send an empty line after a body (RFC 9112, 2.2)."""
     with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
         with running.connect() as sock:
             sock.sendall(chat_request())
@@ -58,7 +58,7 @@ def test_client_that_leaves_after_a_stray_line_end_has_left():
         running.wait_until_idle()
 
 
-def test_client_that_sends_its_next_request_early_has_not_left():
+def test_pipelined_request_is_no_disconnect():
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("one"))
         wait_for(lambda: running.engine.stats().n_running == 1)
@@ -68,11 +68,11 @@ def test_client_that_sends_its_next_request_early_has_not_left():
         read_until(sock, b'"two"')
 
 
-def test_client_that_does_not_read_delays_no_other_and_is_disconnected_after_the_write_timeout():
-    """H15."""
+def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
+    """H15. It delays no other request."""
     settings = Settings(port=0, write_timeout_s=0.3)
     with serving(endless, settings=settings, n_ctx=10_000_000, n_cells=100_000_000) as running:
-        # Small buffers, which connections inherit, are soon full.
+        # Connections inherit the small buffers of the listening socket, which are soon full.
         running.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -105,7 +105,7 @@ def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
     assert chunks[-1]["error"]["code"] == "shutting_down"
 
 
-def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_comes_later():
+def test_request_in_flight_and_later_requests_get_503_when_the_server_stops():
     with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
         with contextlib.closing(running.client()) as client:
             client.request("POST", "/v1/chat/completions", GOOD)
@@ -119,7 +119,7 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
 
 
 def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
-    """H16. On new connections and on those that were open; the request in flight ends as if nothing had happened."""
+    """H16. It refuses them on new and on open connections. The request in flight ends normally."""
     with serving(is_gated=True) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
         used.request("GET", "/health")
         assert read_response(used)[0] == 200
@@ -141,7 +141,7 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
         assert not running.thread.is_alive()
 
 
-def test_drain_ends_after_its_time_whatever_is_in_flight():
+def test_drain_ends_after_its_time_even_with_requests_in_flight():
     """H16."""
     with serving(endless, is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))

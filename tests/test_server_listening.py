@@ -1,4 +1,4 @@
-"""Where the server listens: TLS, Unix sockets, HEAD and OPTIONS on every path."""
+"""TLS, Unix sockets, and the methods HEAD and OPTIONS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_tls_serves_whole_responses_and_streams_on_one_connection():
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it before a write fails")
-def test_tls_client_that_leaves_frees_its_slot(stream):
+def test_tls_disconnect_frees_the_slot(stream):
     with serving(endless, settings=TLS, n_ctx=100_000, n_cells=1_000_000) as running:
         with CLIENT_TLS.wrap_socket(running.connect(), server_hostname="localhost") as client:
             client.sendall(chat_request(stream=stream))
@@ -47,8 +47,8 @@ def test_tls_client_that_leaves_frees_its_slot(stream):
         running.wait_until_idle()
 
 
-def test_watched_socket_that_is_closed_meanwhile_is_nothing_to_report():
-    """The selector may report a socket whose request has ended before it is looked at."""
+def test_closed_socket_is_no_disconnect():
+    """The selector may report a socket whose request ends before the watcher checks the socket."""
     with serving(settings=TLS) as running:
         sock = CLIENT_TLS.wrap_socket(running.connect(), server_hostname="localhost")
         sock.close()
@@ -60,7 +60,7 @@ def test_connection_without_tls_is_closed_and_others_go_on(first_bytes, caplog):
     with serving(settings=TLS) as running:
         with running.connect() as sock:
             sock.sendall(first_bytes)
-            with contextlib.suppress(OSError):  # The server may have closed it by now.
+            with contextlib.suppress(OSError):  # The server may have closed it already.
                 sock.shutdown(socket.SHUT_WR)
                 while data := sock.recv(65536):
                     assert not data.startswith(b"HTTP")
@@ -84,7 +84,7 @@ def unix_client(path: Path):
 
 
 @unix
-def test_unix_socket_serves_this_user_and_goes_with_the_server(tmp_path):
+def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
     path = tmp_path / "chat"
     with (
         listening("", 0, path) as listener,
@@ -93,7 +93,7 @@ def test_unix_socket_serves_this_user_and_goes_with_the_server(tmp_path):
     ):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert running.server.url == f"unix:{path}"
-        # Any host name will do: no web page can send one here.
+        # Any host name is accepted, since a web page cannot connect to a Unix socket.
         assert ask(client)[0] == 200
         assert delta_text(ask(client, stream=True)[1]) == "hello"
     assert not path.exists()
@@ -145,7 +145,7 @@ def test_file_at_the_path_of_the_socket_stays(tmp_path):
 )
 def test_head_and_options(method, path, status, allowed):
     with serving() as running, contextlib.closing(running.client()) as client:
-        for _ in range(2):  # a body would be taken for the next response
+        for _ in range(2):  # a body after HEAD would be read as the next response
             client.request(method, path)
             response = client.getresponse()
             assert (response.status, response.getheader("Allow")) == (status, allowed)
@@ -154,7 +154,7 @@ def test_head_and_options(method, path, status, allowed):
 
 
 def test_absolute_target_names_the_host_in_place_of_the_header():
-    """RFC 9112, 3.2.2: a proxy and the server must not disagree on it."""
+    """RFC 9112, 3.2.2: a proxy and the server must agree on the host."""
     with serving() as running, running.connect() as sock:
         sock.sendall(raw_request(GOOD, path="http://evil.example/v1/chat/completions"))
         assert sock.recv(12) == b"HTTP/1.1 403"

@@ -20,7 +20,7 @@ from .serving import GOOD, raw_request, serving
 
 @contextlib.contextmanager
 def logged(log_format: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What is logged meanwhile in this form."""
+    """The log within the `with`, in this format."""
     package_log = logging.getLogger("localchat")
     before = package_log.handlers, package_log.level
     stderr = io.StringIO()
@@ -74,7 +74,7 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
             odd.sendall(raw_request(b"", key, path="/" + "y" * 9000, method="GET"))
             odd.sendall(raw_request(b"", key, method="B\x1b[2JREW"))
             b"".join(iter(lambda: odd.recv(65536), b""))
-        for path in ("/metrics", "/v1/slots"):  # as for health, success is not logged
+        for path in ("/metrics", "/v1/slots"):  # their successes are not logged, as for /health
             sock.sendall(raw_request(b"", key, path=path, method="GET"))
         sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
         b"".join(iter(lambda: sock.recv(65536), b""))

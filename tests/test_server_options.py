@@ -1,4 +1,4 @@
-"""The command line of the server: what people type, and what it says to that."""
+"""The command line of the server: options, numbers, errors and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assistant prefill over a socket: an output that goes on with a message, a prefix or open reasoning."""
+"""Assistant prefill over a socket: the output continues a message, a prefix or open reasoning."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ BEGUN = {"role": "assistant", "content": "Once"}
             {"messages": [ASKED, BEGUN], "continue_final_message": "content", "add_generation_prompt": False},
             "[user]hi[assistant]Once",
             "Once",
-            id="vllm's form",
+            id="as in vLLM",
         ),
         pytest.param(
             {"messages": [ASKED, BEGUN], "add_generation_prompt": True},
             "[user]hi[assistant]Once[assistant]",
             "",
-            id="a new turn after all",
+            id="new turn",
         ),
         pytest.param(
             {"messages": [ASKED, BEGUN], "continue_final_message": False},
@@ -62,7 +62,7 @@ BEGUN = {"role": "assistant", "content": "Once"}
     ],
 )
 def test_k24_assistant_prefill(members, prompt, opening):
-    """K24, T32, V10, V17, V41: it is in the prompt, and in the answer only with `echo`."""
+    """K24, T32, V10, V17, V41: it is in the prompt, and in the response only with `echo`."""
     with serving(generating("!"), chat_template=CHAT) as running:
         _, plain = running.chat(**members)
         assert running.last_prompt == prompt
@@ -107,7 +107,7 @@ def test_k24_reasoning_may_be_left_open(thought):
         pytest.param(
             {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}], "continue_final_message": "reasoning_content"},
             "continue_final_message",
-            id="content after thinking that goes on",
+            id="content beside continued reasoning",
         ),
         pytest.param(
             {
@@ -116,7 +116,7 @@ def test_k24_reasoning_may_be_left_open(thought):
                 "response_prefix": "x",
             },
             "continue_final_message",
-            id="prefix after thinking that goes on",
+            id="prefix beside continued reasoning",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Long requests over a socket: progress of the prompt, comments in a silent stream, clients that leave meanwhile."""
+"""Long requests over a socket: prefill progress, pings in a stream without output, and disconnects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .serving import (
 
 
 def test_progress_of_a_long_prompt():
-    """From what was cached to all of it, before the text; the status does not wait for the first token (K31)."""
+    """The progress goes from the cached prefix to the whole prompt. It comes before the first token (K31)."""
     with serving(generating("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
         sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
         running.gate.release(1)
@@ -38,8 +38,8 @@ def test_progress_of_a_long_prompt():
     assert all("prompt_progress" not in chunk for chunk in plain)
 
 
-def test_silent_stream_gets_comments_and_its_text():
-    """K31, C37: the status waits for the first token, but no longer than a silence may last."""
+def test_stream_without_output_gets_pings_and_then_its_text():
+    """K31, C37: the status line is sent with the first token, or after the ping interval."""
     with serving(is_gated=True, settings=Settings(port=0, ping_s=0.02)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         head = read_until(sock, b"\r\n\r\n")
@@ -62,8 +62,8 @@ def test_request_sets_the_ping_interval():
         read_until(sock, b"data: [DONE]\n\n")
 
 
-def test_failure_after_a_comment_is_an_event():
-    """K5: the status is out by then."""
+def test_failure_after_a_ping_is_an_event():
+    """K5: the status line is already sent."""
 
     def broken(tokens: list[int], n_prompt: int) -> int:
         raise RuntimeError("broken")
@@ -77,7 +77,7 @@ def test_failure_after_a_comment_is_an_event():
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_k33_client_gone_during_progress_leaves_nothing():
+def test_k33_disconnect_during_the_prefill_leaves_nothing():
     with serving(endless, is_gated=True, n_ctx=100_000, n_cells=100_000) as running:
         with running.connect() as sock:
             sock.sendall(chat_request("x" * 500, stream=True, return_progress=True))
@@ -88,7 +88,7 @@ def test_k33_client_gone_during_progress_leaves_nothing():
         running.wait_until_idle()
 
 
-def test_http_1_0_stream_has_comments_too():
+def test_http_1_0_stream_has_pings_too():
     with serving(is_gated=True, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
         raw = read_until(sock, b": \n\n")

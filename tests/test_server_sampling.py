@@ -1,4 +1,4 @@
-"""Sampling options and limits of a request over a socket: each reaches the engine, over the defaults."""
+"""Sampling options and limits of a request over a socket: each reaches the engine and overrides the default."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_g32_natural_end_at_exactly_the_limit_is_stop():
 
 
 def test_seeds_of_the_choices_differ():
-    """T17: with one seed for all, n choices would say the same."""
+    """T17: with equal seeds, all choices would have the same text."""
     with serving() as running:
         running.chat(n=3, seed=5)
         assert [request.sampling.seed for request in running.requests] == [5, 6, 7]

@@ -1,4 +1,4 @@
-"""The bytes on the wire: bodies in pieces, damaged and endless requests, connections that wait."""
+"""HTTP on the wire: chunked bodies, malformed and unfinished requests, and timeouts."""
 
 import contextlib
 import io
@@ -82,7 +82,7 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(chunked("7d0", "x" * 2000, "7d0", "x" * 2000, "0", "", ""), 413, id="large chunked body"),
     ],
 )
-def test_what_is_not_http_gets_an_error_and_the_connection_ends(request_bytes, status):
+def test_malformed_request_gets_an_error_and_the_connection_is_closed(request_bytes, status):
     with serving(settings=Settings(port=0, max_body_bytes=1000)) as running:
         head, body = exchange(running, request_bytes)
         assert int(head.split()[1]) == status
@@ -100,7 +100,7 @@ def test_error_of_a_broken_header_names_the_right_format(line):
 
 @pytest.mark.parametrize("type", ["multipart/form-data; boundary=b", "multipart/form-data", "multipart/mixed"])
 def test_uploaded_file_gets_the_response_of_any_request(type):
-    """Python's parser of mail finds fault with every body in parts, as it gets none."""
+    """Python's email parser reports defects of every multipart body, since it gets the head without the body."""
     headers = f"Content-Type: {type}", "Content-Transfer-Encoding: base64", "Connection: close"
     with serving() as running:
         head, body = exchange(running, raw_request(b"--b--\r\n", *headers, path="/v1/audio/transcriptions"))
@@ -110,7 +110,7 @@ def test_uploaded_file_gets_the_response_of_any_request(type):
 
 @pytest.mark.parametrize("n_left", [1, 2, 4, 5, 7, len(GOOD) + 5])
 def test_chunked_body_that_is_cut_is_no_request(n_left):
-    """Its end is part of it: what came may be half of what was meant."""
+    """Without its last chunk, a body is incomplete."""
     with serving() as running, running.connect() as sock:
         sock.sendall(chunked(f"{len(GOOD):x}", GOOD.decode(), "0", "", "")[:-n_left])
         sock.shutdown(socket.SHUT_WR)
@@ -123,7 +123,7 @@ DEEP = "[" * 150 + "]" * 150
 
 @pytest.mark.parametrize("n", [201, 900, 1500, 100_000])
 @pytest.mark.parametrize("escape", ["", "\\ud800"], ids=["plain", "with half a surrogate"])
-def test_what_is_nested_too_deeply_is_a_bad_request(n, escape):
+def test_body_nested_too_deeply_is_a_bad_request(n, escape):
     start = f'{{"messages": [{{"role": "user", "content": "a{escape}"}}], "chat_template_kwargs": {{"x": '
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("POST", "/v1/chat/completions", start + "[" * n + "]" * n + "}}")
@@ -175,7 +175,7 @@ def test_http_1_0_peer_gets_no_100_continue():
 
 
 def test_peer_that_is_still_sending_gets_its_response_and_no_reset():
-    """To close while something is unread would reset the connection, on some systems before the answer is read."""
+    """Closing with unread bytes would reset the connection, on some systems before the client reads the response."""
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request().replace(b"Host:", b"Connection: close\r\nHost:") + b"\r\n")
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -187,7 +187,7 @@ def test_peer_that_is_still_sending_gets_its_response_and_no_reset():
 
 
 class Recorder:
-    """A socket that records how much it gets at once."""
+    """A socket that records the size of each `sendall`."""
 
     def __init__(self):
         self.sizes = []
@@ -206,7 +206,7 @@ def test_large_response_is_sent_in_pieces_that_each_have_a_timeout():
 
 @pytest.mark.parametrize("headers", [["Connection: TE, close"], ["Connection: TE", "Connection: Close"]])
 def test_close_is_recognised_among_other_connection_options(headers):
-    """RFC 9112, 9.6: a client that requests it may wait for the end."""
+    """RFC 9112, 9.6: a client that sends this option may wait for the end of the connection."""
     with serving() as running:
         head, body = exchange(running, raw_request(b"", *headers, path="/health", method="GET"))
     assert b"Connection: close" in head
@@ -218,13 +218,13 @@ def test_pipelined_requests_get_their_responses_in_order():
         sock.sendall(chat_request("one") + b"\r\n" + chat_request("two", stream=True) + chat_request("three"))
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
-    places = [raw.index(text) for text in (b'"one"', b"text/event-stream", b'"three"', b'"ok"')]
-    assert places == sorted(places)
+    positions = [raw.index(text) for text in (b'"one"', b"text/event-stream", b'"three"', b'"ok"')]
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_damage_to_requests_leaves_the_server_usable(seed, caplog):
-    """Whatever comes, the connection ends, and there is neither a failure of ours nor work that is left."""
+    """Each connection ends without an internal error, and no sequence keeps running."""
     chance = random.Random(seed)
     body = GOOD.decode()
     whole = [
@@ -290,13 +290,13 @@ with serving() as running:
     for sock in sockets:
         sock.close()
     assert running.chat()[0] == 200
-    assert spent < 0.25, f"it span for {spent} s"
+    assert spent < 0.25, f"the loop used {spent} s of processor time"
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
 def test_server_without_files_for_connections_waits_until_there_are_some():
-    """In a process of its own, whose limit can be low: the loop must not ask for connections all the time."""
+    """In a separate process with a low limit. The loop must not call `accept` all the time."""
     done = subprocess.run([sys.executable, "-c", NO_FILES], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -307,7 +307,7 @@ def test_idle_connection_is_closed(monkeypatch):
         assert sock.recv(1) == b""
 
 
-def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
+def test_head_that_takes_too_long_closes_the_connection(monkeypatch):
     monkeypatch.setattr(server_module, "HEAD_TIMEOUT_S", 0.1)
     with serving() as running, running.connect() as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nA: ")
@@ -320,7 +320,7 @@ def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
 
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             dribble()
-        with running.connect() as other:  # the body has a time of its own for each piece
+        with running.connect() as other:  # the timeout of the head does not apply to the body
             head, _, body = chat_request().partition(b"\r\n\r\n")
             other.sendall(head + b"\r\n\r\n")
             select.select([other], [], [], 0.2)
@@ -329,7 +329,7 @@ def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
 
 
 def test_body_that_is_announced_and_not_sent_holds_no_thread_without_the_key():
-    """H7. The response goes out before the body is read, and the connection makes room for one that works."""
+    """H7. The response is sent before the body is read, and the connection is closed when a new one needs its place."""
     settings = Settings(port=0, api_keys=("k",), max_connections=1)
     with serving(settings=settings) as running, running.connect() as sock:
         began_at = time.monotonic()
@@ -351,7 +351,7 @@ def test_small_body_without_the_key_leaves_the_connection_usable():
     assert raw.count(b"HTTP/1.1 401") == raw.count(b"HTTP/1.1 200") == 1
 
 
-def test_request_that_never_ends_is_given_up(monkeypatch):
+def test_body_that_never_ends_closes_the_connection(monkeypatch):
     monkeypatch.setattr(incoming, "READ_TIMEOUT_S", 0.05)
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request()[:-5])

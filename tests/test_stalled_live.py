@@ -20,7 +20,7 @@ N_SLOTS = 4
 
 
 def test_unread_streams_give_their_slots_to_a_request_that_is_read():
-    """Their output is longer than what the sockets hold."""
+    """The output of each stream is larger than the buffers of its socket."""
     n_tokens = 20_000
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(endless, n_parallel=N_SLOTS, n_ctx=30_000, n_cells=150_000))
@@ -50,7 +50,7 @@ def test_unread_streams_give_their_slots_to_a_request_that_is_read():
 
 
 def test_stall_within_a_chunk_is_noticed(monkeypatch):
-    """The socket takes the beginning of the chunk at once, and its end when the client reads."""
+    """The socket accepts the beginning of the chunk immediately, and the rest only when the client reads."""
     monkeypatch.setattr(exchange, "STALL_S", 0.05)
     payload = bytes(4_000_000)
     stalls: list[bool] = []

@@ -1,4 +1,4 @@
-"""The supervisor: it restarts a server that crashed, and finds the request that did it."""
+"""The supervisor restarts a crashed server, and finds the request that caused the crash."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def file():
 
 
 def crash(file: int, *requests: bytes) -> None:
-    """A server with these requests in flight crashes, and its supervisor counts."""
+    """Crash a server with these requests in flight, and make them suspects, as the supervisor does."""
     server = CrashRecord(file)
     with contextlib.suppress(ZeroDivisionError), contextlib.ExitStack() as stack:
         for request in requests:
             stack.enter_context(server.during(request))
         assert CrashRecord(file).add_suspects() == len(requests)
-        _ = 1 / 0  # none of them ends in order
+        _ = 1 / 0  # the error ends all of them, as a crash does
 
 
 # --- the record ---
@@ -69,9 +69,9 @@ def test_suspect_that_ends_is_cleared_also_for_later_servers(file):
     crash(file, A, B)
     with CrashRecord(file).during(A):
         pass
-    for request in (A, B):  # suspects never run side by side
+    for request in (A, B):  # suspects run one at a time
         crash(file, request)
-    with CrashRecord(file).during(A):  # that was its first again
+    with CrashRecord(file).during(A):  # after being cleared, it has one crash again
         pass
     with pytest.raises(RequestCrashed), CrashRecord(file).during(B):
         pass
@@ -119,7 +119,7 @@ def test_refused_request_gets_400_over_http(file):
         assert (status, body["error"]["code"]) == (400, "request_crashed_server")
         assert running.chat("other")[0] == 200
         running.engine.failure = RuntimeError("broken")
-        running.thread.join(DEADLINE_S)  # it ends, so that its supervisor can start another one
+        running.thread.join(DEADLINE_S)  # the server ends, so that its supervisor restarts it
         assert not running.thread.is_alive()
 
 
@@ -134,7 +134,7 @@ with listen_on("127.0.0.1", 0) as listener:
     print(listener.getsockname()[1], flush=True)
     sys.exit(Supervisor([sys.executable, "-c", sys.argv[1]], listener).run())
 """
-# It answers each connection with its process id, and then does what it was sent.
+# It sends its process id on each connection, and then runs the code that it receives.
 CHILD = """
 import os, signal, sys
 from localchat.serving.supervisor import inherited
@@ -151,7 +151,7 @@ while True:
 
 @contextlib.contextmanager
 def supervised(child: str = CHILD):
-    """A supervisor's process, and the port of the socket that it keeps."""
+    """The process of a supervisor, and the port of its listening socket."""
     with subprocess.Popen(
         [sys.executable, "-c", SUPERVISE, child], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

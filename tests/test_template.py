@@ -121,7 +121,7 @@ THINKING = CHATML.replace(
 
 
 @pytest.mark.parametrize(
-    ("final", "options", "opening"),
+    ("final", "options", "prefill"),
     [
         pytest.param({"content": "It is"}, {}, "It is", id="content"),
         pytest.param(
@@ -144,14 +144,14 @@ THINKING = CHATML.replace(
         ),
     ],
 )
-def test_final_message_is_the_assistant_prefill(final, options, opening):
+def test_final_message_is_the_assistant_prefill(final, options, prefill):
     options = {"continue_final_message": True, **options}
     text = render(THINKING, [USER, {"role": "assistant", **final}], **options)
-    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n" + opening
+    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n" + prefill
 
 
 @pytest.mark.parametrize(
-    ("marks", "final", "opening"),
+    ("marks", "final", "prefill"),
     [
         pytest.param(
             "<|start|> <|channel|> <|message|>",
@@ -170,10 +170,10 @@ def test_final_message_is_the_assistant_prefill(final, options, opening):
         ),
     ],
 )
-def test_final_message_is_the_assistant_prefill_in_the_familys_format(marks, final, opening):
+def test_final_message_is_the_assistant_prefill_in_the_familys_format(marks, final, prefill):
     source = f"{{# {marks} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{{{ tools }}}}"
     text = render(source, [USER, {"role": "assistant", **final}], continue_final_message=True)
-    assert text == "hiNone" + opening
+    assert text == "hiNone" + prefill
 
 
 def test_prefix_is_the_assistant_prefill():

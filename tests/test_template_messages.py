@@ -72,9 +72,9 @@ TWO_CALLS = {
     ],
 )
 def test_template_that_shows_one_call_per_message_gets_a_message_for_each_call(source, results, expected):
-    told = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
+    result_messages = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
     calls = '[assistant]so<f:{"a": 1}:call_1>', '[assistant]<f:{"a": 2}:call_2>'
-    shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *told, USER])
+    shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *result_messages, USER])
     assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
 
 

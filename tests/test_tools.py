@@ -149,7 +149,7 @@ def test_arguments_are_converted_to_the_types_of_the_function():
     [
         (("sub", "{}"), "there is no tool 'sub'; the tools are: add, weather"),
         (("add", '{"a": 1'), 'you wrote: {"a": 1'),
-        (("add", "[1, 2]"), "no object"),
+        (("add", "[1, 2]"), "not a JSON object"),
         (("add", '{"a": "1", "b": 2}'), '$.a: expected integer, got "1"'),
         (("add", '{"a": 1}'), "$.b: missing"),
         (("add", '{"a": 1, "b": 2, "c": 3}'), "$.c: unknown; there are a, b"),

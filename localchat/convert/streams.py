@@ -229,14 +229,14 @@ class _Converter:
         if rest:
             yield self._piece(rest)
         if self._native is not None:
-            yield from self._native_calls("".join(self._native))
+            yield from self._parse_native("".join(self._native))
         reason = self._scanner.reason or stop_reason(event.reason_raw or event.reason)
         if self._called and reason == "end_of_turn" and self._scanner.reason is None:
             reason = "end_of_message"  # A message with calls is not the end of the turn.
         yield StackEvent("complete", StackText(""), reason)
 
-    def _native_calls(self, text: str) -> Iterator[StackEvent]:
-        """The native calls in the text. For a call of another tool, or text that cannot be parsed, the text fails."""
+    def _parse_native(self, text: str) -> Iterator[StackEvent]:
+        """The native calls of the text. A call that was not offered, or text that cannot be parsed, is `failed`."""
         calls = native_calls(text)
         for call in calls:
             self._called = True

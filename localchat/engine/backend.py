@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from .batch import Batch, CacheLimits
 from .embedding import EmbeddingBackend
 from .state_files import Data
+from .step_timer import ThreadedContext
 from .values import GenerationRequest, ModelFacts
 
 
@@ -39,12 +40,10 @@ class CacheBackend(Protocol):
         """Fills an empty slot with a state of `n_tokens` tokens. False if it does not fit: the slot stays empty."""
 
 
-class Backend(CacheBackend, Protocol):
+class Backend(CacheBackend, ThreadedContext, Protocol):
     """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
     facts: ModelFacts
-    # The number of CPU threads of the first step, and its limit in later steps. With a limit of 1 it never changes.
-    threads: tuple[int, int]
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -78,9 +77,6 @@ class Backend(CacheBackend, Protocol):
 
     def state_key(self) -> str:
         """The key of saved states: model file, library and settings. A state of another key cannot be used."""
-
-    def set_threads(self, n: int) -> None:
-        """Sets the number of threads, from the next batch on."""
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch. Raises NoFreeCells or DecodeFailed."""

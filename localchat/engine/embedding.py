@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from .step_cost import StepSize, attended
-from .step_timer import StepTimer
+from .step_timer import StepTimer, ThreadedContext
 from .values import Cancelled, EngineError, EngineStopped, InvalidToken
 
 log = logging.getLogger("localchat.engine")
@@ -34,8 +34,6 @@ class InputTooLong(EngineError):
     def __init__(self, index: int, n_tokens: int, n_ctx: int):
         super().__init__(f"input {index} has {n_tokens} tokens and the embedding context holds {n_ctx}: shorten it")
         self.index = index
-        self.n_tokens = n_tokens
-        self.n_ctx = n_ctx
 
 
 @dataclass(frozen=True)
@@ -62,15 +60,10 @@ class Piece:
     stop: int
 
 
-class EmbeddingBackend(Protocol):
+class EmbeddingBackend(ThreadedContext, Protocol):
     """A context that computes vectors of tokens; one thread at a time."""
 
     limits: EmbeddingLimits
-    # The same as in `Backend`.
-    threads: tuple[int, int]
-
-    def set_threads(self, n: int) -> None:
-        """Sets the number of threads, from the next step on."""
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         """Computes a step. Returns the pooled vectors of the inputs that it completes, by their indexes."""

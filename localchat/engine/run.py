@@ -49,13 +49,12 @@ class RequestRun:
         cancel: Callable[[int], None],
         suspend: Callable[[bool], None],
     ):
-        """Any thread may call the functions of the engine, which posts a command.
-
+        """
         Args:
             requests: The request of each sequence.
-            backend: Gives the texts of tokens.
-            cancel: Ends the sequence of an index with Cancelled.
-            suspend: Suspends all sequences, or resumes them.
+            backend: Gives the bytes of tokens.
+            cancel: Ends the sequence with an index; its error is Cancelled. Any thread may call this.
+            suspend: Suspends all sequences (True) or resumes them. Any thread may call this.
         """
         self._cancel = cancel
         self._suspend = suspend
@@ -243,14 +242,13 @@ class _Output:
             yield end
 
     def usage(self) -> Usage:
-        submitted_at, started_at, first_at, last_at = self.submitted_at, self.started_at, self.first_at, self.last_at
         return Usage(
             n_prompt=len(self.request.prompt),
             n_cached=self.n_cached,
             n_completion=self._n_completion,
-            queue_s=0.0 if started_at is None else started_at - submitted_at,
-            prompt_s=0.0 if started_at is None or first_at is None else first_at - started_at,
-            completion_s=0.0 if first_at is None or last_at is None else last_at - first_at,
+            queue_s=_seconds(self.submitted_at, self.started_at),
+            prompt_s=_seconds(self.started_at, self.first_at),
+            completion_s=_seconds(self.first_at, self.last_at),
             n_drafted=self.n_drafted,
             n_draft_accepted=self.n_draft_accepted,
         )
@@ -292,6 +290,11 @@ class _Output:
         if end is None or self._text.stopped_by is not None:
             return Finish("stop", self._text.stopped_by, self.usage(), self._last)
         return Finish(end.reason, end.stop, self.usage(), self._last)
+
+
+def _seconds(start: float | None, end: float | None) -> float:
+    """The time from `start` to `end`; 0 if one of them is still to come."""
+    return 0.0 if start is None or end is None else end - start
 
 
 def _top(top: list[tuple[int, float]], piece: Callable[[int], bytes]) -> tuple[TokenLogprob, ...]:

@@ -14,8 +14,9 @@ Result = TypeVar("Result")
 
 
 class ThreadedContext(Protocol):
-    """A context of llama.cpp with a number of CPU threads."""
+    """A context of llama.cpp whose number of CPU threads can be set."""
 
+    # The number of threads of the first step, and its limit in later steps. With a limit of 1 it never changes.
     threads: tuple[int, int]
 
     def set_threads(self, n: int) -> None:

@@ -28,8 +28,7 @@ def user_message(text: str, images: Sequence[str]) -> dict[str, Any]:
         ValueError: An image has an unknown format.
         OSError: An image cannot be read.
     """
-    urls = ("http://", "https://", "data:")
-    sources = [image if image.lower().startswith(urls) else Path(image) for image in images]
+    sources = [image if media.is_url(image) else Path(image) for image in images]
     (message,) = media.attach(text, sources)
     return message
 

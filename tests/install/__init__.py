@@ -1,1 +1,1 @@
-"""Installs a folder of `make wheelhouse` as a new user would, in several surroundings: `make install-tests`."""
+"""Installs a folder of `make wheelhouse` in several ways: `make install-tests`."""

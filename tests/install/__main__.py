@@ -1,6 +1,6 @@
-"""`python -m tests.install [CASE...]`: write a wheelhouse, install it in several surroundings, and print the times.
+"""`python -m tests.install [CASE...]`: write a wheelhouse, install it in several ways, and print the times.
 
-What a machine does not permit or have is skipped with a line that says so; the exit code is 1 if a case failed.
+A case that is impossible on this machine is skipped and reported. The exit status is 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from pathlib import Path
 from tools import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK = Path(__file__).with_name("ask.py")
+CHAT = Path(__file__).with_name("chat.py")
 PYTHONS = ("3.9", "3.11", "3.13")
 LIMIT_S = 600
 
-# Some tests of the client, of the server, and of what an installation consists of.
+# Some tests of the client, the server and the installers.
 QUICK_TESTS = ("tests/test_sse.py", "tests/test_install.py", "tests/test_server_live.py")
 
-# Brings up the loopback interface of a new network namespace, then runs the command.
+# Runs a command in a new network namespace that has only a loopback interface.
 ISOLATED = ("unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
 class Skipped(Exception):
-    """Why a case cannot be run here."""
+    """A case cannot run on this machine. The message has the reason."""
 
 
 class Failed(Exception):
-    """What a command of a case wrote."""
+    """A command of a case failed. The message has its output."""
 
 
 def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
-    """The output of a command that may take no longer than `LIMIT_S`."""
-    # pip would read an index or wheels of this machine from its own configuration.
+    """Run a command for at most `LIMIT_S`; returns its output."""
+    # Variables and files that configure pip on this machine must not affect the case.
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON", "MAKE"))}
     done = subprocess.run(
         [str(part) for part in command],
@@ -58,7 +58,7 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> 
 
 
 def isolated(*command: str | Path) -> list[str | Path]:
-    """A command in a network namespace without network."""
+    """The command, in a network namespace without a network."""
     try:
         run([*ISOLATED, "true"])
     except (Failed, OSError) as error:
@@ -66,24 +66,24 @@ def isolated(*command: str | Path) -> list[str | Path]:
     return [*ISOLATED, *command]
 
 
-def install_and_ask(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
-    """Install the folder without a network, and ask the server a question; the interpreter of the installation."""
+def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
+    """Install the folder and chat with its server, without a network; returns the interpreter of the installation."""
     run(isolated("sh", folder / "install.sh", scratch / target), scratch, **environment)
     python = scratch / target / "bin" / "python"
-    run(isolated(python, ASK), scratch, **environment)
+    run(isolated(python, CHAT), scratch, **environment)
     return python
 
 
 def no_network(folder: Path, scratch: Path) -> None:
-    """A network namespace without network; the quick tests too."""
-    python = install_and_ask(folder, scratch)
+    """In a network namespace without a network; also runs the quick tests there."""
+    python = install_and_chat(folder, scratch)
     for client in ("localchat.pyz", "chat_client.py"):
         assert "usage" in run([python, "-I", folder / client, "--help"], scratch)
     run(isolated(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *QUICK_TESTS))
 
 
 def no_compiler(folder: Path, scratch: Path) -> None:
-    """No compiler, no CMake, no network: `make` takes the folder beside the project; without it, it names packages."""
+    """Without compiler, CMake and network: `make` uses the folder beside the project; without it, `make` fails."""
     commands = scratch / "commands"
     commands.mkdir()
     for name in ("sh", "make", "touch", "env", "dirname"):
@@ -93,7 +93,7 @@ def no_compiler(folder: Path, scratch: Path) -> None:
     (scratch / "wheelhouse").symlink_to(folder)
     environment = {"PATH": str(commands)}
     run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
-    run([project / ".venv" / "bin" / "python", ASK], project, **environment)
+    run([project / ".venv" / "bin" / "python", CHAT], project, **environment)
     run(["make", "clean"], project)
     try:
         run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", **environment)
@@ -105,7 +105,7 @@ def no_compiler(folder: Path, scratch: Path) -> None:
 
 
 def copy_of_project(scratch: Path) -> Path:
-    """The files that git knows, in a folder of their own."""
+    """A copy of the files that git tracks."""
     project = scratch / "project"
     for name in run(["git", "ls-files"]).splitlines():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def copy_of_project(scratch: Path) -> Path:
 
 
 def ordinary_user(folder: Path, scratch: Path) -> None:
-    """A user without rights, who installs into the default place in the home folder."""
+    """As a user without privileges, in the default folder in the home folder."""
     if os.geteuid() == 0:
         home = scratch / "home"
         home.mkdir()
@@ -129,11 +129,11 @@ def ordinary_user(folder: Path, scratch: Path) -> None:
     output = run([*become, "sh", folder / "install.sh"], home, **environment)
     server = Path(output.strip().splitlines()[-1])
     assert server.is_relative_to(home), server
-    run([*become, server.parent / "python", ASK], home, **environment)
+    run([*become, server.parent / "python", CHAT], home, **environment)
 
 
 def python_for_all() -> str:
-    """An interpreter that other users may run: those in a home folder may be closed to them."""
+    """An interpreter that all users may run, unlike one in a home folder."""
     for name in (f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}", "/usr/bin/python3"):
         if Path(name).exists():
             return name
@@ -141,14 +141,14 @@ def python_for_all() -> str:
 
 
 def path_with_a_space(folder: Path, scratch: Path) -> None:
-    """Spaces in the name of the folder and of the place where it is installed."""
+    """With spaces in the paths of the folder and of the installation."""
     copy = scratch / "my folder"
     copy.symlink_to(folder)
-    install_and_ask(copy, scratch, target="my programs")
+    install_and_chat(copy, scratch, target="my programs")
 
 
 def interpreter(version: str) -> str | None:
-    """An interpreter of that version, in PATH or among those of pyenv."""
+    """An interpreter of this version, in PATH or of pyenv."""
     homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for python in (f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
         try:
@@ -160,15 +160,14 @@ def interpreter(version: str) -> str | None:
 
 
 def under(version: str) -> Callable[[Path, Path], None]:
-    """A case for one version of Python."""
+    """The case for a version of Python."""
 
     def case(folder: Path, scratch: Path) -> None:
         python = interpreter(version)
         if python is None:
             raise Skipped(f"there is no python{version}")
-        install_and_ask(folder, scratch, PYTHON=python)
+        install_and_chat(folder, scratch, PYTHON=python)
 
-    case.__doc__ = f"Python {version}."
     return case
 
 
@@ -182,9 +181,9 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main() -> int:
-    """Run the cases that are named, by default all, and print a line for each."""
+    """Run the named cases, by default all, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)}; all, if none is named")
+    parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)} (default: all)")
     options = parser.parse_args()
     unknown = set(options.case) - set(CASES)
     if unknown:
@@ -201,13 +200,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 CASES[name](folder, Path(scratch).resolve())
-                verdict = "ok"
+                result = "ok"
             except Skipped as reason:
-                verdict = f"SKIPPED: {reason}"
+                result = f"SKIPPED: {reason}"
             except (Failed, AssertionError, subprocess.TimeoutExpired) as error:
-                verdict = f"FAILED: {error}"
+                result = f"FAILED: {error}"
                 failures += 1
-        print(f"{name:20} {time.monotonic() - start:6.1f} s  {verdict}", flush=True)
+        print(f"{name:20} {time.monotonic() - start:6.1f} s  {result}", flush=True)
     return 1 if failures else 0
 
 

@@ -1,4 +1,4 @@
-"""Runs one of the reliability programs, or all: `python -m tests.soak all`, `python -m tests.soak http --n 1000`."""
+"""Runs one reliability program, or all: `python -m tests.soak http --n 1000`, `python -m tests.soak all`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--max-connections", "600", "--queue", "600", "--parallel")
 N_PARALLEL, N_STREAMS_OF_LOAD = "8", "64"
-# The programs that need a running server, and how much `make soak` does of each: requests, or seconds of load.
+# The programs that need a running server, each with the length of its run by `make soak`: requests, or seconds of load.
 ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
     "http": (fuzz_http.run, 100_000),
     "json": (fuzz_json.run, 50_000),
@@ -34,7 +34,7 @@ ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
 def target_at(
     url: str | None, *, keeps_going: bool = False, pid: int | None = None, n_parallel: str = N_PARALLEL
 ) -> Iterator[Target]:
-    """The server at `url`, whose process may be `pid`, or one that is started here with the built-in model."""
+    """The server at `url`, with the process `pid` if it is given; without `url`, a new one with the built-in model."""
     if url:
         yield Target(url, pid, keeps_going=keeps_going)
         return
@@ -45,10 +45,10 @@ def target_at(
 def run(
     name: str, n: int | None, seed: int, url: str | None = None, *, keeps_going: bool = False, pid: int | None = None
 ) -> str:
-    """Run one program; its line for the report.
+    """Run one program; returns its line for the report.
 
     Raises:
-        Broken: The server or the client did what it must not do.
+        Broken: The server or the client violated a rule.
     """
     if name in ALONE:
         alone, default = ALONE[name]
@@ -67,9 +67,9 @@ def main() -> int:
     parser.add_argument("name", choices=[*ON_SERVER, *ALONE, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--url", help="a running server of any kind, for the programs that need one")
+    parser.add_argument("--url", help="a running server, for the programs that need one")
     parser.add_argument("--pid", type=int, help="the process of that server, for its memory, threads and descriptors")
-    parser.add_argument("--keep-going", action="store_true", help="count faults of the server, for comparisons")
+    parser.add_argument("--keep-going", action="store_true", help="count the faults of the server instead of ending")
     arguments = parser.parse_args()
     names = [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]
     n_broken = 0

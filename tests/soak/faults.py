@@ -1,4 +1,4 @@
-"""Faults of the process: signals, a clock that stands still, a full disk. What clients see, and how long it lasts."""
+"""Faults of the process, such as signals, jumps of the clock and a full disk: what clients get, and for how long."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..live import started
-from .target import DEADLINE_S, Broken, Target, post, responses
+from .target import DEADLINE_S, Broken, Target, counted, post, responses
 
 
 @contextlib.contextmanager
@@ -41,7 +42,7 @@ def child_of(pid: int) -> int:
 
 
 def wait_until_served(target: Target) -> float:
-    """Seconds until an ordinary request is answered."""
+    """Send an ordinary request until one succeeds; returns the seconds that this takes."""
     start = time.monotonic()
     while time.monotonic() - start < DEADLINE_S:
         with contextlib.suppress(Broken, OSError, ValueError):
@@ -52,7 +53,7 @@ def wait_until_served(target: Target) -> float:
 
 
 def killed(number: signal.Signals) -> str:
-    """Kill the process of the server; the supervisor starts another one."""
+    """Kill the process of the server. The supervisor starts a new one."""
     with supervised() as (target, process):
         text = target.chat()
         os.kill(child_of(process.pid), number)
@@ -63,21 +64,21 @@ def killed(number: signal.Signals) -> str:
 
 
 def stopped(seconds: float = 2.0) -> str:
-    """Stop and continue the process of the server; a request that arrives meanwhile is answered afterwards."""
+    """Stop and continue the process of the server. A request that arrives meanwhile succeeds afterwards."""
     with supervised() as (target, process):
         child, text = child_of(process.pid), target.chat()
         os.kill(child, signal.SIGSTOP)
         timer = threading.Timer(seconds, os.kill, (child, signal.SIGCONT))
         timer.start()
         start = time.monotonic()
-        answered = target.chat()
+        text_after = target.chat()
         timer.join()
-        if answered != text:
+        if text_after != text:
             raise Broken("the greedy text is another one after SIGSTOP")
-    return f"SIGSTOP for {seconds} s: the request was answered after {time.monotonic() - start:.2f} s"
+    return f"SIGSTOP for {seconds} s: the request ended after {time.monotonic() - start:.2f} s"
 
 
-# The server, with a clock that goes a year forward at one look and a year back at the next.
+# The server with a time of day that jumps a year back and forth at each call of `time.time`.
 JUMPING = """
 import itertools, sys, time
 from localchat.server import main
@@ -88,7 +89,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def jumping_clock() -> str:
-    """The time of day jumps at every look: requests, streams and their texts are as before."""
+    """The time of day jumps at each call. Requests and their texts are as before."""
     with supervised() as (target, _):
         text = target.chat()
     with supervised(program=("-c", JUMPING, "--no-supervise")) as (target, _):
@@ -99,7 +100,7 @@ def jumping_clock() -> str:
     return f"a clock that jumps by a year: an ordinary request in {target.ordinary}"
 
 
-# The server, with a llama_decode that returns the codes in a file, one at each call, and then decodes again.
+# The server with a llama_decode that returns the codes of a file, one per call, and decodes when none is left.
 FAILING = """
 import pathlib, sys
 from localchat.engine.llama import backend
@@ -114,13 +115,13 @@ def decode(context, batch):
 backend.L.llama_decode = decode
 sys.exit(main(sys.argv[1:]))
 """
-# What llama_decode returns beside 0: no room, aborted, a wrong batch, no memory, a failed computation.
+# The error codes of llama_decode: no free cells, aborted, an invalid batch, no memory, a failed computation.
 CODES = (1, 2, -1, -2, -3)
 
 
 def failing_decode() -> str:
     """`llama_decode` returns each code once, twice and thrice while a request runs."""
-    statuses: dict[int, int] = {}
+    statuses: Counter[int] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder, "plan")
         with supervised(program=("-c", FAILING, str(plan), "--no-supervise")) as (target, _):
@@ -129,17 +130,18 @@ def failing_decode() -> str:
                 plan.write_text(" ".join(map(str, codes)))
                 body = json.dumps({"messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16})
                 [(status, _)] = responses(target.send(post("/v1/chat/completions", body.encode())))
-                statuses[status] = statuses.get(status, 0) + 1
+                statuses[status] += 1
                 plan.write_text("")
                 target.check()
                 if target.chat() != text:
                     raise Broken(f"the greedy text is another one after llama_decode returned {codes}")
-    counted = ", ".join(f"{n} times {status}" for status, n in sorted(statuses.items()))
-    return f"llama_decode returns each of {CODES} up to thrice: {counted}; the next request in {target.ordinary}"
+    return (
+        f"llama_decode returns each of {CODES} up to thrice: {counted(statuses)}; the next request in {target.ordinary}"
+    )
 
 
-# A module that Python imports when it starts, in the supervisor and in the server: each of these methods raises as many
-# times as a file says.
+# A module that Python imports when it starts, in the supervisor and in the server. It makes methods raise errors, as
+# often as a file says: a line has the name of a method, a number, and the kind of error.
 RAISING = """
 import os, pathlib, sys
 from localchat.engine import backend, engine, kv_cache, scheduler, token_sampler
@@ -170,19 +172,19 @@ RAISED = [
     *("KVCache.release", "Scheduler.add", "Engine._free_sampler", "Engine._end_all"),
 ]
 
-# Parts of the failure path, for which something else fails first.
+# Methods that run only after a failure, so that another method must fail first.
 FAILURE_PATH, FAILS_FIRST = ("Scheduler.reset", "Engine._end_all"), "\nScheduler.schedule 1 Exception"
 
 
 def raising() -> str:
-    """Sampler, scheduler, cache and failure path raise: the request ends, and the next one is served."""
-    ended: dict[str, int] = {}
+    """Methods of the sampler, scheduler, cache and failure path raise: the request ends, and the next one is served."""
+    outcomes: Counter[str] = Counter()
     recoveries = []
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder, "plan")
         Path(folder, "sitecustomize.py").write_text(RAISING)
         for name, kind in itertools.product(RAISED, ("Exception", "SystemExit")):
-            # A server for each: the pauses before a restart grow.
+            # Each case has a new server, since the supervisor waits longer before each restart.
             with supervised(limits=f"export PYTHONPATH={folder} LOCALCHAT_FAULTS={plan}") as (target, _):
                 text = target.chat()
                 for n in (1, 3):
@@ -190,16 +192,15 @@ def raising() -> str:
                     outcome = _outcome(target, f"Count to {n}.")
                     if outcome not in ("200", "500", "503", "cut"):
                         raise Broken(f"{name} raised {kind} {n} times: {outcome}")
-                    ended[outcome] = ended.get(outcome, 0) + 1
+                    outcomes[outcome] += 1
                     plan.write_text("")
                     recoveries.append((wait_until_served(target), f"{name}, {kind}, {n} times"))
                     if target.chat() != text:
                         raise Broken(f"the greedy text is another one after {name} raised {kind} {n} times")
-    counted = ", ".join(f"{n} times {outcome}" for outcome, n in sorted(ended.items()))
     seconds, case = max(recoveries)
     return (
-        f"sampler, scheduler, cache or failure path raise once or thrice, {len(recoveries)} cases: {counted}; "
-        f"served again after at most {seconds:.2f} s ({case})"
+        f"sampler, scheduler, cache or failure path raise once or thrice, {len(recoveries)} cases: "
+        f"{counted(outcomes)}; served again after at most {seconds:.2f} s ({case})"
     )
 
 
@@ -214,7 +215,7 @@ def _outcome(target: Target, content: str) -> str:
 
 
 def full_disk() -> str:
-    """A cache folder that takes 64 KiB a file: nothing is saved, requests go on."""
+    """The limit of a file is 64 KiB. The disk cache saves nothing, and requests succeed."""
     with (
         tempfile.TemporaryDirectory() as folder,
         supervised("--cache-dir", folder, limits="ulimit -f 64") as (target, _),

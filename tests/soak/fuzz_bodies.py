@@ -1,20 +1,20 @@
-"""Bodies of many megabytes and responses of many values, beside a stream whose gaps are measured."""
+"""Sends bodies of many megabytes, and requests for large responses, and measures the gaps of a stream meanwhile."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from .gaps import Gaps
-from .target import DOCUMENTED, Target, post, responses
+from .gaps import send_beside_stream
+from .target import Target
 
 CHAT = b'"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4'
-# What a body is filled with, again and again; an item of a list each.
+# The items of which a list in a body consists.
 ITEMS = [
     *(b"[]", b"{}", b'""', b"1", b"-1.5e3", b"true", b'{"a":1}', b'"\\u00e9"', b'[1,"x",null]', b'"\\ud83d"'),
     *(b'{"type": "text", "text": "a"}', b'{"role": "user", "content": "a"}', b"[[[[[]]]]]", b'"a b c "'),
 ]
-# Where the filling goes, by path: the body around it.
+# By path, functions that put the items into a body.
 PLACES: dict[str, list[Callable[[bytes], bytes]]] = {
     "/v1/chat/completions": [
         lambda items: b'{"messages": [' + items + b"]}",
@@ -64,21 +64,11 @@ def request(chance: random.Random) -> tuple[str, bytes]:
 
 
 def run(target: Target, n: int, seed: int) -> str:
-    """Send `n` bodies, one after the other, beside a stream."""
-    gaps = Gaps(target)
-    statuses: dict[int, int] = {}
-    try:
-        gaps.wait_until_read()
-        for i in range(n):
-            path, body = request(random.Random(seed + i))
-            with gaps.during(f"seed {seed + i}: {path} {body[:80]!r} of {len(body)} bytes"):
-                raw = target.send(post(path, body), timeout_s=120)
-            [(status, payload)] = responses(raw)
-            statuses[status] = statuses.get(status, 0) + 1
-            if status not in DOCUMENTED:
-                target.fault(f"seed {seed + i}: status {status}: {payload[:300]!r}")
-        gaps.alone()
-    finally:
-        gaps.close()
-    counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))
-    return f"{n:,} large bodies: {counted}; the gaps between chunks of another stream: {gaps.report()}"
+    """Send `n` bodies one after the other, beside a stream."""
+
+    def requests() -> Iterator[tuple[str, str, bytes]]:
+        for i in range(seed, seed + n):
+            path, body = request(random.Random(i))
+            yield f"seed {i}: {path} {body[:80]!r} of {len(body)} bytes", path, body
+
+    return f"{n:,} large bodies: {send_beside_stream(target, requests(), timeout_s=120)}"

@@ -1,4 +1,4 @@
-"""Damaged streams for the client: the events that were sent, or an error of the client. See tests/fuzz_wire.py."""
+"""Damaged streams for the client, which must raise only its own errors. See tests/fuzz_sse.py, tests/fuzz_wire.py."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Hostile schemas, patterns and grammars, beside a stream whose gaps are measured."""
+"""Sends hostile schemas, patterns and grammars, and measures the gaps of a stream meanwhile."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
-from .gaps import Gaps
-from .target import DOCUMENTED, Target, post, responses
+from .gaps import send_beside_stream
+from .target import Target
 
 PATTERNS = ["a", ".", "[a-z]", r"\d", "x?", "(a|b)", "[^x]", r"\w", "é", "(?:ab|a)", r"\s*", "(a*)"]
 REPEATS = ["", "", "*", "+", "?", "{3}", "{0,9}", "{200}", "{1,1500}", "{2,}"]
@@ -85,23 +86,11 @@ def constraint(chance: random.Random) -> dict[str, Any]:
 
 
 def run(target: Target, n: int, seed: int) -> str:
-    """Send `n` constraints, one after the other, beside a stream."""
-    gaps = Gaps(target)
-    statuses: dict[int, int] = {}
-    try:
-        gaps.wait_until_read()
-        for i in range(n):
-            chance = random.Random(seed + i)
-            fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, **constraint(chance)}
-            body = json.dumps(fields).encode()
-            with gaps.during(f"seed {seed + i}"):
-                raw = target.send(post("/v1/chat/completions", body), timeout_s=60)
-            [(status, payload)] = responses(raw)
-            statuses[status] = statuses.get(status, 0) + 1
-            if status not in DOCUMENTED:
-                target.fault(f"seed {seed + i}: status {status}: {payload[:300]!r}")
-        gaps.alone()
-    finally:
-        gaps.close()
-    counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))
-    return f"{n:,} hostile constraints: {counted}; the gaps between chunks of another stream: {gaps.report()}"
+    """Send `n` constraints one after the other, beside a stream."""
+
+    def requests() -> Iterator[tuple[str, str, bytes]]:
+        for i in range(seed, seed + n):
+            fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, **constraint(random.Random(i))}
+            yield f"seed {i}", "/v1/chat/completions", json.dumps(fields).encode()
+
+    return f"{n:,} hostile constraints: {send_beside_stream(target, requests(), timeout_s=60)}"

@@ -1,11 +1,12 @@
-"""Damaged HTTP requests: whatever arrives, the response is a documented one or the connection ends."""
+"""Sends damaged HTTP requests. The server must send a documented status or close the connection."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from ..wire_cases import chat_cases, other_cases
-from .target import DOCUMENTED, Broken, Target, responses
+from .target import DOCUMENTED, Broken, Target, counted, responses
 
 BATCH = 100
 _RAW = [case.raw() for case in (*chat_cases(), *other_cases())]
@@ -25,7 +26,7 @@ _BYTES = (*b'\0\r\n :/?%\x7f\xff{}[]",', *b"09azGH")
 
 
 def damaged(chance: random.Random) -> bytes:
-    """One request, or two on one connection, with some damage."""
+    """One request, or two on one connection, with one to three defects."""
     raw = bytearray(chance.choice(_RAW))
     for _ in range(chance.randrange(1, 4)):
         kind = chance.randrange(6)
@@ -52,7 +53,7 @@ def damaged(chance: random.Random) -> bytes:
 
 def run(target: Target, n: int, seed: int) -> str:
     """Send `n` damaged requests. An ordinary request follows each batch."""
-    statuses: dict[int, int] = {}
+    statuses: Counter[int] = Counter()
     for i in range(n):
         raw = damaged(random.Random(seed + i))
         try:
@@ -61,10 +62,9 @@ def run(target: Target, n: int, seed: int) -> str:
             target.fault(f"seed {seed + i}: {error}")
             continue
         for status in found:
-            statuses[status] = statuses.get(status, 0) + 1
+            statuses[status] += 1
             if status not in DOCUMENTED:
                 target.fault(f"seed {seed + i}: status {status} for {raw[:500]!r}")
         if i % BATCH == BATCH - 1:
             target.check()
-    counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))
-    return f"{n:,} damaged HTTP requests: {counted}; an ordinary request in {target.ordinary}"
+    return f"{n:,} damaged HTTP requests: {counted(statuses)}; an ordinary request in {target.ordinary}"

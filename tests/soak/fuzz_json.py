@@ -1,18 +1,19 @@
-"""JSON bodies with wrong values, for every endpoint: a documented response, in the form of an error if it is one."""
+"""Sends JSON bodies with wrong values to every endpoint. Statuses must be documented, and errors must be JSON."""
 
 from __future__ import annotations
 
 import copy
 import json
 import random
+from collections import Counter
 from typing import Any
 
 from ..wire_cases import chat_cases, other_cases
-from .target import DOCUMENTED, Broken, Target, parsed, post, responses
+from .target import DOCUMENTED, Broken, Target, counted, parsed, post, responses
 
 BATCH = 100
 MESSAGES = [{"role": "user", "content": "Hi"}]
-# Endpoints of which the recorded cases have few.
+# Requests to endpoints that have few recorded cases.
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 4, "instructions": "Be brief."}),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "store": False}),
@@ -98,7 +99,7 @@ def _check_error(path: str, raw: bytes) -> None:
 
 def run(target: Target, n: int, seed: int) -> str:
     """Send `n` bodies. An ordinary request follows each batch."""
-    statuses: dict[int, int] = {}
+    statuses: Counter[int] = Counter()
     for i in range(n):
         path, body = damaged(random.Random(seed + i))
         try:
@@ -111,8 +112,7 @@ def run(target: Target, n: int, seed: int) -> str:
         except (AssertionError, ValueError, LookupError, TypeError) as error:
             target.fault(f"seed {seed + i}: {error!r} for {path} {body[:1000]!r}")
             continue
-        statuses[status] = statuses.get(status, 0) + 1
+        statuses[status] += 1
         if i % BATCH == BATCH - 1:
             target.check()
-    counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))
-    return f"{n:,} JSON bodies: {counted}; an ordinary request in {target.ordinary}"
+    return f"{n:,} JSON bodies: {counted(statuses)}; an ordinary request in {target.ordinary}"

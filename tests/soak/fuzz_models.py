@@ -1,4 +1,4 @@
-"""Model files with damaged headers: the server serves them, or ends with one line that names the file."""
+"""Starts the server with damaged model files. It must serve the file, or end with one line that names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_DEADLINE_S = 60
 
 
 def damaged(raw: bytes, chance: random.Random) -> bytes:
-    """The model file with a few wrong bytes or words near its beginning."""
+    """The model file with a few wrong bytes near its beginning."""
     changed = bytearray(raw)
     for _ in range(chance.randrange(1, 5)):
         at = chance.randrange(chance.choice([64, 4096, HEADER_BYTES]))
@@ -28,7 +28,7 @@ def damaged(raw: bytes, chance: random.Random) -> bytes:
 
 
 def start(path: Path) -> tuple[int | None, str]:
-    """Start a server with this file: its exit status, None if it became ready, and what it wrote."""
+    """Start a server with this file; returns its exit status, None if it became ready, and its output."""
     command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         lines = []

@@ -1,4 +1,4 @@
-"""Gaps between the chunks of an ordinary stream, read by a process of its own while something else loads the server."""
+"""Measures the gaps between the chunks of an ordinary stream, in a process, while another program loads the server."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .target import DEADLINE_S, QUESTION, Broken, Target, post
+from .target import DEADLINE_S, DOCUMENTED, QUESTION, Broken, Target, counted, post, responses
 
 ROOT = Path(__file__).parents[2]
-# How long the stream is read alone at the end, at most.
+# The longest time that the stream is read alone at the end.
 ALONE_S = 20.0
 REQUEST = {"messages": [{"role": "user", "content": QUESTION}], "stream": True, "max_tokens": 400, "ignore_eos": True}
 
 
 class Gaps:
-    """The gaps of one stream after the other, each with the time of its end (`time.monotonic`)."""
+    """Runs one stream after the other, and records each gap with the time of its end (`time.monotonic`)."""
 
     def __init__(self, target: Target) -> None:
         command = [sys.executable, "-m", "tests.soak.gaps", target.url]
@@ -30,12 +31,12 @@ class Gaps:
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._collect, daemon=True)
         self._thread.start()
-        # What ran in the meantime, for the report: from when to when, and its name.
+        # What ran beside the stream: start, end and name.
         self._spans: list[tuple[float, float, str]] = []
 
     @contextlib.contextmanager
     def during(self, name: str) -> Iterator[None]:
-        """Gaps that end within the `with` are those of `name`."""
+        """Record that `name` runs within the `with` block."""
         began_at = time.monotonic()
         yield
         self._spans.append((began_at, time.monotonic(), name))
@@ -43,7 +44,7 @@ class Gaps:
             raise Broken(f"{name}: the stream beside it failed")
 
     def alone(self) -> None:
-        """Read the stream alone for a while: the machine has gaps of its own."""
+        """Read the stream alone for a while, to measure the gaps that the machine causes."""
         if self._process.poll() is None:
             time.sleep(min(ALONE_S, sum(end - start for start, end, _ in self._spans)))
 
@@ -58,7 +59,7 @@ class Gaps:
             self._thread.join(DEADLINE_S)
 
     def report(self) -> str:
-        """The median and the largest gap, what it is of, and the largest gap of the stream alone."""
+        """The median gap, the largest gap beside another program with its name, and the largest gap alone."""
         ordered = sorted(gap for _, gap in self._gaps) or [0.0]
         busy_from = min((start for start, _, _ in self._spans), default=0.0)
         busy_until = max((end for _, end, _ in self._spans), default=0.0)
@@ -79,6 +80,25 @@ class Gaps:
             ended_at, gap = line.split()
             self._gaps.append((float(ended_at), float(gap)))
             self._began.set()
+
+
+def send_beside_stream(target: Target, requests: Iterable[tuple[str, str, bytes]], *, timeout_s: float) -> str:
+    """Send requests (name, path, body) one after the other beside a stream; returns the results for the report."""
+    statuses: Counter[int] = Counter()
+    gaps = Gaps(target)
+    try:
+        gaps.wait_until_read()
+        for name, path, body in requests:
+            with gaps.during(name):
+                raw = target.send(post(path, body), timeout_s=timeout_s)
+            [(status, payload)] = responses(raw)
+            statuses[status] += 1
+            if status not in DOCUMENTED:
+                target.fault(f"{name}: status {status}: {payload[:300]!r}")
+        gaps.alone()
+    finally:
+        gaps.close()
+    return f"{counted(statuses)}; the gaps between chunks of another stream: {gaps.report()}"
 
 
 def main() -> None:

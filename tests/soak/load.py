@@ -1,4 +1,4 @@
-"""Many clients at once, of which some disconnect and some do not read; greedy texts, memory and threads afterwards."""
+"""Runs many clients at once, of which some disconnect or do not read, and checks texts, memory and threads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ QUESTIONS = [
     *("What is the capital of Spain?", "Tell me a joke.", "Good night!", "Who made you?", "Goodbye."),
 ]
 N_TOKENS = 48
-# How long a client that does not read keeps its connection.
+# How long a client that does not read waits.
 UNREAD_S = 5.0
 
 
 class Load:
-    """Clients of `n_connections` threads, each with one request after the other."""
+    """`n_connections` client threads, each of which sends one request after the other."""
 
     def __init__(self, target: Target, n_connections: int, seed: int) -> None:
         self.target = target
@@ -35,7 +35,7 @@ class Load:
         self.alone = {question: target.chat(question, max_tokens=N_TOKENS) for question in QUESTIONS}
         self.counts: dict[str, int] = {}
         self.failures: list[str] = []
-        # Seconds since the beginning and resident MB, of a server that runs here.
+        # Seconds since the start of the load, and resident MB of the server if it runs on this machine.
         self.memory: list[tuple[float, float]] = []
         self._lock = threading.Lock()
         self._end_at = 0.0
@@ -59,8 +59,7 @@ class Load:
     def _client(self, index: int) -> None:
         chance = random.Random(self.seed * 1000 + index)
         while time.monotonic() < self._end_at and (self.target.keeps_going or not self.failures):
-            draw = chance.random()
-            kind = "disconnected" if draw < 0.1 else "unread" if draw < 0.15 else "read"
+            (kind,) = chance.choices(("disconnected", "unread", "read"), (10, 5, 85))
             question = chance.choice(QUESTIONS)
             try:
                 ended = self._request(question, kind, chance)
@@ -100,7 +99,7 @@ class Load:
 
 
 def text_of(body: bytes) -> str:
-    """The text of a response, whether it is a stream or not."""
+    """The text of a whole or streamed response."""
     if body.startswith(b"{"):
         return str(json.loads(body)["choices"][0]["message"]["content"])
     text = ""
@@ -130,7 +129,7 @@ def run(target: Target, n: int, seed: int, n_connections: int = 256, settle_s: f
 
 
 def settled(target: Target, before: dict[str, float], settle_s: float) -> dict[str, float]:
-    """The resources when the last connections are closed: those that do not read are given up after some seconds."""
+    """The resources after the last connections are closed: the server closes those of clients that do not read late."""
     deadline = time.monotonic() + settle_s
     while time.monotonic() < deadline:
         after = target.resources()
@@ -141,7 +140,7 @@ def settled(target: Target, before: dict[str, float], settle_s: float) -> dict[s
 
 
 def slope(samples: list[tuple[float, float]]) -> float:
-    """MB an hour of the later half of the samples, by least squares."""
+    """The growth in MB an hour in the second half of the samples, by least squares."""
     later = samples[len(samples) // 2 :]
     if len(later) < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""The server under test: requests to it, its process, and the check that it still answers."""
+"""The server under test: requests to it, the resources of its process, and checks with ordinary requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,28 +15,29 @@ from urllib.parse import urlsplit
 
 DEADLINE_S = 30.0
 QUESTION = "What is your name?"
-# Statuses that the documentation gives to a request that cannot be served, whatever it is.
+# The documented statuses of requests that do not make the server fail.
 DOCUMENTED = frozenset({200, 204, 400, 401, 403, 404, 405, 411, 413, 414, 415, 429, 431, 501, 503, 505})
 
 
 class Broken(AssertionError):
-    """The server did what it must not do. The message has the seed."""
+    """The server violated a rule. The message has the seed."""
 
 
 @dataclass
 class Target:
-    """A server at `url`; `pid` if it runs here."""
+    """A server."""
 
     url: str
+    # The process of the server, if it runs on this machine.
     pid: int | None = None
-    # Seconds that ordinary requests took, sent between the hostile ones.
+    # The times of the ordinary requests, which are sent between the hostile ones.
     ordinary_s: list[float] = field(default_factory=list)
-    # With `keeps_going`, what the server did that it must not do is counted and does not end the program.
+    # Whether faults of the server are collected in `faults` instead of ending the program.
     keeps_going: bool = False
     faults: list[str] = field(default_factory=list)
 
     def fault(self, message: str) -> None:
-        """Raise Broken, or count it."""
+        """Report a fault of the server: raise Broken, or add the message to `faults`."""
         if not self.keeps_going:
             raise Broken(message)
         self.faults.append(message)
@@ -74,10 +75,10 @@ class Target:
             return received
 
     def chat(self, content: str = QUESTION, **fields: Any) -> str:
-        """The text of one greedy answer.
+        """The text of a greedy completion.
 
         Raises:
-            Broken: There is none.
+            Broken: The request fails.
         """
         fields = {"max_tokens": 16, "temperature": 0, **fields}
         body = json.dumps({"messages": [{"role": "user", "content": content}], **fields})
@@ -88,7 +89,7 @@ class Target:
         return str(payload["choices"][0]["message"]["content"])
 
     def check(self) -> None:
-        """Time an ordinary request."""
+        """Send an ordinary request and record its time."""
         start = time.perf_counter()
         self.chat(max_tokens=4)
         self.ordinary_s.append(time.perf_counter() - start)
@@ -118,10 +119,10 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 
 
 def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The status and the body of each response, 100 Continue left out.
+    """The status and the body of each response, without 100 Continue.
 
     Raises:
-        Broken: The bytes are not HTTP responses, or the last one is cut unless `may_be_cut`.
+        Broken: The bytes are not HTTP responses, or the last response is cut and `may_be_cut` is false.
     """
     while raw:
         head, separator, raw = raw.partition(b"\r\n\r\n")
@@ -143,7 +144,7 @@ def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, by
             # A stream for HTTP/1.0 ends with the connection.
             body, raw = raw, b""
         else:
-            # A response to HEAD has no body: the connection ends, or another response follows. Bodies are JSON or text.
+            # After a response to HEAD, which has no body, the connection ends or another response follows.
             is_head = not raw or raw.startswith(b"HTTP/1.1 ")
             n = 0 if is_head else int(headers.get(b"content-length", b"0"))
             if len(raw) < n:
@@ -163,6 +164,11 @@ def _dechunked(raw: bytes) -> tuple[bytes, bytes]:
         raw = raw[size + 2 :]
         if size == 0:
             return body, raw
+
+
+def counted(counts: Mapping[Any, int]) -> str:
+    """Statuses or other outcomes with their counts, for the report."""
+    return ", ".join(f"{n} times {outcome}" for outcome, n in sorted(counts.items()))
 
 
 def parsed(raw: bytes) -> tuple[int, Any]:

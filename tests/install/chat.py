@@ -1,6 +1,6 @@
-"""Start an installed server, ask it a question with the installed client, and check the answer.
+"""Start the installed server, chat with it through the installed client, and check the output.
 
-Run by the interpreter of the installation; it uses the standard library and the two commands alone.
+The interpreter of the installation runs this program, which uses only the standard library and the two commands.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import sys
 import threading
 from pathlib import Path
 
-START_S, ANSWER_S = 120, 60
+START_S, CHAT_S = 120, 60
 
 
 def main() -> None:
-    """Ask for its name the server that is installed beside this interpreter."""
     commands = Path(sys.executable).parent
     with subprocess.Popen(
         [str(commands / "localchat-server"), "--port", "0", "--no-supervise"], stderr=subprocess.PIPE, text=True
@@ -42,11 +41,11 @@ def main() -> None:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=ANSWER_S,
+                timeout=CHAT_S,
                 check=False,
             )
             if done.returncode or "localchat" not in done.stdout:
-                sys.exit(f"the answer is wrong: {done.stdout}{done.stderr}")
+                sys.exit(f"the output is wrong: {done.stdout}{done.stderr}")
             print(done.stdout.strip())
         finally:
             server.terminate()
