@@ -74,13 +74,8 @@ def test_output_as_a_dataclass_follows_the_grammar(client: Client, seed: int):
     schema["properties"]["name"]["maxLength"] = 8
     schema["properties"]["friends"]["maxItems"] = 3
     response_format = {"type": "json_schema", "json_schema": {"name": "guest", "schema": schema}}
-    text = client.chat(
-        "Invent a guest.",
-        response_format=response_format,
-        seed=seed,
-        chat_template_kwargs={"enable_thinking": False},
-        **WILD,
-    ).text
+    options = {"response_format": response_format, "chat_template_kwargs": {"enable_thinking": False}, **WILD}
+    text = client.chat("Invent a guest.", seed=seed, **options).text
     guest = build(Guest, json.loads(text))
     assert isinstance(guest.mood, Mood)
     assert all(isinstance(friend, Mood) for friend in guest.friends)
@@ -140,14 +135,9 @@ def test_conversation_adds_turns(client: Client):
     conversation = client.conversation(system="Be brief.", **SMALL)
     first = conversation.say("Hello!")
     second = "".join(conversation.stream("And again?").text)
-    assert [message["role"] for message in conversation.messages] == [
-        "system",
-        "user",
-        "assistant",
-        "user",
-        "assistant",
-    ]
-    assert (conversation.messages[2]["content"], conversation.messages[4]["content"]) == (first.text, second)
+    messages = conversation.messages
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert (messages[2]["content"], messages[4]["content"]) == (first.text, second)
 
 
 def test_cancelled_turn_is_not_added_to_the_conversation(client: Client):
