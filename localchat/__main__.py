@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .ask import OK, USAGE, report, run_command
+from .ask import NO_PROMPT, OK, USAGE, report, run_command
 from .client import Client
 from .errors import LocalChatError
 from .terminal.arguments import make_parser
@@ -46,7 +46,7 @@ def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: arg
         return session.ask(text, arguments.image)
     if arguments.json or arguments.schema or not _is_terminal():
         parser.print_usage(sys.stderr)
-        report("localchat: nothing to ask: give a text, or pipe one in")
+        report(NO_PROMPT)
         return USAGE
     from .terminal.chat import chat
 

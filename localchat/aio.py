@@ -200,13 +200,13 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply; see Client.chat."""
-        given = await _with_media(self._chat_options(prompt, options, ChatKeywords, "chat"))
+        call_options = await _with_media(self._chat_options(prompt, options, ChatKeywords, "chat"))
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
-                return await self._read_reply(given, CHAT_PATH)
+                return await self._read_reply(call_options, CHAT_PATH)
             except DoesNotFit as error:
-                given = companion("structured").corrected(given, error)
-        return await self._read_reply(given, CHAT_PATH)
+                call_options = companion("structured").corrected(call_options, error)
+        return await self._read_reply(call_options, CHAT_PATH)
 
     @overload
     def stream(
@@ -225,8 +225,8 @@ class AsyncClient(BaseClient):
 
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        given = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return self._start(given, CHAT_PATH)
+        call_options = self._chat_options(prompt, options, StreamKeywords, "stream")
+        return self._start(call_options, CHAT_PATH)
 
     async def map(
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
@@ -244,9 +244,9 @@ class AsyncClient(BaseClient):
 
     async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
         """Send any other request, such as POST /rerank; see Client.request."""
-        given = read_request_options(self._settings, method, options)
-        call = self._call(given.timeout, given.max_retries)
-        return parse_any_body(await call.fetch(method, path, json, given.headers))
+        call_options = read_request_options(self._settings, method, options)
+        call = self._call(call_options.timeout, call_options.max_retries)
+        return parse_any_body(await call.fetch(method, path, json, call_options.headers))
 
     async def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
         """Send a prompt with tools, which may be coroutine functions, and run the tool calls; see Client.run."""
@@ -287,8 +287,10 @@ class AsyncClient(BaseClient):
     async def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
         check_text_prompt(prompt)
-        given = read_options(self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        return await self._read_reply(given, "completions")
+        call_options = read_options(
+            self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete"
+        )
+        return await self._read_reply(call_options, "completions")
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -306,15 +308,16 @@ class AsyncClient(BaseClient):
     ) -> Embeddings[float] | Embeddings[list[float]]:
         """The vector of a text, or the vectors of several texts; see Client.embed."""
         settings = self._settings
-        given = read_options(settings, "", options, EmbeddingKeywords, "embed")
+        call_options = read_options(settings, "", options, EmbeddingKeywords, "embed")
         from . import embeddings
 
         texts, parts = embeddings.check_texts(text), []
-        call = self._call(given.timeout, given.max_retries)
+        call = self._call(call_options.timeout, call_options.max_retries)
         for batch in embeddings.batches(texts, options.get("batch_size")):
-            model = given.model or await self._embedding_model(call, given.headers)
-            raw = await call.fetch("POST", "embeddings", embeddings.embedding_body(given, batch, model), given.headers)
-            parts.append(embeddings.read_vectors(settings, given, raw, len(batch)))
+            model = call_options.model or await self._embedding_model(call, call_options.headers)
+            body = embeddings.embedding_body(call_options, batch, model)
+            raw = await call.fetch("POST", "embeddings", body, call_options.headers)
+            parts.append(embeddings.read_vectors(settings, call_options, raw, len(batch)))
         vectors: Embeddings[list[float]] = embeddings.joined(parts)
         if not isinstance(text, str):
             return vectors
@@ -325,31 +328,31 @@ class AsyncClient(BaseClient):
         check_prompt(prompt)
         return read_options(self._settings, prompt, options, keywords, what)
 
-    async def _read_reply(self, given: CallOptions, path: str) -> Reply[Any]:
-        async with self._start(given, path) as stream:
+    async def _read_reply(self, call_options: CallOptions, path: str) -> Reply[Any]:
+        async with self._start(call_options, path) as stream:
             async for _ in stream:
                 pass
             return stream.reply
 
-    def _start(self, given: CallOptions, path: str) -> AsyncStream[Any]:
-        settings, expected = self._settings, given.expected
+    def _start(self, call_options: CallOptions, path: str) -> AsyncStream[Any]:
+        settings, expected = self._settings, call_options.expected
 
         async def send(call: AsyncCall) -> None:
-            model = given.model or await self._default_model(call, given.headers)
-            body = first = request_body(settings, await _with_media(given), model, path)
+            model = call_options.model or await self._default_model(call, call_options.headers)
+            body = first = request_body(settings, await _with_media(call_options), model, path)
             while True:
                 try:
                     sent = body if expected is None else expected.apply(body)
-                    await call.send("POST", path, sent, given.headers)
+                    await call.send("POST", path, sent, call_options.headers)
                     break
                 except (BadRequestError, UnprocessableError) as error:
-                    body = adapted_body(given, body, error)
+                    body = adapted_body(call_options, body, error)
             if "stream_options" in first and "stream_options" not in body:
                 settings.takes_stream_options = False
 
-        call = self._call(given.timeout, given.max_retries, send)
+        call = self._call(call_options.timeout, call_options.max_retries, send)
         call.expected = expected
-        return AsyncStream(call, Accumulator(given.n_choices, given.think_tags))
+        return AsyncStream(call, Accumulator(call_options.n_choices, call_options.think_tags))
 
     def _call(
         self, timeout: Timeout, max_retries: int, send: Callable[[AsyncCall], Awaitable[None]] | None = None
@@ -382,6 +385,6 @@ class AsyncClient(BaseClient):
             raise
 
 
-async def _with_media(given: CallOptions) -> CallOptions:
+async def _with_media(call_options: CallOptions) -> CallOptions:
     """Add the images and the audio to the prompt. A thread reads their files."""
-    return await asyncio.to_thread(with_media, given) if given.media else given
+    return await asyncio.to_thread(with_media, call_options) if call_options.media else call_options

@@ -146,7 +146,7 @@ class ReplayedConnection:
         return data
 
     def close(self) -> None:
-        """Nothing is connected."""
+        """Do nothing, as nothing is connected."""
 
 
 AnyConnection = Union[AsyncConnection, ReplayedConnection]

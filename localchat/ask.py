@@ -24,6 +24,7 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
+NO_PROMPT = "localchat: there is no prompt: give a text, or pipe one in"
 _USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
 
 
@@ -110,7 +111,7 @@ def _ask(words: Sequence[str]) -> int:
         return OK
     prompt = read_prompt(words)
     if not prompt.strip():
-        report(f"{_USAGE}\nlocalchat: nothing to ask: give a text, or pipe one in")
+        report(f"{_USAGE}\n{NO_PROMPT}")
         return USAGE
     last = "\n"
     with Client() as client, client.stream(prompt) as stream:

@@ -226,13 +226,13 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        given = self._chat_options(prompt, options, ChatKeywords, "chat")
+        call_options = self._chat_options(prompt, options, ChatKeywords, "chat")
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
-                return self._read_reply(given, CHAT_PATH)
+                return self._read_reply(call_options, CHAT_PATH)
             except DoesNotFit as error:
-                given = companion("structured").corrected(given, error)
-        return self._read_reply(given, CHAT_PATH)
+                call_options = companion("structured").corrected(call_options, error)
+        return self._read_reply(call_options, CHAT_PATH)
 
     @overload
     def stream(
@@ -262,8 +262,8 @@ class Client(BaseClient):
                 those of the client, `extra_headers` are added to its headers. `extra_body` has fields that are not
                 options.
         """
-        given = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return self._start(given, CHAT_PATH)
+        call_options = self._chat_options(prompt, options, StreamKeywords, "stream")
+        return self._start(call_options, CHAT_PATH)
 
     def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order, with an error in place of a failed reply.
@@ -297,9 +297,9 @@ class Client(BaseClient):
         Returns:
             The parsed JSON of the response, its text if it is not JSON, None if it is empty.
         """
-        given = read_request_options(self._settings, method, options)
-        call = self._call(given.timeout, given.max_retries)
-        return parse_any_body(call.fetch(method, path, json, given.headers))
+        call_options = read_request_options(self._settings, method, options)
+        call = self._call(call_options.timeout, call_options.max_retries)
+        return parse_any_body(call.fetch(method, path, json, call_options.headers))
 
     def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
@@ -349,8 +349,10 @@ class Client(BaseClient):
     def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
         check_text_prompt(prompt)
-        given = read_options(self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        return self._read_reply(given, "completions")
+        call_options = read_options(
+            self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete"
+        )
+        return self._read_reply(call_options, "completions")
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -375,14 +377,15 @@ class Client(BaseClient):
             ProtocolError: The response does not contain one vector for each text.
         """
         settings = self._settings
-        given = read_options(settings, "", options, EmbeddingKeywords, "embed")
+        call_options = read_options(settings, "", options, EmbeddingKeywords, "embed")
         embeddings = companion("embeddings")
         texts, parts = embeddings.check_texts(text), []
-        call = self._call(given.timeout, given.max_retries)
+        call = self._call(call_options.timeout, call_options.max_retries)
         for batch in embeddings.batches(texts, options.get("batch_size")):
-            model = given.model or self._embedding_model(call, given.headers)
-            raw = call.fetch("POST", "embeddings", embeddings.embedding_body(given, batch, model), given.headers)
-            parts.append(embeddings.read_vectors(settings, given, raw, len(batch)))
+            model = call_options.model or self._embedding_model(call, call_options.headers)
+            body = embeddings.embedding_body(call_options, batch, model)
+            raw = call.fetch("POST", "embeddings", body, call_options.headers)
+            parts.append(embeddings.read_vectors(settings, call_options, raw, len(batch)))
         vectors: Embeddings[list[float]] = embeddings.joined(parts)
         if not isinstance(text, str):
             return vectors
@@ -393,30 +396,31 @@ class Client(BaseClient):
         check_prompt(prompt)
         return with_media(read_options(self._settings, prompt, options, keywords, what))
 
-    def _read_reply(self, given: CallOptions, path: str) -> Reply[Any]:
-        with self._start(given, path) as stream:
+    def _read_reply(self, call_options: CallOptions, path: str) -> Reply[Any]:
+        with self._start(call_options, path) as stream:
             for _ in stream:
                 pass
             return stream.reply
 
-    def _start(self, given: CallOptions, path: str) -> Stream[Any]:
-        settings, expected = self._settings, given.expected
+    def _start(self, call_options: CallOptions, path: str) -> Stream[Any]:
+        settings, expected = self._settings, call_options.expected
 
         def send(call: Call) -> None:
-            body = first = request_body(settings, given, given.model or self._default_model(call, given.headers), path)
+            model = call_options.model or self._default_model(call, call_options.headers)
+            body = first = request_body(settings, call_options, model, path)
             while True:
                 try:
                     sent = body if expected is None else expected.apply(body)
-                    call.send("POST", path, sent, given.headers)
+                    call.send("POST", path, sent, call_options.headers)
                     break
                 except (BadRequestError, UnprocessableError) as error:
-                    body = adapted_body(given, body, error)
+                    body = adapted_body(call_options, body, error)
             if "stream_options" in first and "stream_options" not in body:
                 settings.takes_stream_options = False
 
-        call = self._call(given.timeout, given.max_retries, send)
+        call = self._call(call_options.timeout, call_options.max_retries, send)
         call.expected = expected
-        return Stream(call, Accumulator(given.n_choices, given.think_tags))
+        return Stream(call, Accumulator(call_options.n_choices, call_options.think_tags))
 
     def _call(self, timeout: Timeout, max_retries: int, send: Callable[[Call], None] | None = None) -> Call:
         call = Call(self._settings, self._pool, timeout, max_retries, send)

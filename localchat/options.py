@@ -79,15 +79,15 @@ def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], ke
     )
 
 
-def with_media(given: CallOptions) -> CallOptions:
+def with_media(call_options: CallOptions) -> CallOptions:
     """Add the images and the audio to the prompt. This reads their files, so it may block.
 
     Raises:
         ValueError, OSError: A file cannot be read, or has an unknown format.
     """
-    if not given.media:
-        return given
-    return given._replace(prompt=companion("media").attach(given.prompt, **given.media), media={})
+    if not call_options.media:
+        return call_options
+    return call_options._replace(prompt=companion("media").attach(call_options.prompt, **call_options.media), media={})
 
 
 def read_request_options(settings: Settings, method: str, options: Mapping[str, Any]) -> CallOptions:
@@ -109,19 +109,19 @@ def parse_any_body(raw: bytes) -> Any:
         return text
 
 
-def request_body(settings: Settings, given: CallOptions, model: str | None, path: str) -> dict[str, Any]:
+def request_body(settings: Settings, call_options: CallOptions, model: str | None, path: str) -> dict[str, Any]:
     """The body of a request; one for /completions has `prompt` in place of `messages`."""
-    prompt = given.prompt if path == CHAT_PATH else []
-    body = build_request(prompt, model=model, system=given.system, options=given.options)
+    prompt = call_options.prompt if path == CHAT_PATH else []
+    body = build_request(prompt, model=model, system=call_options.system, options=call_options.options)
     if not settings.takes_stream_options:
         body.pop("stream_options", None)
     if path != CHAT_PATH:
         del body["messages"]
-        body["prompt"] = given.prompt
+        body["prompt"] = call_options.prompt
     return body
 
 
-def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:
+def adapted_body(call_options: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:
     """The body without the field that the server refused, or with a weaker mode of the expected value.
 
     Raises:
@@ -129,7 +129,7 @@ def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -
     """
     if "stream_options" in body and "stream_options" in error.body:
         return {name: value for name, value in body.items() if name != "stream_options"}
-    if given.expected is None or not given.expected.weaken(error):
+    if call_options.expected is None or not call_options.expected.weaken(error):
         raise error
     return body
 

@@ -28,23 +28,23 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 class Settings:
     """The settings of a client. `Client` describes the arguments."""
 
-    def __init__(self, **given: Unpack[AllClientKeywords]) -> None:
-        self.base_url = given.get("base_url") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+    def __init__(self, **arguments: Unpack[AllClientKeywords]) -> None:
+        self.base_url = arguments.get("base_url") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
-        api_key = given.get("api_key")
+        api_key = arguments.get("api_key")
         self.key = _clean_key(self._environment_key() if api_key is None else api_key)
-        self.model = given.get("model") or os.environ.get("LOCALCHAT_MODEL") or None
-        self.timeout = Timeout.of(given.get("timeout"))
-        self.max_retries = given.get("max_retries", 2)
-        self.on_retry = given.get("on_retry")
-        self.headers = dict(given.get("headers") or {})
-        self.proxy = given.get("proxy")
-        self.verify = given.get("verify", True)
-        self.follow_redirects = given.get("follow_redirects", False)
-        self.log_bodies = given.get("log_bodies", False)
-        self.max_bytes = given.get("max_bytes", DEFAULT_MAX_BYTES)
-        record = given.get("record")
-        self.transport: Any = given.get("transport")
+        self.model = arguments.get("model") or os.environ.get("LOCALCHAT_MODEL") or None
+        self.timeout = Timeout.of(arguments.get("timeout"))
+        self.max_retries = arguments.get("max_retries", 2)
+        self.on_retry = arguments.get("on_retry")
+        self.headers = dict(arguments.get("headers") or {})
+        self.proxy = arguments.get("proxy")
+        self.verify = arguments.get("verify", True)
+        self.follow_redirects = arguments.get("follow_redirects", False)
+        self.log_bodies = arguments.get("log_bodies", False)
+        self.max_bytes = arguments.get("max_bytes", DEFAULT_MAX_BYTES)
+        record = arguments.get("record")
+        self.transport: Any = arguments.get("transport")
         if record is not None:
             self.transport = companion("record").Recorder(record, self.key, self.transport)
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
@@ -135,7 +135,7 @@ class BaseClient:
         """A client with other values for some arguments of `Client`. It shares the connections if it can."""
         check_keywords(options, AllClientKeywords, "with_options")
         base, client = self._settings, type(self).__new__(type(self))
-        # The new client records into the same file, unless `record` is given.
+        # The new client records into the same file, unless `record` is an argument.
         transport: AllClientKeywords = {"record": None, "transport": None if "record" in options else base.transport}
         client._set_up({**self._arguments, **transport, **options})
         settings = client._settings

@@ -137,13 +137,13 @@ class Server:
             peer.close()
 
 
-def serving(answer: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `answer(request, number)` returns the response, or None to close the connection."""
+def serving(respond: Callable[[Request, int], bytes | None]) -> Server:
+    """A keep-alive server: `respond(request, number)` returns the response, or None to close the connection."""
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
             server.requests.append(request)
-            raw = answer(request, len(server.requests))
+            raw = respond(request, len(server.requests))
             if raw is None:
                 return
             peer.send(raw)
@@ -195,11 +195,11 @@ def choice(delta: Any, finish: str | None = None) -> dict[str, Any]:
 STOP = sse({"choices": [choice({}, "stop")]})
 USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
 DONE = b"data: [DONE]\n\n"
-ANSWER = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
-HELLO = chunked(*ANSWER)
+HELLO_EVENTS = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
+HELLO = chunked(*HELLO_EVENTS)
 OPEN = chunked(piece("a"), end=False)
 MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}]}')
-WHOLE = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
+HELLO_JSON = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
 
 
 @pytest.fixture(autouse=True)
@@ -252,7 +252,7 @@ def waiting(*parts: bytes) -> Server:
     return Server(handle)
 
 
-def answering_once(raw: bytes) -> Server:
+def responding_once(raw: bytes) -> Server:
     """Sends the bytes and closes."""
 
     def handle(peer: Peer, server: Server) -> None:

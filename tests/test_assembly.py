@@ -1,4 +1,4 @@
-"""The client's assembly of a reply from payloads: choices, calls, reasoning, logprobs, what servers leave out."""
+"""Assembly of a reply from payloads: choices, calls, reasoning, logprobs, and defects of servers."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from localchat.events import StreamEvent
 from localchat.payloads import parse_error
 
 
-def speaking(text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:
+def text_chunk(text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:
     return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
 
 
-def test_finish_reason_with_every_piece_proves_no_end():
-    """Some servers say stop from the first piece on: only [DONE] ends such an answer, and the last reason holds."""
+def test_finish_reason_in_every_delta_does_not_end_the_response():
+    """Some servers send a finish reason in every delta: only [DONE] ends the response, with the last reason."""
     accumulator = Accumulator()
     for text, finish in (("You may delete it", "stop"), (" only after", "stop"), (" a", "length")):
-        accumulator.add(speaking(text, finish))
+        accumulator.add(text_chunk(text, finish))
     assert not accumulator.complete
     with pytest.raises(IncompleteStream, match="text after its finish reason"):
         accumulator.finish()
-    assert accumulated(speaking("a", "stop"), speaking("b", "length"))[1].reply().finish_reason == "length"
+    assert accumulated(text_chunk("a", "stop"), text_chunk("b", "length"))[1].reply().finish_reason == "length"
 
 
-def test_choice_that_opens_late_is_waited_for():
+def test_choice_that_begins_late_is_required():
     accumulator = Accumulator()
-    accumulator.add(speaking("one", "stop"))
+    accumulator.add(text_chunk("one", "stop"))
     assert accumulator.complete
-    accumulator.add(speaking("tw", index=1))
+    accumulator.add(text_chunk("tw", index=1))
     assert not accumulator.complete
     with pytest.raises(IncompleteStream):
         accumulator.finish()
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_call_that_is_cut_before_its_arguments_has_none(finish):
-    """To run it with the defaults of its function would not be what the model was about to say."""
+def test_call_that_is_cut_before_its_arguments_has_an_error(finish):
+    """Without the error, the function would be called with its defaults."""
     calls = [{"index": i, "id": f"c{i}", "function": {"name": "clean", "arguments": ""}} for i in range(2)]
     chunk = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": finish}]}
     first, second = accumulated(chunk)[1].reply().tool_calls
@@ -49,7 +49,7 @@ def test_call_that_is_cut_before_its_arguments_has_none(finish):
     assert (second.arguments, second.error) == (None, "the response was cut before the arguments")
 
 
-def test_calls_of_a_whole_message_that_are_all_numbered_alike():
+def test_calls_of_a_message_with_the_same_index_are_separate():
     calls = [{"index": 0, "id": id, "function": {"name": "roll", "arguments": "{}"}} for id in "ab"]
     chunk = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
     assert [call.id for call in accumulated(chunk)[1].reply().tool_calls] == ["a", "b"]
@@ -61,18 +61,18 @@ def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent],
     return events + accumulator.finish(done=True), accumulator
 
 
-def test_fewer_answers_than_requested_are_reported():
+def test_fewer_choices_than_requested_give_a_warning():
     events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
     assert [event.type for event in events][-2:] == ["warning", "message_stop"]
     assert accumulator.reply().warnings == ("the server sent 1 of the 2 requested choices",)
 
 
-def test_choices_without_index_are_told_apart_by_their_place():
+def test_choices_without_index_are_numbered_by_their_position():
     choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
     assert [choice.text for choice in accumulated({"choices": choices}, n=2)[1].reply().choices] == ["one", "two"]
 
 
-def test_whole_message_after_deltas_may_leave_out_the_thoughts():
+def test_message_after_deltas_may_leave_out_the_reasoning():
     pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("<think>hm</think>", "Hel", "lo")]
     whole = {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
     reply = accumulated(*pieces, whole)[1].reply()
@@ -80,14 +80,14 @@ def test_whole_message_after_deltas_may_leave_out_the_thoughts():
 
 
 @pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
-def test_text_held_back_for_a_tag_stays_before_what_follows(follower):
+def test_held_text_is_emitted_before_later_deltas(follower):
     deltas: list[dict[str, Any]] = [{"content": "a <"}, follower, {"content": "b"}]
     events, accumulator = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas))
     assert accumulator.reply().text == "a <b"
     assert [event.delta for event in events if event.type.endswith("_delta")] == ["a ", "<", "hm", "b"]
 
 
-def test_logprobs_of_completions_have_the_form_of_chats():
+def test_logprobs_of_completions_have_the_format_of_chats():
     logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {"b": -0.5, "c": -1.0}]}
     reply = accumulated({"choices": [{"text": "ab", "logprobs": logprobs, "finish_reason": "stop"}]})[1].reply()
     first, second = reply.choice.logprobs
@@ -96,7 +96,7 @@ def test_logprobs_of_completions_have_the_form_of_chats():
     assert second["top_logprobs"] == [{"token": "b", "logprob": -0.5}, {"token": "c", "logprob": -1.0}]
 
 
-def test_reply_keeps_members_of_servers():
+def test_reply_keeps_extra_fields():
     accumulator = Accumulator()
     accumulator.add({"id": "1", "timings": {"n": 1}, "choices": [{"delta": {"content": "Hi"}}]})
     accumulator.add({"id": "1", "choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": "##"}]})
@@ -105,19 +105,19 @@ def test_reply_keeps_members_of_servers():
     assert reply.choice.stop_reason == "##"
 
 
-def test_reply_keeps_the_whole_of_an_answer_that_was_no_stream():
+def test_reply_keeps_the_body_of_a_response_without_streaming():
     message = {"content": None, "audio": {"transcript": "Hello"}}
     whole = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     assert accumulated(whole)[1].reply().raw == whole
 
 
-def test_reply_knows_where_reasoning_came_from():
+def test_reply_has_the_field_of_its_reasoning():
     accumulator = Accumulator()
     accumulator.add({"choices": [{"delta": {"reasoning": "hm"}}]})
     assert accumulator.reply().choice.reasoning_field == "reasoning"
 
 
-def test_reply_of_a_stream_under_way_has_no_finish():
+def test_reply_of_an_incomplete_stream_has_no_finish_reason():
     accumulator = Accumulator()
     accumulator.add({"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a'}}]}}]})
     reply = accumulator.reply()
@@ -125,7 +125,7 @@ def test_reply_of_a_stream_under_way_has_no_finish():
     assert reply.tool_calls[0].status == "failed"
 
 
-def test_partial_of_a_cut_answer_has_no_finish_reason():
+def test_partial_of_a_cut_response_has_no_finish_reason():
     accumulator = Accumulator()
     accumulator.add({"choices": [{"delta": {"content": "Hi"}}]})
     with pytest.raises(IncompleteStream) as caught:
@@ -135,8 +135,8 @@ def test_partial_of_a_cut_answer_has_no_finish_reason():
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_does_not_have_are_no_arguments(number):
-    """Python reads them, but the server that they go back to does not."""
+def test_nan_and_infinity_are_not_valid_in_arguments(number):
+    """json.loads accepts them, but a server refuses them in the next request."""
     accumulator = Accumulator()
     accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}))
     call = accumulator.reply().tool_calls[0]
@@ -144,7 +144,7 @@ def test_numbers_that_json_does_not_have_are_no_arguments(number):
     assert f"{number} is not a number of JSON" in (call.error or "")
 
 
-def test_id_of_a_call_is_stable_and_a_late_one_is_taken():
+def test_made_id_of_a_call_is_stable_until_the_server_sends_one():
     accumulator = Accumulator()
     accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": "{}"}}))
     made = accumulator.reply().tool_calls[0].id
@@ -171,7 +171,7 @@ STRANGE = [None, 1, "x", [], {}, [None], [1], {"a": 1}, True, -1, 1e308, "\ud800
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
-def test_strange_payloads_raise_only_our_errors(first):
+def test_strange_payloads_raise_only_errors_of_the_package(first):
     for seed in range(first, first + 100):
         check_strange_payloads(random.Random(seed))
 
@@ -205,39 +205,39 @@ PIECES_OF_A_SMILE = ["Hi \ud83d", "\ude00!", "lone \ud83d"]
 
 
 @pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
-def test_halves_of_a_character_are_joined_and_lone_ones_replaced(field):
+def test_split_surrogate_pairs_are_joined_and_lone_surrogates_replaced(field):
     events, accumulator = accumulated(
         *({"choices": [{"delta": {field: text}}]} for text in PIECES_OF_A_SMILE),
         {"choices": [{"delta": {}, "finish_reason": "stop"}]},
     )
-    told = [event.delta for event in events if event.type.startswith(field)]
-    assert told == ["Hi ", "\N{GRINNING FACE}!", "lone ", "\ufffd"]
+    deltas = [event.delta for event in events if event.type.startswith(field)]
+    assert deltas == ["Hi ", "\N{GRINNING FACE}!", "lone ", "\ufffd"]
     choice = accumulator.reply().choices[0]
-    assert "".join(told) == {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field]
+    assert "".join(deltas) == {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field]
     assert accumulator.reply().warnings == ("a half of a character came without the other; it is replaced by U+FFFD",)
 
 
-def test_halves_of_a_character_in_arguments_are_joined():
+def test_split_surrogate_pairs_in_arguments_are_joined():
     pieces = ['{"q": "', *PIECES_OF_A_SMILE[:2], '"}']
     deltas = [tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": text}}) for text in pieces]
     accumulator = Accumulator()
     for delta in deltas:
         accumulator.add(delta)
-        accumulator.reply()  # To look at what there is so far changes nothing.
+        accumulator.reply()  # This does not change the result.
     assert accumulator.reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
 
 
 def test_flat_error_after_text_is_an_error():
     accumulator = Accumulator()
-    accumulator.add(speaking("Hel"))
+    accumulator.add(text_chunk("Hel"))
     accumulator.add({"object": "error", "message": "out of memory", "code": 500})
     with pytest.raises(StreamError, match="out of memory"):
         accumulator.finish(done=True)
 
 
-def test_unknown_finish_reason_proves_no_end():
+def test_unknown_finish_reason_does_not_end_the_response():
     accumulator = Accumulator()
-    accumulator.add(speaking("Hello", "because"))
+    accumulator.add(text_chunk("Hello", "because"))
     assert not accumulator.complete
     with pytest.raises(IncompleteStream, match="with an unknown finish reason and without"):
         accumulator.finish()

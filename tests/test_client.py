@@ -1,4 +1,4 @@
-"""The client against real sockets: what it asks, and every form of an answer. Its other tests lie beside this."""
+"""The client over real sockets: its requests, and every format of a response."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from localchat.settings import Settings
 
 from .clients import client_class, failure, make_client
 from .raw_server import (
-    ANSWER,
     DEADLINE_S,
     DONE,
     HELLO,
+    HELLO_EVENTS,
+    HELLO_JSON,
     KEY,
     MODELS,
     STOP,
-    WHOLE,
     Peer,
     Request,
     Server,
     always,
-    answering_once,
     chunked,
     clean_environment,
     ends_the_connection,
     piece,
     pinging,
+    responding_once,
     serving,
     truncations,
     until_close,
@@ -48,7 +48,7 @@ from .scripted import playing
 __all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
 
 
-# Asking
+# Requests
 
 
 def test_chat_returns_the_reply(client_class):
@@ -78,7 +78,7 @@ def test_stream_without_with_is_sent_by_the_first_step(client_class):
         assert list(stream.text) == ["Hel", "lo"]
 
 
-def test_request_carries_what_was_asked(client_class):
+def test_request_contains_the_options(client_class):
     with always(HELLO) as server, make_client(server, client_class, api_key=KEY, headers={"X-Mine": "1"}) as client:
         client.chat("hi", system="be brief", temperature=0, top_k=5, tools=[], extra_headers={"X-Other": "2"})
         request = server.requests[0]
@@ -104,21 +104,21 @@ def test_no_key_sends_no_authorization_c4():
 
 
 def test_chat_without_streaming_on_the_wire(client_class):
-    with always(with_length(WHOLE)) as server, make_client(server, client_class) as client:
+    with always(with_length(HELLO_JSON)) as server, make_client(server, client_class) as client:
         assert client.chat("hi", extra_body={"stream": False}).text == "Hello"
         assert server.requests[0].json["stream"] is False
         assert "stream_options" not in server.requests[0].json
 
 
 def test_large_body_is_read_in_linear_time():
-    """Vectors of many texts are some hundred megabytes."""
+    """The vectors of many texts may be several hundred megabytes."""
     vectors = [{"index": i, "embedding": [0.5] * 1000} for i in range(1000)]
     raw = with_length(json.dumps({"data": vectors}).encode())
     with always(raw) as server, make_client(server) as client:
         assert len(client.embed(["a"] * 1000, batch_size=1000)) == 1000
 
 
-def test_body_too_large_to_be_held_is_refused():
+def test_body_above_max_bytes_is_refused():
     refusal = pytest.raises(ProtocolError, match="more than 10 bytes")
     with always(HELLO) as server, make_client(server, max_bytes=10) as client, refusal:
         client.models()
@@ -142,12 +142,12 @@ def test_only_model_of_a_server_is_requested_once(client_class):
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')"])
 def test_server_without_list_of_models_gets_no_model(status, client_class):
-    """501 is what an http.server says that answers nothing but POST; asking it again would change nothing."""
+    """An http.server that handles only POST returns 501 for GET; a retry would not help."""
 
-    def answer(request: Request, number: int) -> bytes:
+    def respond(request: Request, number: int) -> bytes:
         return with_length(b"", status) if request.method == "GET" else HELLO
 
-    with serving(answer) as server, client_class(server.url) as client:
+    with serving(respond) as server, client_class(server.url) as client:
         assert client.chat("hi").text == "Hello"
         assert "model" not in server.requests[-1].json
         assert len(server.requests) == 2
@@ -168,23 +168,23 @@ def test_empty_environment_is_like_none(monkeypatch):
     assert Client().base_url == "http://127.0.0.1:8080/v1"
 
 
-def test_old_server_that_refuses_stream_options_is_asked_without(client_class):
-    def answer(request: Request, number: int) -> bytes:
+def test_request_is_repeated_without_stream_options_if_they_are_refused(client_class):
+    def respond(request: Request, number: int) -> bytes:
         if "stream_options" in request.json:
             return with_length(b'{"detail": "extra field stream_options"}', "422 Unprocessable")
         return HELLO
 
-    with serving(answer) as server, make_client(server, client_class) as client:
+    with serving(respond) as server, make_client(server, client_class) as client:
         assert client.chat("hi").text == "Hello"
         assert client.chat("hi").text == "Hello"
         assert ["stream_options" in request.json for request in server.requests] == [True, False, False]
 
 
-def test_refusal_that_repeats_the_request_is_not_about_stream_options():
-    def answer(request: Request, number: int) -> bytes:
+def test_error_that_quotes_the_request_does_not_turn_stream_options_off():
+    def respond(request: Request, number: int) -> bytes:
         return HELLO if number > 2 else with_length(json.dumps({"error": request.json}).encode(), "400 Bad Request")
 
-    with serving(answer) as server, make_client(server) as client:
+    with serving(respond) as server, make_client(server) as client:
         with pytest.raises(localchat.BadRequestError):
             client.chat("hi", temperature=9)
         assert client.chat("hi").usage is not None
@@ -225,11 +225,11 @@ def test_base_url_keeps_its_query():
         assert server.requests[0].path == "/v1/chat/completions?api-version=1"
 
 
-# Forms of an answer
+# Formats of a response
 
 
 def with_chunks_of_one(body: bytes) -> bytes:
-    """Byte by byte, so that the form of the answer cannot be told at once."""
+    """A chunk for each byte, so that the format is not known from the first chunk."""
     return chunked(*(bytes([byte]) for byte in body)).replace(b"text/event-stream", b"text/plain")
 
 
@@ -237,26 +237,26 @@ JSON_LINES = b"""{"message": {"content": "Hel"}, "done": false}
 {"message": {"content": "lo"}, "done": true, "done_reason": "stop"}
 """
 
-FORMS = {
+FORMATS = {
     "chunked": HELLO,
-    "one-chunk": chunked(b"".join(ANSWER)),
-    "byte-chunks": with_chunks_of_one(b"".join(ANSWER)),
-    "length": with_length(b"".join(ANSWER), headers="Content-Type: text/event-stream\r\n"),
-    "until-close": until_close(*ANSWER),
-    "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(ANSWER),
-    "wrong-type": chunked(*ANSWER).replace(b"text/event-stream", b"text/plain"),
-    "whole-json": with_length(WHOLE),
-    "blank-lines-before-json": with_length(b"\n\n \r\n" + WHOLE),
-    "pretty-json": with_length(json.dumps(json.loads(WHOLE), indent=2).encode() + b"\n"),
-    "json-after-bom": with_length(b"\xef\xbb\xbf" + WHOLE),
-    "bom-in-pieces-of-no-type": with_chunks_of_one(b"\xef\xbb\xbf" + b"".join(ANSWER)),
+    "one-chunk": chunked(b"".join(HELLO_EVENTS)),
+    "byte-chunks": with_chunks_of_one(b"".join(HELLO_EVENTS)),
+    "length": with_length(b"".join(HELLO_EVENTS), headers="Content-Type: text/event-stream\r\n"),
+    "until-close": until_close(*HELLO_EVENTS),
+    "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(HELLO_EVENTS),
+    "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
+    "whole-json": with_length(HELLO_JSON),
+    "blank-lines-before-json": with_length(b"\n\n \r\n" + HELLO_JSON),
+    "pretty-json": with_length(json.dumps(json.loads(HELLO_JSON), indent=2).encode() + b"\n"),
+    "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
+    "bom-in-pieces-of-no-type": with_chunks_of_one(b"\xef\xbb\xbf" + b"".join(HELLO_EVENTS)),
     "json-lines": with_length(JSON_LINES),
-    "gzip": with_length(gzip.compress(b"".join(ANSWER)), headers="Content-Encoding: gzip\r\n"),
+    "gzip": with_length(gzip.compress(b"".join(HELLO_EVENTS)), headers="Content-Encoding: gzip\r\n"),
 }
 
 
-@pytest.mark.parametrize("raw", FORMS.values(), ids=FORMS)
-def test_answer_in_every_form(raw, client_class):
+@pytest.mark.parametrize("raw", FORMATS.values(), ids=FORMATS)
+def test_response_in_every_format(raw, client_class):
     with always(raw) as server, make_client(server, client_class) as client:
         for _ in range(3):
             reply = client.chat("hi")
@@ -264,7 +264,7 @@ def test_answer_in_every_form(raw, client_class):
         assert server.connections == (3 if ends_the_connection(raw) else 1)
 
 
-NO_ANSWER = {
+NOT_CHAT = {
     "html": (b"<!doctype html><title>Sign in</title>", "is /v1 missing"),
     "text": (b"hello there", "not a chat completion but text/html"),
     "other-json": (b'{"hello": 1}', "this JSON is not a chat completion"),
@@ -274,19 +274,19 @@ NO_ANSWER = {
 }
 
 
-@pytest.mark.parametrize(("body", "words"), NO_ANSWER.values(), ids=NO_ANSWER)
-def test_no_chat_answer_is_a_protocol_error(body, words):
+@pytest.mark.parametrize(("body", "words"), NOT_CHAT.values(), ids=NOT_CHAT)
+def test_response_that_is_not_a_chat_completion_is_a_protocol_error(body, words):
     raw = with_length(body, headers="Content-Type: text/html\r\n")
     assert failure(always(raw), ProtocolError, words).partial is not None
 
 
 @pytest.mark.parametrize("indent", [None, 2], ids=["one-line", "pretty"])
 def test_json_body_cut_anywhere_is_incomplete(indent):
-    """Also right after a brace, where it looks finished."""
-    body = json.dumps(json.loads(WHOLE), indent=indent).encode()
+    """Also after a closing brace."""
+    body = json.dumps(json.loads(HELLO_JSON), indent=indent).encode()
     for end in (1, 7, len(body) // 2, body.index(b"}") + 1, body.rindex(b"]") + 1, len(body) - 1):
         for raw in (with_length(body)[: end - len(body)], until_close(body[:end])):
-            failure(answering_once(raw), IncompleteStream)
+            failure(responding_once(raw), IncompleteStream)
 
 
 STREAM_ERRORS = {
@@ -312,12 +312,9 @@ def test_json_error_at_status_200_is_raised():
     failure(always(with_length(b'{"error": {"message": "bad luck"}}')), StreamError, "bad luck")
 
 
-# The truncation matrix: framing by place of the cut. None stands for success.
-
-
 @pytest.mark.parametrize(("raw", "expected"), list(truncations()))
 def test_truncation_matrix(raw, expected, client_class):
-    server = answering_once(raw)
+    server = responding_once(raw)
     if expected is None:
         with server, make_client(server, client_class) as client:
             assert client.chat("hi").text == "Hello"
@@ -335,16 +332,16 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize(("ending", "kind"), ENDINGS.values(), ids=ENDINGS)
-def test_text_held_back_for_a_tag_comes_before_the_error(ending, kind, client_class):
+def test_held_text_is_emitted_before_the_error(ending, kind, client_class):
     seen: list[Any] = []
-    server = answering_once(until_close(piece("a <thi") + ending))
+    server = responding_once(until_close(piece("a <thi") + ending))
     with server, make_client(server, client_class) as client, pytest.raises(kind) as caught:
         seen.extend(client.stream("hi"))
     assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
     assert caught.value.partial.text == "a <thi"
 
 
-def test_text_held_back_comes_before_a_timeout(client_class):
+def test_held_text_is_emitted_before_a_timeout(client_class):
     seen: list[Any] = []
     server = waiting(chunked(piece("a <thi"), end=False))
     client = make_client(server, client_class, timeout=Timeout(idle=0.05))
@@ -359,10 +356,10 @@ def test_body_after_done_is_ignored(client_class):
         assert client.chat("hi").text == "a"
 
 
-@pytest.mark.parametrize("going_on", [waiting, pinging])
-def test_finish_without_done_ends_although_the_connection_stays_open(going_on, monkeypatch):
+@pytest.mark.parametrize("server_kind", [waiting, pinging])
+def test_finish_without_done_ends_although_the_connection_stays_open(server_kind, monkeypatch):
     monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
-    with going_on(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
+    with server_kind(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
 
@@ -370,19 +367,19 @@ def test_finish_without_done_ends_although_the_connection_stays_open(going_on, m
     ("prompt", "options"),
     [("hi", {"n": 2}), ("hi", {"extra_body": {"n": 2}}), (["a", "b"], {}), (("a", "b"), {"n": 1}), ([[1], [2]], {})],
 )
-def test_all_requested_choices_are_waited_for(prompt, options):
+def test_response_with_too_few_choices_is_incomplete(prompt, options):
     with always(chunked(piece("one", "stop"))) as server, make_client(server) as client:
-        ask = client.chat if prompt == "hi" else client.complete
+        method = client.chat if prompt == "hi" else client.complete
         with pytest.raises(IncompleteStream):
-            ask(prompt, **options)
+            method(prompt, **options)
 
 
 BROKEN = b"zz\r\nno chunk\r\n"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_once, client_class):
-    """And before it, an error that holds what came."""
+def test_wrong_framing_after_the_finish_reason_is_ignored(at_once, client_class):
+    """Before the finish reason it is an error with the partial reply."""
 
     def handle(peer: Peer, server: Server) -> None:
         while peer.request() is not None:
@@ -425,9 +422,9 @@ def test_the_files_work_in_another_package(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_complete_goes_on_with_a_text(stream: bool, client_class):
-    answer = {"choices": [{"index": 0, "text": "<think> on", "finish_reason": "stop"}]}
-    with playing([answer], client_class=client_class) as (client, script):
+def test_complete_returns_the_completion_of_a_text(stream: bool, client_class):
+    completion = {"choices": [{"index": 0, "text": "<think> on", "finish_reason": "stop"}]}
+    with playing([completion], client_class=client_class) as (client, script):
         reply = client.complete("go", extra_body={"stream": stream}, max_tokens=3)
     assert reply.text == "<think> on"
     assert script.paths == ["/v1/completions"]

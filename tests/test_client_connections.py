@@ -28,12 +28,12 @@ from .raw_server import (
     Peer,
     Server,
     always,
-    answering_once,
     at_unix_socket,
     certificate,
     chunked,
     clean_environment,
     piece,
+    responding_once,
     with_tls,
 )
 
@@ -299,7 +299,7 @@ def test_https_goes_through_a_tunnel(certificate, client_class):
     "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
 )
 def test_proxy_that_gives_no_tunnel(raw, client_class):
-    with answering_once(raw) as server:
+    with responding_once(raw) as server:
         proxy = f"http://127.0.0.1:{server.port}"
         failure_at("https://h.example/v1", ConnectError, "through the proxy", client_class, proxy=proxy)
 

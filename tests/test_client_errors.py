@@ -32,10 +32,10 @@ from .raw_server import (
     Request,
     Server,
     always,
-    answering_once,
     chunked,
     clean_environment,
     piece,
+    responding_once,
     serving,
     sse,
     with_length,
@@ -176,7 +176,7 @@ def test_answer_that_is_cut_before_the_end_of_its_head_is_retried(no_delay, clie
 
 def test_nothing_is_retried_once_the_answer_has_begun(no_delay):
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + piece("a")
-    server = answering_once(raw)
+    server = responding_once(raw)
     failure(server, IncompleteStream, max_retries=2)
     assert server.connections == 1
 

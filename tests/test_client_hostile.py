@@ -21,13 +21,13 @@ from localchat.network import find_proxy, numeric_addresses, parse_base_url
 
 from .clients import client_class, failure, make_client
 from .raw_server import (
-    ANSWER,
     DONE,
     HELLO,
+    HELLO_EVENTS,
+    HELLO_JSON,
     KEY,
     OPEN,
     STOP,
-    WHOLE,
     always,
     choice,
     chunked,
@@ -57,7 +57,7 @@ def test_all_members_are_inflated_however_they_are_cut(n_members):
 
 
 def test_answer_in_several_members():
-    members = [gzip.compress(part) for part in ANSWER]
+    members = [gzip.compress(part) for part in HELLO_EVENTS]
     with always(with_length(b"".join(members), headers=ZIPPED)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
@@ -109,8 +109,8 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
     ("raw", "text"),
     [
         (chunked(piece("a") + piece("b*c").replace(b"*", b"\xff"), STOP, DONE), "ab\ufffdc"),
-        (with_length(WHOLE.replace(b"Hello", b"H\xe2\x82")), "H\ufffd"),
-        (with_length(WHOLE.replace(b"Hello", b"\xef\xbf\xbd")), "\ufffd"),
+        (with_length(HELLO_JSON.replace(b"Hello", b"H\xe2\x82")), "H\ufffd"),
+        (with_length(HELLO_JSON.replace(b"Hello", b"\xef\xbf\xbd")), "\ufffd"),
     ],
     ids=["stream", "whole", "sent as a character"],
 )

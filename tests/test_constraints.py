@@ -1,4 +1,4 @@
-"""The constraint of a request: the grammar that binds its output, matched against right and wrong outputs."""
+"""The constraint of a request: its grammar, matched against valid and invalid outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .constraints import (
 )
 from .gbnf import generate
 
-# What is asked for, of which template with which prompt; texts that may be the whole answer, and such that may not.
+# The request, the template and the prompt; valid outputs, and invalid ones.
 ANSWERS = {
     "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, THOUGHT + NOW]),
     "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
@@ -125,7 +125,7 @@ def test_model_may_emit_empty_reasoning():
         assert not fits(constraint, "</mm:think>")
 
 
-def test_auto_binds_from_the_marks_of_calls_on():
+def test_auto_constrains_from_the_markers_of_calls():
     constraint = bound(**auto())
     assert constraint is not None
     assert constraint.triggers == ("<tool_call>", "<function=")
@@ -133,18 +133,18 @@ def test_auto_binds_from_the_marks_of_calls_on():
     assert fits(constraint, "<function=now>{}</function>")
     for text in (WRONG, "<tool_call>", NOW + "Hi."):
         assert not fits(constraint, text)
-    # Calls end reasoning, so they are bound there too.
+    # Calls end reasoning, so they are constrained there too.
     assert bound(THINKS, OPEN_PROMPT, **auto()) == bound(THINKS, **auto()) == constraint
 
 
-def test_auto_of_bare_calls_binds_from_an_offered_name_on():
+def test_auto_of_bare_calls_constrains_from_the_name_of_a_tool():
     constraint = bound('{{ tools }}{"name": function name, "parameters":', **auto())
     assert constraint is not None
     assert constraint.triggers[0] == '{"name": "weather", "parameters": '
     assert fits(constraint, '{"name": "now", "parameters": {}}')
 
 
-def test_auto_binds_calls_in_tags_too():
+def test_auto_constrains_calls_in_tags():
     constraint = bound("{{ tools }}<tool_call><arg_key>", **auto())
     assert constraint is not None
     call = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
@@ -157,7 +157,7 @@ def test_auto_binds_calls_in_tags_too():
 
 @pytest.mark.parametrize("end", ["<|start|>", "<|call|>", "<|return|>"])
 def test_reasoning_in_channels_ends_only_where_the_response_format_begins(end: str):
-    """The parser ends a message at any of these markers, and the text after it would not be bound."""
+    """The parser ends a message at any of these markers, and the text after it would be unconstrained."""
     channels = "{{ tools }}<|start|><|channel|><|message|>"
     prompt = "<|start|>assistant<|channel|>analysis<|message|>"
     for members, text in ((CITY, '<|channel|>final<|message|>{"city": "Rome"}'), (required(), None)):
@@ -168,7 +168,7 @@ def test_reasoning_in_channels_ends_only_where_the_response_format_begins(end: s
             assert not fits(constraint, f"hm{end}{after}{text}")
 
 
-def test_calls_that_end_thinking_are_bound_there():
+def test_calls_that_end_reasoning_are_constrained():
     thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
     wrong = call.replace("now", "then")
@@ -184,8 +184,8 @@ def test_calls_that_end_thinking_are_bound_there():
         assert constraint.triggers or fits(constraint, before + "</think>\n\n" + call)
 
 
-def test_response_section_that_ends_reasoning_is_bound():
-    """A mark that opens the text ends reasoning too, and what follows is of the response format."""
+def test_response_section_that_ends_reasoning_is_constrained():
+    """A marker that opens the text also ends reasoning, and the response format begins after it."""
     kimi = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
     response = "<|open|>response<|sep|>"
     constraint = bound(kimi, "<|open|>think<|sep|>", **CITY)
@@ -197,8 +197,8 @@ def test_response_section_that_ends_reasoning_is_bound():
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_auto_binds_from_every_opener_that_is_read(name: str):
-    """What the parser takes for a call and no grammar bound would be a call with any arguments."""
+def test_auto_constrains_from_every_opener_of_the_parser(name: str):
+    """If the parser read a call that no grammar constrains, the call could have any arguments."""
     template = ChatTemplate("")
     template.dialect = DIALECTS[name]
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **auto()), template, PROMPT)
@@ -206,18 +206,18 @@ def test_auto_binds_from_every_opener_that_is_read(name: str):
     assert set(template.dialect.openers) <= set(constraint.triggers)
 
 
-# Patterns of long strings, and whether they are bound where strings may not hold the end markers of calls.
+# Patterns of long strings, and whether they can be enforced if strings must not contain the end markers of calls.
 LONG_PATTERNS = {
     "^.{1,1500}$": True,
     "^[a-z<|>_]{1,1500}$": True,
     "^(tool_call>){0,99}.{0,800}$": True,
-    # It needs every character of the markers, and the exact automaton would be huge.
+    # The pattern has every character of the markers, so the exact automaton would be huge.
     "^(<tool_call[|]>|<[|]tool_call_end[|]>){0,9}.{0,800}$": False,
 }
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_long_pattern_is_bound_or_refused_in_milliseconds(name: str):
+def test_long_pattern_is_enforced_or_refused_in_milliseconds(name: str):
     """Gemma 4 and LFM keep the marker that ends a call out of strings."""
     template = ChatTemplate("")
     template.dialect = DIALECTS[name]
@@ -236,7 +236,7 @@ def test_long_pattern_is_bound_or_refused_in_milliseconds(name: str):
 PARTS = "{{ tools }}>>>all"
 
 
-def test_auto_of_parts_binds_each_of_them():
+def test_auto_of_parts_constrains_each_part():
     constraint = bound(PARTS, PROMPT + ">>>", **auto())
     assert constraint is not None
     assert constraint.triggers == ()
@@ -246,7 +246,7 @@ def test_auto_of_parts_binds_each_of_them():
     assert [text for text in wrong if fits(constraint, text)] == []
 
 
-def test_auto_of_parts_goes_on_with_text_that_is_open():
+def test_auto_of_parts_continues_a_prefilled_text():
     messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
     request = ChatRequest(messages=messages, continue_final_message="content", **auto())
     constraint = constraint_for(request, ChatTemplate(PARTS), PROMPT + ">>>all\nHi")
@@ -254,7 +254,7 @@ def test_auto_of_parts_goes_on_with_text_that_is_open():
     assert not fits(constraint, " there.>>>then\n{}")
 
 
-def test_text_that_is_open_does_not_reason():
+def test_prefilled_text_is_not_followed_by_reasoning():
     messages = (*MESSAGES, {"role": "assistant", "content": "12"})
     request = ChatRequest(messages=messages, continue_final_message="content", **formatted("regex", r"\d-c"))
     constraint = constraint_for(request, ChatTemplate(THINKS), PROMPT + "12")
@@ -262,7 +262,7 @@ def test_text_that_is_open_does_not_reason():
     assert not fits(constraint, "<think>hm</think>3-c")
 
 
-def test_plain_text_is_bound_from_its_start():
+def test_completion_is_constrained_from_its_start():
     assert plain_constraint(CompletionRequest()) is None
     constraint = plain_constraint(CompletionRequest(**CITY))
     assert fits(constraint, '{"city": "Rome"}')
@@ -272,7 +272,7 @@ def test_plain_text_is_bound_from_its_start():
 
 BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
-# What is asked for, the parameter that the error names, and a word of its message.
+# The request, the `param` of the error, and a word of its message.
 REFUSED = {
     "schema": (formatted("json_schema", BAD), "json_schema#/properties/a/if", "anyOf"),
     "tool": (
@@ -299,7 +299,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_enforced_is_refused_by_name(case: Any):
+def test_constraint_that_cannot_be_enforced_is_refused(case: Any):
     members, param, word = case
     with pytest.raises(BadRequest, match=word) as caught:
         bound(**members)
@@ -308,8 +308,8 @@ def test_what_cannot_be_enforced_is_refused_by_name(case: Any):
 
 @pytest.mark.parametrize("tools", [(), TOOLS], ids=["alone", "or calls"])
 @pytest.mark.parametrize("name", DIALECTS)
-def test_form_comes_back_to_the_character(name: str, tools: Any):
-    """What a form allows may look like a mark of the family: that ends nothing and is not left out."""
+def test_constrained_text_with_markers_is_read_exactly(name: str, tools: Any):
+    """A response format may allow the markers of the family as text. The parser then reads them as text."""
     format = DIALECTS[name]
     marks = (*format.openers, *format.preserved, *format.reasoning_ends)
     value = f' \n"a" {" ".join(marks)} \n'
@@ -318,10 +318,10 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     request = ChatRequest(messages=MESSAGES, tools=tools, **formatted("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
     thought = f"{format.reasoning.start}hm{format.reasoning.end}"
-    said = {format.text_start[0] + value: [ContentDelta(value)]}
-    if name != "functionary-3.2":  # which has no thinking
-        said[thought + format.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
-    for text, expected in said.items():
+    outputs = {format.text_start[0] + value: [ContentDelta(value)]}
+    if name != "functionary-3.2":  # which has no reasoning
+        outputs[thought + format.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
+    for text, expected in outputs.items():
         assert fits(constraint, text)
         for pieces in ([text], text):
             parser = OutputParser(format, tools=tools, prompt=PROMPT, is_constrained=True)
@@ -330,8 +330,8 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_calls_come_after_text_that_is_open(name: str):
-    """What ends such a text where it has to is not left to the model."""
+def test_calls_come_after_a_prefilled_text(name: str):
+    """The grammar requires the marker that ends such a text, if the family has one."""
     format, template = DIALECTS[name], ChatTemplate("")
     template.dialect = format
     messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})

@@ -1,6 +1,6 @@
 """Constraints hold on the real engine: sampled at random, the built-in model generates only what they allow.
 
-LOCALCHAT_ANSWERS sets how many answers the main promises are tried with; the others get half as many.
+LOCALCHAT_ANSWERS sets the number of outputs for the main constraints. The other constraints get half as many.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .grammar_validator import is_valid
 
 DEADLINE_S = 120
 N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
-# At once, as choices of one request; each has a seed of its own.
+# The number of choices of a request. Each choice has its own seed.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
 
@@ -80,7 +80,7 @@ def post(port: int, path: str = "/v1/chat/completions", **members: Any) -> tuple
 
 
 def answers(port: int, n_answers: int, **members: Any) -> Iterator[dict[str, Any]]:
-    """As many answers as are wanted: in one body, and every second request in a stream."""
+    """`n_answers` outputs, from requests that are alternately streamed or not."""
     for first in range(0, n_answers, N_CHOICES):
         is_streamed = first // N_CHOICES % 2 == 1
         given = {**WILD, "n": min(N_CHOICES, n_answers - first), "seed": first, "stream": is_streamed, **members}
@@ -130,14 +130,14 @@ def is_said(test: Callable[[str], Any]) -> Callable[[dict[str, Any]], bool]:
 
 
 def is_cut_or(test: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
-    """Where nothing bounds the length, an answer may be cut."""
+    """An output whose length is not limited by the constraint may be cut."""
     return lambda said: said["end"] == "length" or test(said)
 
 
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
 LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
 
-# What is asked for, and what every answer must be.
+# The request, and a check of each output.
 PROMISES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
     "required": ({"tools": TOOLS, "tool_choice": "required"}, is_calls),
     "named": ({"tools": TOOLS, "tool_choice": NAMED}, calls_only("greet")),
@@ -188,7 +188,7 @@ def test_output_follows_the_constraint_at_any_temperature(
     ids=["required, open", "json_schema, possible", "auto, open", "auto, possible"],
 )
 def test_output_follows_the_constraint_after_reasoning(port: int, name: str, enable_thinking: Any):
-    """Nothing bounds the length of thinking, so it may be cut."""
+    """The length of the reasoning is not limited, so the output may be cut."""
     members, is_kept = PROMISES[name]
     given = {**members, "enable_thinking": enable_thinking, "max_tokens": 400, "temperature": 0.7}
     said = list(answers(port, N_ANSWERS // 2, **given))
@@ -212,7 +212,7 @@ LIKE_MARKS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
 @pytest.mark.parametrize("text", LIKE_MARKS)
 @pytest.mark.parametrize("template", OPENING)
 def test_constrained_text_may_contain_markers(port: int, template: str, text: str):
-    """Those of the family, and those that are control tokens of this model."""
+    """The markers of the family, and the control tokens of this model."""
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
     said = list(answers(port, 4, choice=[text], **thinking))
     assert [one["content"] for one in said] == [text] * 4
@@ -222,11 +222,11 @@ def test_constrained_text_may_contain_markers(port: int, template: str, text: st
     ("name", "template"),
     [("required", "tags"), ("required", "channels"), ("named", "tags"), ("json_schema", "channels")],
 )
-def test_output_follows_the_constraint_after_reasoning_of_a_bounded_length(port: int, name: str, template: str):
-    """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
+def test_output_follows_the_constraint_after_reasoning_with_a_budget(port: int, name: str, template: str):
+    """The reasoning ends with its budget, and then the response format begins, so no output is cut."""
     members, is_kept = PROMISES[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
-    # Some templates lead this model to hundreds of calls.
+    # With some templates, this model generates hundreds of calls.
     said = list(answers(port, N_ANSWERS // 10, parallel_tool_calls=False, **members, **thinking))
     assert [one for one in said if not is_kept(one)] == []
 
@@ -235,7 +235,7 @@ def test_output_follows_the_constraint_after_reasoning_of_a_bounded_length(port:
     ("template", "budget"), [("tags", 0), ("tags", BUDGET), ("channels", 0), ("channels", 1), ("channels", BUDGET)]
 )
 def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
-    """The tokens of thinking are those of the budget, then the last words and the mark of the end."""
+    """The reasoning tokens are those of the budget, the budget message and the end tag."""
     source, end = OPENING[template]
     last = " So be it."
     members = {"enable_thinking": True, "chat_template": source, "reasoning_budget_message": last, **WILD}
@@ -250,7 +250,7 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
         n_thought = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
         if thought.endswith(last.strip()):
             n_reached += 1
-            # It is not ended within a character: those that are not of ASCII may be of up to four tokens.
+            # Reasoning does not end within a character. A character outside ASCII may have up to four tokens.
             assert 0 <= n_thought - budget - n_closing <= (0 if thought.isascii() else 3)
             assert body["usage"]["completion_tokens"] == 40
         else:
@@ -258,10 +258,10 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
     assert n_reached >= 2
 
 
-def test_k8_reasoning_that_the_model_opens_has_a_budget_too(port: int):
-    """What opens it is chosen by a grammar here, since the model seldom does it by itself."""
+def test_k8_budget_applies_to_reasoning_that_the_model_opens(port: int):
+    """A grammar opens the reasoning here, since the model seldom does."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    # Where the budget allows reasoning, it has at least a letter, so that it is never empty by chance.
+    # If the budget allows reasoning, it has at least one letter, so that it is not empty by chance.
     for budget, first in ((0, ""), (BUDGET, "[a-z] ")):
         grammar = f'root ::= "<think>" {first}[a-z ]* "</think>" [0-9]{{3}}'
         given = {"chat_template": template, "grammar": grammar, "thinking_budget": budget, **WILD}
@@ -281,8 +281,8 @@ def tokens(port: int, text: str, **members: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("wanted", ["old", "new"])
-def test_plain_completion_is_bound_too(port: int, wanted: str):
-    """The text is one of the choices, whatever is sampled, and each of them is possible."""
+def test_completion_follows_the_constraint(port: int, wanted: str):
+    """The text is always one of the choices, and each of them can be generated."""
     members = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
     for bias, expected in (({}, {"old", "new"}), ({tokens(port, wanted)[0]: 60}, {wanted})):
         status, raw = post(port, "/v1/completions", logit_bias=bias, **members)

@@ -190,7 +190,7 @@ def test_l32_no_calls_are_an_empty_list():
     assert stack_calls(None) == stack_calls([]) == []
 
 
-def test_l26_unparseable_call_defaults_to_nothing():
+def test_l26_unparseable_call_has_empty_defaults():
     assert UnparseableToolCall() == UnparseableToolCall("", "", "")
 
 
@@ -284,13 +284,13 @@ def test_l28_wrong_message_is_a_value_error(message: Any):
         to_openai(message)
 
 
-def test_l28_wrong_message_the_other_way_is_one_too():
+def test_l28_wrong_openai_message_is_a_value_error():
     for message in ({"content": ""}, {"role": "user", "content": [{"type": "input_audio"}]}):
         with pytest.raises(ValueError, match=r"role|counterpart"):
             from_openai(message)
 
 
-def test_l24_content_becomes_parts_and_nothing_is_lost():
+def test_l24_content_becomes_parts_and_other_fields_are_kept():
     assert with_parts(ASSISTANT) == {**ASSISTANT, "content": [{"type": "text", "text": ""}]}
     assert with_parts({"role": "user", "content": IMAGE_PARTS})["content"] == IMAGE_PARTS
 
@@ -312,22 +312,22 @@ def test_l9_l34_reply_of_text(text: str, finish: str, content: str, reason: Any)
     assert stack_reply(choice) == StackReply(content, (), reason, None)
 
 
-def test_l1_l4_choices_of_every_shape_are_read():
-    for shape in ({"text": "hi"}, {"message": {"content": "hi"}}, {"delta": {"content": "hi"}}):
+def test_l1_l4_text_message_and_delta_of_a_choice_are_read():
+    for content in ({"text": "hi"}, {"message": {"content": "hi"}}, {"delta": {"content": "hi"}}):
         accumulator = Accumulator(think_tags="off")
-        accumulator.add({"choices": [{"index": 0, "finish_reason": "stop", **shape}]})
+        accumulator.add({"choices": [{"index": 0, "finish_reason": "stop", **content}]})
         accumulator.finish(True)
         assert stack_reply(accumulator.reply().choice).content == "hi"
 
 
-def test_l10_l11_good_calls_stay_typed_beside_bad_ones():
+def test_l10_l11_unparseable_call_does_not_affect_the_others():
     calls = (ToolCall("1", "f", {}, "{}"), ToolCall("2", "g", None, "{", "not JSON"))
     reply = stack_reply(Choice(text="so", tool_calls=calls, finish_reason="tool_calls", finish_reason_raw="stop"))
     assert reply.tool_calls == (StackCall("1", "f", {}, "{}"), UnparseableToolCall("2", "g", "{"))
     assert (reply.content, reply.stop_reason) == ("so", "end_of_message")
 
 
-def test_l12_calls_in_the_text_count_only_with_tools():
+def test_l12_native_calls_are_parsed_only_with_tools():
     text = TAG + '{"name": "f", "parameters": {"a": 1}}'
     choice = Choice(text=text, finish_reason="stop", finish_reason_raw="stop")
     assert stack_reply(choice).content == text

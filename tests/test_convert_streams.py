@@ -39,7 +39,7 @@ def call_chunk(index: int, id: Any, name: Any, arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_l14_completion_pieces_hide_markers_however_cut(size: int):
+def test_l14_markers_are_removed_from_completion_pieces(size: int):
     text = "one<|eot_id|>"
     pieces = [text[i : i + size] for i in range(0, len(text), size)]
     chunks = [{"choices": [{"index": 0, "text": piece, "finish_reason": None}]} for piece in pieces]
@@ -63,7 +63,7 @@ def progress(delta: Any) -> StackEvent:
     return StackEvent("progress", delta)
 
 
-def test_l15_l17_l42_view_of_text():
+def test_l15_l17_l42_events_of_text():
     events = list(stack_events(events_of(chunk(content=""), chunk(content="hi"), chunk("stop", content="!"))))
     assert events == [
         StackEvent("start", StackText("")),
@@ -79,7 +79,7 @@ def test_l35_log_probabilities_come_with_the_text():
     assert events[1] == StackEvent("progress", StackText("hi"), None, [{"hi": -1.0}])
 
 
-def test_l37_l41_view_of_calls():
+def test_l37_l41_events_of_calls():
     made = events_of(
         call_chunk(0, "1", "f", '{"a":'),
         call_chunk(0, None, None, "1}"),
@@ -129,30 +129,30 @@ def test_l23_native_call_that_was_not_offered_fails_with_its_text():
     assert native(TAG + text, offered=["g"])[-2].delta == StackToolCall(text, "failed")
 
 
-def test_l21_marker_in_the_text_decides():
+def test_l21_marker_in_the_text_sets_the_stop_reason():
     events = native("hi", "<|eom_id|>")
     assert [event.delta for event in events[1:]] == [StackText("hi"), StackText("")]
     assert events[-1].stop_reason == "end_of_message"
 
 
-def test_l21_beginning_of_a_marker_that_is_none_is_text():
+def test_l21_incomplete_marker_is_text():
     events = native("a <|eot")
     assert "".join(event.delta.text for event in events if isinstance(event.delta, StackText)) == "a <|eot"
 
 
-def test_l36_first_reason_wins():
+def test_l36_first_finish_reason_is_used():
     accumulator = Accumulator()
     made = accumulator.add(chunk(content="a")) + accumulator.add(chunk("length")) + accumulator.add(chunk("stop"))
     assert list(stack_events(made + accumulator.finish()))[-1].stop_reason == "out_of_tokens"
 
 
-def test_l35_usage_chunk_and_other_choices_are_no_trouble():
+def test_l35_usage_chunk_and_other_choices_are_ignored():
     other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
     made = events_of(chunk(content="a"), other, chunk("stop"), {"choices": [], "usage": {"prompt_tokens": 1}})
     assert [event.delta for event in stack_events(made)][1:] == [StackText("a"), StackText("")]
 
 
-def test_l15_every_choice_has_its_start():
+def test_l15_every_choice_has_a_start_event():
     second = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
     accumulator = Accumulator(2)
     made = accumulator.add(chunk(content="a")) + accumulator.add(second) + accumulator.add(chunk("stop"))

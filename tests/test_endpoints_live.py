@@ -1,4 +1,4 @@
-"""The endpoints besides chat, on the real engine and the built-in model."""
+"""The endpoints besides chat, with the built-in model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from localchat.models.catalog import DEMO, DEMO_PATH
 from .serving import read_response
 
 DEADLINE_S = 60
-# The same text alone and beside others.
+# The tolerance for the same text, alone and beside others.
 SAME = 1e-4
-# Of vectors: what else is in a batch changes how sums are rounded. One token less changes them four times as much.
+# The tolerance for vectors: the other inputs of a batch change how sums are rounded. A missing token would change a
+# vector four times as much.
 SAME_IN_A_BATCH = 5e-4
 
 
@@ -59,8 +60,8 @@ def test_completion_of_text_is_that_of_its_tokens(connection: http.client.HTTPCo
 
 
 def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnection):
-    # Two tokens that are all but equally likely: beside other sequences the logits differ a little, and near the edge
-    # between two tokens so would the sampled one.
+    # Two tokens are almost equally likely, so that small differences of the logits beside other sequences do not change
+    # the sampled token.
     dice = {"logit_bias": [[300, 100], [301, 100]], "top_k": 2, "top_p": 1, "min_p": 0, "temperature": 100}
     members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
     _, whole = ask(connection, "/v1/completions", members)
@@ -68,7 +69,7 @@ def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnec
         connection, "/v1/completions", {**members, "stream": True, "stream_options": {"include_usage": True}}
     )
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
-    # Those of one prompt have seeds of their own; those of two prompts may be alike, where tokens are equally likely.
+    # The choices of one prompt have different seeds. Those of two prompts may be equal.
     texts = [choice["text"] for choice in whole["choices"]]
     assert texts[0] != texts[1]
     assert texts[2] != texts[3]
@@ -106,14 +107,14 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
         text = "".join(part["text"] for part in parts)
         assert "".join(merged["tokens"]) == text
         assert merged["text_offset"] == [sum(map(len, merged["tokens"][:k])) for k in range(len(merged["tokens"]))]
-        # The vocabulary has no begin token, so the first one stands on nothing.
+        # The vocabulary has no BOS token, so the first token has no log probability.
         assert (merged["token_logprobs"][0], merged["top_logprobs"][0]) == (None, None)
         assert all(value <= 0 for value in merged["token_logprobs"][1:])
         assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
 
 
 def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTTPConnection):
-    """As evaluation harnesses do; and what they leave out is the one sampled token, EOG included."""
+    """As requested by evaluation harnesses: the log probabilities are those of a request with one output token."""
     text = "Hello, my name is Ada. What is your name?"
     _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
     members = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
@@ -124,7 +125,7 @@ def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTT
     assert (alone["choices"][0]["finish_reason"], alone["usage"]["completion_tokens"]) == ("length", 0)
     assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_answer["token_logprobs"]) - 1
     assert scores["token_logprobs"][1:] == pytest.approx(with_answer["token_logprobs"][1:-1], abs=SAME)
-    # The same by vLLM's name, by the ids of the tokens.
+    # The same in vLLM's format, by token id.
     _, named = ask(connection, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "max_tokens": 0})
     listed = named["choices"][0]["prompt_logprobs"]
     by_id = [entry[str(token)]["logprob"] for token, entry in zip(tokens["tokens"][1:], listed[1:])]
@@ -147,7 +148,7 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
         values = choice["logprobs"]["token_logprobs"]
         return sum(values) / len(values)
 
-    # The four may start in other steps the next time, and then another token may be sampled at a near tie.
+    # The four sequences may start in different steps, and then another token may be sampled at a near tie.
     n_alike = 0
     for seed in range(10):
         members = {"prompt": "I think", "seed": seed, "temperature": 1.5, "max_tokens": 4}
@@ -162,7 +163,7 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
 # --- vectors ---
 
 
-# One of them is longer than a step.
+# The last one has more tokens than a step.
 TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 120]
 
 
@@ -203,7 +204,7 @@ def test_base64_is_the_same_numbers(connection: http.client.HTTPConnection):
     assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
 
 
-def test_vectors_are_made_while_text_is_written(connection: http.client.HTTPConnection, port: int):
+def test_vectors_are_computed_beside_generated_text(connection: http.client.HTTPConnection, port: int):
     texts = TEXTS[:-1]
     expected = embed(connection, texts)
     found: list[list[list[float]]] = []
@@ -225,7 +226,7 @@ def test_vectors_are_made_while_text_is_written(connection: http.client.HTTPConn
             assert vector == pytest.approx(other, abs=SAME)
 
 
-# --- what is wrong with a request ---
+# --- invalid requests ---
 
 WRONG = [
     pytest.param(
@@ -243,7 +244,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "members", "status", "param", "code"), WRONG)
-def test_wrong_request_gets_an_error_and_the_connection_goes_on(
+def test_wrong_request_gets_an_error_and_the_connection_stays_open(
     connection: http.client.HTTPConnection, path: str, members: Any, status: int, param: str, code: str | None
 ):
     found, body = ask(connection, path, members)
@@ -257,7 +258,7 @@ def test_wrong_request_gets_an_error_and_the_connection_goes_on(
 
 
 @pytest.mark.parametrize("text", ["hello world", "", "é漢字🙂", " a  b\n"])
-def test_tokens_go_there_and_back(connection: http.client.HTTPConnection, text: str):
+def test_tokens_and_their_text_are_converted_both_ways(connection: http.client.HTTPConnection, text: str):
     _, tokens = ask(connection, "/v1/tokenize", {"content": text})
     status, body = ask(connection, "/v1/detokenize", tokens)
     assert (status, body) == (200, {"content": text})
@@ -279,7 +280,7 @@ def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnectio
     assert reply["usage"]["prompt_tokens"] == len(tokens["tokens"])
 
 
-# --- how it stands ---
+# --- the state of the server ---
 
 
 def test_props_describe_the_model(connection: http.client.HTTPConnection, engine: Engine):
@@ -307,7 +308,7 @@ def test_slots_show_what_runs(connection: http.client.HTTPConnection, port: int,
         assert busy[0]["n_prompt_tokens"] > 0
         assert busy[0]["next_token"][0]["n_decoded"] > 0
         assert "Hello" not in json.dumps(slots)
-        other.sock.close()  # response has the rest: leaving cancels
+        other.sock.close()  # the disconnect cancels the request
         response.close()
 
 
@@ -335,7 +336,7 @@ def test_metrics_count(connection: http.client.HTTPConnection):
 
 
 def figures(text: str) -> dict[str, float]:
-    """Each line is read by its rules: a comment, or a name with labels and a number."""
+    """The values by name. Each line is a comment, or a name with labels and a number."""
     found = {}
     for line in text.splitlines():
         if not line.startswith("# "):

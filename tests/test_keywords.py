@@ -1,4 +1,4 @@
-"""Options of clients and calls: names that are known, what they mean, and what cannot be a prompt."""
+"""Options of clients and calls: their names, the errors for unknown ones, and prompts that are not valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["client_class"]  # A fixture: used by name.
 
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
-    "like nothing": ({"zzz": 0}, r"chat has no option 'zzz'; extra_body=\{\.\.\.\} sends any field"),
+    "unlike any": ({"zzz": 0}, r"chat has no option 'zzz'; extra_body=\{\.\.\.\} sends any field"),
     "of the client": ({"api_key": "sk-1"}, r"belongs to the client, Client\(api_key=\.\.\.\)"),
     "server": ({"base_url": "http://x"}, r"belongs to the client, Client\(base_url"),
     "headers": ({"headers": {}}, "extra_headers"),
@@ -53,9 +53,9 @@ def test_unknown_option_of_other_methods_and_clients():
     }.items():
         with pytest.raises(TypeError, match=f"request has no option '{option}'.*{words}"):
             client.request("POST", "rerank", {}, **{option: "m"})
-    for ask in (client.stream, client.run, client.complete):
+    for method in (client.stream, client.run, client.complete):
         with pytest.raises(TypeError, match="'retries_on_mismatch': only chat and map have it"):
-            ask("hi", retries_on_mismatch=1)
+            method("hi", retries_on_mismatch=1)
 
 
 PROMPTS: dict[str, tuple[Any, str]] = {
@@ -70,9 +70,9 @@ PROMPTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("prompt", "words"), PROMPTS.values(), ids=PROMPTS)
 def test_wrong_prompt_is_explained(prompt, words):
     client: Any = Client("http://127.0.0.1:1", model="m")
-    for ask in (client.chat, client.stream, client.run):
+    for method in (client.chat, client.stream, client.run):
         with pytest.raises(TypeError, match=words):
-            ask(prompt)
+            method(prompt)
 
 
 @pytest.mark.parametrize("prompt", [None, 3, b"hi", {"role": "user", "content": "hi"}])
@@ -106,7 +106,7 @@ def test_other_options_share_the_connections():
 
 
 def test_any_request(client_class):
-    answers = {
+    responses = {
         "/v1/rerank": with_length(b'{"results": [1]}'),
         "/health": with_length(b"ok"),
         "/empty?a=b": with_length(b"", "200 OK"),
@@ -115,7 +115,7 @@ def test_any_request(client_class):
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
             server.requests.append(request)
-            peer.send(answers.get(request.path, with_length(b'{"error": "no such thing"}', "404 Not Found")))
+            peer.send(responses.get(request.path, with_length(b'{"error": "no such thing"}', "404 Not Found")))
 
     with Server(handle) as server, make_client(server, client_class) as client:
         headers = {"X-A": "1"}

@@ -15,10 +15,10 @@ import pytest
 import localchat
 
 from .raw_server import (
-    ANSWER,
     DEADLINE_S,
     DONE,
     HELLO,
+    HELLO_EVENTS,
     Peer,
     Server,
     always,
@@ -74,8 +74,8 @@ OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
     "answer": (HELLO, [], "Hello\n", "", 0),
     "models": (HELLO, ["--models"], "first\n", "", 0),
     "usage": (HELLO, ["--usage"], "Hello\n", "3 tokens in, 2 out, first after ", 0),
-    "reasoning": (chunked(REASONING, *ANSWER), [], "Hello\n", "", 0),
-    "reasoning on demand": (chunked(REASONING, *ANSWER), ["--show-reasoning"], "Hello\n", "hm\n", 0),
+    "reasoning": (chunked(REASONING, *HELLO_EVENTS), [], "Hello\n", "", 0),
+    "reasoning on demand": (chunked(REASONING, *HELLO_EVENTS), ["--show-reasoning"], "Hello\n", "hm\n", 0),
     "call": (
         chunked(sse({"choices": [choice({"tool_calls": [CALL]}, "tool_calls")]}), DONE),
         [],
@@ -84,7 +84,7 @@ OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
         0,
     ),
     "first of several choices": (
-        chunked(*(sse({"choices": [other]}) for other in OTHERS), *ANSWER),
+        chunked(*(sse({"choices": [other]}) for other in OTHERS), *HELLO_EVENTS),
         ["-o", "n=3", "--show-reasoning"],
         "Hello\n",
         "",
@@ -163,7 +163,7 @@ def test_input_that_is_no_utf8_is_reported(errors):
 
 def test_content_begins_a_new_line_after_reasoning():
     reasoning = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
-    with always(chunked(*reasoning, *ANSWER)) as server:
+    with always(chunked(*reasoning, *HELLO_EVENTS)) as server:
         done = run(server, "--show-reasoning", "hi", together=True)
         assert done.stdout == "hm\nHello\n"
     with always(chunked(*reasoning, piece("", "length"), DONE)) as server:
@@ -233,7 +233,7 @@ def test_interrupt_is_130_and_the_server_sees_it():
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
 def test_reports_are_not_written_to_stdout_if_stderr_is_closed():
-    with always(chunked(REASONING, *ANSWER)) as server:
+    with always(chunked(REASONING, *HELLO_EVENTS)) as server:
         command = f"{sys.executable} -m localchat --usage --show-reasoning hi </dev/null 2>&-"
         out = subprocess.check_output(command, shell=True, env=environment(server.url), timeout=DEADLINE_S)
         assert out == b"Hello\n"
@@ -247,7 +247,7 @@ def test_closed_output_causes_no_message():
         peer.request()
         peer.send(OPEN)
         assert closed.wait(DEADLINE_S)
-        peer.send(*(chunked(*ANSWER)[len(chunked(end=False)) :],))
+        peer.send(*(chunked(*HELLO_EVENTS)[len(chunked(end=False)) :],))
         peer.is_disconnected()
 
     with Server(handle) as server:

@@ -12,7 +12,7 @@ import pytest
 from localchat import Client, media
 from localchat.media import attach, audio_part, image_part
 
-from .raw_server import answering_once, serving, with_length
+from .raw_server import responding_once, serving, with_length
 from .scripted import playing, text
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
@@ -86,7 +86,7 @@ def test_url_is_fetched_with_embed_and_without_a_proxy(url: str, monkeypatch: py
     ids=["length", "chunked", "no-http"],
 )
 def test_incomplete_response_of_a_url_is_an_error(raw: bytes):
-    with answering_once(raw) as server, pytest.raises(OSError, match=r"cut|fetched"):
+    with responding_once(raw) as server, pytest.raises(OSError, match=r"cut|fetched"):
         image_part(server.url, embed=True)
 
 

@@ -1,4 +1,4 @@
-"""Models that a server lists, which of them is used, and embeddings."""
+"""The list of models, the choice of a model, and embeddings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
     "llama-server": ({"id": "a", "meta": {"n_ctx_train": 4096, "n_params": 5}}, 4096),
     "vllm": ({"id": "a", "max_model_len": 8192}, 8192),
     "openrouter": ({"id": "a", "context_length": 1000}, 1000),
-    "nothing said": ({"id": "a", "owned_by": "me"}, None),
+    "no length": ({"id": "a", "owned_by": "me"}, None),
     "nonsense": ({"id": "a", "context_length": "many", "meta": 3}, None),
 }
 
@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("body", "words"), WRONG.values(), ids=WRONG)
-def test_embeddings_that_cannot_be_right_are_refused(body, words):
+def test_embeddings_that_are_not_valid_are_refused(body, words):
     with pytest.raises(ProtocolError, match=words):
         parse_embeddings(body, 2)
 
@@ -142,7 +142,7 @@ def test_base64_on_request():
 CUT = [chunk(content="half"), chunk("length")]
 
 
-def test_answer_that_was_cut_does_not_look_whole():
+def test_function_chat_refuses_a_cut_response():
     filtered = [chunk(content="half"), chunk("content_filter")]
     with playing(CUT, filtered, CUT) as (_, script):
         with pytest.raises(IncompleteReply, match="cut at a limit of tokens, after 4 characters") as caught:
@@ -155,7 +155,7 @@ def test_answer_that_was_cut_does_not_look_whole():
 
 
 def test_function_takes_the_options_of_the_client():
-    """They went into the body, the key among them, to the server of the environment."""
+    """They are not fields of the request."""
     with always(HELLO) as server:
         text = chat("hi", base_url=server.url, api_key="sk-1", model="m", headers={"X-A": "b"}, max_retries=0).text
         (request,) = server.requests

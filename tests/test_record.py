@@ -14,19 +14,19 @@ from localchat.record import Recorder
 
 from .clients import client_class, failure
 from .raw_server import (
-    ANSWER,
     DONE,
     HELLO,
+    HELLO_EVENTS,
     KEY,
     MODELS,
     Peer,
     Server,
     always,
-    answering_once,
     certificate,
     chunked,
     clean_environment,
     piece,
+    responding_once,
     serving,
     until_close,
     with_length,
@@ -85,7 +85,7 @@ def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
 )
 def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
     path = tmp_path / "r.jsonl"
-    failure(answering_once(raw), IncompleteStream, record=path)
+    failure(responding_once(raw), IncompleteStream, record=path)
     with pytest.raises(IncompleteStream) as caught:
         Client(transport=replay(path), model="m").chat("hi")
     assert caught.value.partial is not None
@@ -235,7 +235,7 @@ def test_secrets_in_the_query_of_the_base_url_are_masked(tmp_path):
 def test_secrets_in_headers_of_answers_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     head = "Set-Cookie: session=confidential\r\nX-Session-Token: confidential\r\n"
-    raw = chunked(b"key: value\n", *ANSWER).replace(b"Transfer-Encoding", f"{head}Transfer-Encoding".encode())
+    raw = chunked(b"key: value\n", *HELLO_EVENTS).replace(b"Transfer-Encoding", f"{head}Transfer-Encoding".encode())
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
@@ -251,14 +251,14 @@ def test_secrets_in_headers_of_answers_are_masked(tmp_path):
 def test_secrets_in_a_head_that_is_cut_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     raw = b"HTTP/1.1 200 OK\r\nSet-Cookie: confidential\r\nContent-"
-    failure(answering_once(raw), IncompleteStream, record=path)
+    failure(responding_once(raw), IncompleteStream, record=path)
     assert "Set-Cookie: ************\r\n********" in joined(path, "received")
 
 
 def test_head_with_bare_line_ends_is_a_head(tmp_path):
     path = tmp_path / "r.jsonl"
     head = b"HTTP/1.1 200 OK\nContent-Type: text/event-stream\nSet-Cookie: confidential\n\n"
-    with answering_once(head + b"token: open\n" + b"".join(ANSWER)) as server:
+    with responding_once(head + b"token: open\n" + b"".join(HELLO_EVENTS)) as server:
         assert Client(server.url, model="m", record=path).chat("hi").text == "Hello"
     assert "confidential" not in path.read_text(encoding="ascii")
     assert "token: open" in joined(path, "received")  # Not in a head.

@@ -1,7 +1,6 @@
-"""The requests of other servers' documentation, to the real engine: over HTTP and through the real `openai` package.
+"""Requests as in the documentation of OpenAI, llama-server and vLLM, over HTTP and with the `openai` package.
 
-Each gets an answer, or an error that names what is wrong. The shapes are those of the documentation of OpenAI,
-llama-server and vLLM; the words are ours.
+Each is served by the built-in model, or gets an error that names the field. The texts in the requests are our own.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MAX_TOKENS = 12
 
 
 class Example(NamedTuple):
-    """A request and what comes of it: an answer, or the error's `param`, or its `code`."""
+    """A request, and the expected status and error."""
 
     path: str
     members: dict[str, Any] | None = None
@@ -51,7 +50,7 @@ def embed(given: Any, **members: Any) -> Example:
 
 
 def absent(path: str, members: dict[str, Any] | None = None, method: str = "POST") -> Example:
-    """What this server has not: a typed 404 that says what to use."""
+    """An endpoint that this server does not have: status 404."""
     return Example(path, members, 404, None, "unknown_path", method)
 
 
@@ -264,7 +263,7 @@ def ask_http(port: int, example: Example) -> tuple[int, Any]:
         return read_response(client)
 
 
-# How the package sends what has a place in it; the rest it cannot send.
+# The methods of the package. It has none for the other endpoints.
 PACKAGE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "POST /v1/chat/completions": lambda client, members: create(client.chat.completions, members),
     "POST /v1/completions": lambda client, members: create(client.completions, members),
@@ -283,7 +282,7 @@ PACKAGE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 
 
 def create(resource: Any, members: dict[str, Any]) -> Any:
-    """Members that the signature lacks go the way that the package has for them."""
+    """Call `create`, with `extra_body` for the fields that are not parameters of it."""
     known = set(type(resource).create.__annotations__)
     given = {"model": DEMO, **{name: value for name, value in members.items() if name in known}}
     return resource.create(**given, extra_body={name: value for name, value in members.items() if name not in known})
@@ -297,7 +296,7 @@ def ask_openai(port: int, example: Example) -> tuple[int, Any]:
             answer = send(client, members)
             if members.get("stream"):
                 return 200, [chunk.model_dump() for chunk in answer]
-            return 200, answer.model_dump(warnings=False)  # of vectors as base64, where it expects numbers
+            return 200, answer.model_dump(warnings=False)  # a warning: the package gets base64 where it expects numbers
         except openai.APIStatusError as error:
             return error.status_code, {"error": error.body}
 
@@ -310,7 +309,7 @@ CLIENTS = {"http": ask_http, "openai": ask_openai}
 
 
 def cases() -> Iterator[Any]:
-    """Each example by both clients and in both modes, where it has them; every second one the other way round."""
+    """Each example with each client and in each mode once; the pairs of client and mode alternate."""
     for number, (name, example) in enumerate(EXAMPLES.items()):
         clients = [client for client in CLIENTS if can_send(client, example)]
         modes = [False, True] if example.path in STREAMED and example.method == "POST" else [False]
@@ -339,7 +338,7 @@ def test_example_succeeds_or_is_refused_by_name(port: int, name: str, client: st
 
 
 def check_choices(bodies: list[Any], members: dict[str, Any]) -> None:
-    """Every choice has exactly one end, and what was asked for is there."""
+    """Check that every choice has exactly one end, and that the requested fields are present."""
     n_prompts = len(members["prompt"]) if isinstance(members.get("prompt"), list) and not is_tokens(members) else 1
     n = n_prompts * (members.get("n") or 1)
     choices = [choice for body in bodies for choice in body["choices"]]
@@ -390,7 +389,7 @@ def test_error_of_an_unserved_path_names_another(port: int):
 
 
 def test_openai_package_reads_reasoning_and_usage():
-    """K8, K13, K15: members beyond the package's own are there too."""
+    """K8, K13, K15: also fields that the package does not declare."""
     said = "<think>hm</think>Hello there.\n"
     with serving(generating(said), n_ctx=4000, n_cells=16000) as running:
         members = {"model": "Fake", "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
@@ -410,7 +409,7 @@ SAID_CALL = """<think>hm</think>Let me see.
 </tool_call>"""
 
 
-def test_openai_packages_helper_gathers_a_stream_with_a_call():
+def test_openai_stream_helper_reads_a_tool_call():
     options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
     with serving(generating(SAID_CALL), n_ctx=4000, n_cells=16000) as running, openai_client(running.port) as client:
         with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
@@ -422,7 +421,7 @@ def test_openai_packages_helper_gathers_a_stream_with_a_call():
     assert message.content.strip() == "Let me see."
 
 
-def test_openai_packages_helper_reads_a_response_as_a_class():
+def test_openai_parse_helper_reads_a_response_as_a_class():
     pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
     kind = pydantic.create_model("Steps", answer=(int, ...))
     options = {"model": "Fake", "messages": [USER], "response_format": kind}

@@ -1,4 +1,4 @@
-"""The server on the real engine and the built-in model: real clients, many at once, of which some disconnect."""
+"""The server with the built-in model: many clients at once, some of which disconnect, and the command."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from .live import running_process
 from .serving import payloads, wait_for
 
 DEADLINE_S = 60
-# Two log probabilities this close can change places when a batch rounds differently: those of one and the same
-# token were seen to differ by up to 0.2, without drafts, too.
+# Log probabilities depend on the batch, since the order of rounding does. Those of one token were seen to differ by up
+# to 0.2, so two tokens whose difference is smaller than this may change places.
 NEAR_TIE = 0.4
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
 
@@ -39,13 +39,13 @@ ENDS = ("stop", "length")
 
 
 def request_body(question: str, **members: Any) -> bytes:
-    """Greedy, and bounded, since nothing here stands on what the model says or when it ends."""
-    said = [{"role": "user", "content": question}]
-    return json.dumps({"messages": said, "temperature": 0, "max_tokens": 60, **members}).encode()
+    """A greedy request with a length limit. No test depends on the text of the model or on its end."""
+    messages = [{"role": "user", "content": question}]
+    return json.dumps({"messages": messages, "temperature": 0, "max_tokens": 60, **members}).encode()
 
 
-# What the equalities below are proven by; with its tags, thinking is text as its tokens are.
-PROOF: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "reasoning_format": "none"}
+# The options for comparing texts. With the reasoning in the content, the text is that of the tokens.
+COMPARED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "reasoning_format": "none"}
 
 
 def post(port: int, body: bytes) -> bytes:
@@ -57,13 +57,13 @@ def post(port: int, body: bytes) -> bytes:
 
 
 def stream(port: int, question: str, **members: Any) -> list[Any]:
-    """All chunks of a greedy answer, with log probabilities."""
-    return payloads(post(port, request_body(question, stream=True, **PROOF, **members)))
+    """The chunks of a greedy completion, with log probabilities."""
+    return payloads(post(port, request_body(question, stream=True, **COMPARED, **members)))
 
 
 def whole(port: int, question: str, **members: Any) -> list[Any]:
-    """The choices of an answer in one body, with log probabilities."""
-    choices: list[Any] = json.loads(post(port, request_body(question, **{**PROOF, **members})))["choices"]
+    """The choices of a greedy completion in one body, with log probabilities."""
+    choices: list[Any] = json.loads(post(port, request_body(question, **{**COMPARED, **members})))["choices"]
     return choices
 
 
@@ -76,13 +76,13 @@ def text_of(chunks: list[Any]) -> str:
     return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
 
 
-def said(pieces: Iterable[list[int]]) -> str:
-    """The text of tokens; a limit may cut it inside a character."""
+def decoded(pieces: Iterable[list[int]]) -> str:
+    """The text of tokens. The length limit may cut it within a character."""
     return b"".join(map(bytes, pieces)).decode("utf-8", "replace")
 
 
 def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
-    """Equal, or first different where the two likeliest tokens were as good as equal."""
+    """Whether the tokens are equal, or first differ where the two likeliest tokens were almost equally likely."""
     for one, other in zip(alone, batched):
         if one["bytes"] != other["bytes"]:
             first, second = one["top_logprobs"]
@@ -92,7 +92,7 @@ def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
 
 
 def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alone: dict[str, list[Any]]):
-    """Equal token for token, or first different at a near tie that the log probabilities prove (K40)."""
+    """The tokens are equal, or first differ where the log probabilities show a near tie (K40)."""
     assert all(alone.values())
 
     def ask(i: int) -> Any:
@@ -109,7 +109,7 @@ def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alon
 
 @pytest.fixture(scope="module")
 def alone(port: int) -> dict[str, list[Any]]:
-    """The tokens of each greedy answer, computed when nothing else ran."""
+    """The tokens of each greedy completion, computed when nothing else ran."""
     return {question: tokens_of(stream(port, question)) for question in QUESTIONS}
 
 
@@ -124,15 +124,15 @@ def test_greedy_text_is_the_same_streamed_and_not_cached_and_fresh(
     assert chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     for entries in (fresh["logprobs"]["content"], cached["logprobs"]["content"], tokens_of(chunks)):
         assert is_same_or_near_tie(alone[question], entries)
-    # Of one run the text is that of its tokens, whichever way it came.
-    assert text_of(chunks) == said(entry["bytes"] for entry in tokens_of(chunks))
+    # The text is that of the tokens, in the stream and in the body.
+    assert text_of(chunks) == decoded(entry["bytes"] for entry in tokens_of(chunks))
     assert fresh["message"]["content"] == b"".join(bytes(e["bytes"]) for e in fresh["logprobs"]["content"]).decode(
         "utf-8", "replace"
     )
 
 
 def test_k8_reasoning_tokens_are_those_up_to_the_end_of_reasoning(port: int):
-    """K8, G42: whatever the model thinks here, and whether it comes to an end with it."""
+    """K8, G42: also if the reasoning does not end before the limit."""
     begun = {"role": "assistant", "content": "", "reasoning_content": "The user wants to know"}
     messages = [{"role": "user", "content": QUESTIONS[-1]}, begun]
     members = {"messages": messages, "continue_final_message": "reasoning_content", "max_tokens": 60}
@@ -144,8 +144,8 @@ def test_k8_reasoning_tokens_are_those_up_to_the_end_of_reasoning(port: int):
     assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_thought
 
 
-def test_progress_of_a_long_prompt_goes_from_what_is_cached_to_all(port: int, engine: Engine):
-    """K31: the real engine computes it in several steps."""
+def test_progress_of_a_long_prompt_goes_from_the_cached_prefix_to_the_whole(port: int, engine: Engine):
+    """K31: the engine computes it in several steps."""
     engine.forget()
     chunks = stream(port, "word " * 700, return_progress=True, max_tokens=1)
     progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
@@ -157,7 +157,7 @@ def test_progress_of_a_long_prompt_goes_from_what_is_cached_to_all(port: int, en
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_values_at_the_ends_of_their_ranges_are_accepted(port: int, name: str):
-    """K28: what is checked on the wire holds for the library, which ends the process over some values."""
+    """K28: the ranges exclude the values at which llama.cpp aborts the process."""
     others = {"temperature": 1, "repeat_penalty": 1.1, "dry_multiplier": 1, "xtc_probability": 1, "top_p": 0.5}
     for value in (NUMBERS[name].low, NUMBERS[name].high):
         for mirostat in (0, 1, 2):
@@ -173,14 +173,14 @@ def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
 
 
 def test_four_choices_with_a_seed_are_four_requests_with_its_successors(port: int):
-    """T17: what a choice says depends on its own seed alone, not on its neighbours."""
+    """T17: the text of a choice depends on its own seed, and not on the other choices."""
     sampled: dict[str, Any] = {"temperature": 3, "top_k": 5, "top_p": 1, "max_tokens": 4}
     n_alike = 0
     for seed in range(20, 50, 6):
         together = whole(port, "Tell me something.", n=4, seed=seed, **sampled)
         single = [whole(port, "Tell me something.", seed=seed + i, **sampled)[0] for i in range(4)]
         n_alike += sum(tokens(one) == tokens(other) for one, other in zip(single, together))
-    # All 20, except where another token is sampled at a near tie; with other seeds one or two.
+    # All 20 are equal, except at near ties. With wrong seeds, one or two would be.
     assert n_alike >= 14
 
 
@@ -188,8 +188,8 @@ def tokens(choice: Any) -> list[Any]:
     return [entry["bytes"] for entry in choice["logprobs"]["content"]]
 
 
-def leave_early(port: int, request: bytes, chance: random.Random) -> None:
-    """Sends some or all of a request, reads some or nothing of the answer, and goes, politely or not."""
+def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
+    """Send a request or its beginning, read a part of the response or nothing, and close or reset the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
         is_whole = chance.random() < 0.8
         sock.sendall(request if is_whole else request[: chance.randrange(len(request))])
@@ -199,23 +199,23 @@ def leave_early(port: int, request: bytes, chance: random.Random) -> None:
                 if not sock.recv(chance.randrange(1, 400)):
                     break
         if chance.random() < 0.3:
-            # A reset in place of an orderly end.
+            # Closing the socket then sends a reset.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int, engine: Engine):
+def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: Engine):
     """K33."""
     chance = random.Random(5)
     (end,) = engine.tokenize(engine.facts.eos)
     threads_before = threading.active_count()
 
     def request() -> bytes:
-        # Without its end token the model goes on to the end of the context.
+        # Without its end-of-generation token, the model generates until the context is full.
         options = {"stream": chance.random() < 0.7, "n": chance.choice((1, 1, 2)), "logit_bias": {str(end): -100}}
         options["max_tokens"] = None
         path = "chat/completions"
         if chance.random() < 0.3:
-            # Its prompt is scored for many steps.
+            # Scoring this prompt takes many steps.
             path, options = "completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
         body = request_body(chance.choice(QUESTIONS), **options)
         head = (
@@ -225,15 +225,14 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 
     clients = [(request(), random.Random(i)) for i in range(200)]
     with ThreadPoolExecutor(40) as pool:
-        list(pool.map(lambda client: leave_early(port, *client), clients))
+        list(pool.map(lambda client: disconnect_early(port, *client), clients))
 
     def is_idle() -> bool:
         stats = engine.stats()
         return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
 
     def is_empty() -> bool:
-        # Idle prefixes are kept for other requests, also those of a request that was read after its client had left;
-        # without them the memory itself is empty.
+        # Remove the idle prefixes, which stay in the KV cache.
         engine.forget()
         return is_idle() and engine.backend.n_cells_used() == 0
 
@@ -253,19 +252,19 @@ OPTIONS = f"""
 """
 
 
-def test_options_of_the_command_hold():
-    """V1, K9, K22, K34: each of them changes what is asked here."""
+def test_options_of_the_command_take_effect():
+    """V1, K9, K22, K34: each option changes a response."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     key = {"Authorization": "Bearer secret"}
-    said = [{"role": "user", "content": "Count from 1 to 9."}]
+    messages = [{"role": "user", "content": "Count from 1 to 9."}]
     tool = {"type": "function", "function": {"name": "look_at_this"}}
     thought = {"role": "assistant", "content": "", "reasoning_content": "So"}
-    goes_on = {"messages": [*said, thought], "continue_final_message": "reasoning_content", "max_tokens": 20}
+    continued = {"messages": [*messages, thought], "continue_final_message": "reasoning_content", "max_tokens": 20}
     with running_process(*OPTIONS.split()) as server:
 
         def ask(path: str, headers: dict[str, str] = key, **members: Any) -> tuple[int, Any]:
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
-                body = json.dumps({"messages": said, **members}) if members else None
+                body = json.dumps({"messages": messages, **members}) if members else None
                 client.request("POST" if members else "GET", path, body, headers)
                 response = client.getresponse()
                 if "Origin" in headers:
@@ -280,17 +279,17 @@ def test_options_of_the_command_hold():
         _, unknown = ask("/v1/chat/completions", frobnicate=1)
         _, shown = ask("/apply-template", tools=[tool], tool_choice="none")
         _, rendered = ask("/apply-template", chat_template="<{{ messages[0].content }}>")
-        _, thinking = ask("/v1/chat/completions", **goes_on)
-        # Requests whose bodies are still to come: idle connections would make room for others.
+        _, thinking = ask("/v1/chat/completions", **continued)
+        # Connections that wait for a body. Idle connections would be closed for new ones.
         held = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nX-Api-Key: secret\r\n"
         held += b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
         with contextlib.ExitStack() as stack:
-            where = ("127.0.0.1", server.port)
+            address = ("127.0.0.1", server.port)
             for _ in range(9):
-                sock = stack.enter_context(socket.create_connection(where, DEADLINE_S))
+                sock = stack.enter_context(socket.create_connection(address, DEADLINE_S))
                 sock.sendall(held)
                 assert sock.recv(12) == b"HTTP/1.1 100"
-            assert stack.enter_context(socket.create_connection(where, DEADLINE_S)).recv(12) == b"HTTP/1.1 503"
+            assert stack.enter_context(socket.create_connection(address, DEADLINE_S)).recv(12) == b"HTTP/1.1 503"
     assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
     params = props["default_generation_settings"]["params"]
     assert (params["temperature"], params["seed"], props["total_slots"]) == (0, 7, 2)
@@ -316,7 +315,7 @@ def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):
 
 @pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
 def test_server_without_a_stderr_serves():
-    """As services are started at times: with `2>&-`, or by pythonw."""
+    """Some services are started without it: with `2>&-`, or by pythonw."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -337,12 +336,12 @@ def is_healthy(port: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_streams_in_order_and_the_process_with_0(number: int):
+def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with running_process() as server:
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
         with contextlib.closing(client):
-            # Sampled flatly, and many: some are surely running when the signal comes.
+            # With many choices at a high temperature, some are still running when the signal arrives.
             body = request_body("Hi", stream=True, temperature=100, top_k=0, n=8)
             client.request("POST", "/v1/chat/completions", body)
             response = client.getresponse()
@@ -378,7 +377,7 @@ def test_second_signal_ends_the_process():
         response = client.getresponse()
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not is_healthy(server.port))
-        # A second signal at once is the same one sent twice, as systemd and `timeout` do.
+        # An immediate second signal counts as the same one, since systemd and `timeout` send it twice.
         server.process.send_signal(signal.SIGTERM)
         assert response.read(1000)
         time.sleep(server_module.ONE_SIGNAL_S)

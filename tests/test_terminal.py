@@ -188,6 +188,7 @@ def test_commands_of_the_chat(tmp_path):
                 terminal.wait_for("> ")
             terminal.type(f"{typed}\r")
             terminal.wait_for(shown)
+        assert (tmp_path / "talk.json").stat().st_mode & 0o777 == 0o600
         assert server.requests[-1].json["model"] == "second"
         assert sent(server) == [("system", "be brief"), ("user", "six")]
         terminal.type("/load talk.json\r")

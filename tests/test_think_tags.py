@@ -1,4 +1,4 @@
-"""Reasoning in tags within the text of a reply, split from the content."""
+"""Reasoning in tags at the start of the content, separated from the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLITS = {
     "open-only": ("auto", "<think>a", "a", ""),
     "half-a-tag-at-the-end": ("auto", "b<think", "", "b<think"),
     "half-a-closing-tag-at-the-end": ("auto", "<think>a</thi", "a</thi", ""),
-    "second-thought-stays": ("auto", "<think>a</think>b<think>c</think>", "a", "b<think>c</think>"),
+    "second-tag-is-text": ("auto", "<think>a</think>b<think>c</think>", "a", "b<think>c</think>"),
     "other-tag": ("auto", "<thought>a</thought>b", "a", "b"),
     "tags-do-not-mix": ("auto", "<thought>a</think>b", "a</think>b", ""),
     "stray-on-its-line": ("auto", "a\n</think>\nb", "a\n", "b"),
@@ -59,7 +59,7 @@ def test_think_splitter_has_three_modes():
 
 
 @pytest.mark.parametrize(("mode", "content"), [("prefilled", "42"), ("auto", "<think>42")])
-def test_answer_that_ends_inside_think_keeps_its_text_and_is_reported(mode, content):
+def test_text_that_ends_inside_think_is_kept_and_gives_a_warning(mode, content):
     accumulator = Accumulator(think_tags=mode)
     accumulator.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
     warnings = [event.text for event in accumulator.finish() if event.type == "warning"]

@@ -1,4 +1,4 @@
-"""Assembly of tool calls: whatever a server calls its pieces, the calls that were sent or an error, never others."""
+"""Assembly of tool calls: however a server labels its deltas, the result is the calls that were sent, or an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sent(NamedTuple):
     arguments: dict[str, Any]
 
 
-# How a server numbers its pieces: by the number of the call, that of its piece, and that of the piece of the stream.
+# The index of a delta, from the number of the call, of the piece in the call, and of the piece in the stream.
 INDEXES: dict[str, Callable[[int, int, int], Any]] = {
     "proper": lambda call, piece, n: call,
     "text": lambda call, piece, n: str(call),
@@ -35,7 +35,7 @@ INDEXES: dict[str, Callable[[int, int, int], Any]] = {
 }
 DISTINCT = ("proper", "text", "float", "text and numbers", "sparse")
 
-# The id of a piece, by the number of the call, that of its piece, and whether it is the last one.
+# The id of a delta, from the number of the call, of the piece in the call, and whether the piece is the last one.
 IDS: dict[str, Callable[[int, int, bool], str | None]] = {
     "none": lambda call, piece, last: None,
     "first piece": lambda call, piece, last: None if piece else f"id{call}",
@@ -45,7 +45,7 @@ IDS: dict[str, Callable[[int, int, bool], str | None]] = {
     "changing": lambda call, piece, last: f"id{call}-{piece}",
 }
 NAMES = ("first piece", "every piece", "in pieces")
-# Arguments whose pieces look like those of others, and like whole ones.
+# Arguments with pieces that are equal to pieces of other arguments, or to complete arguments.
 ARGUMENTS: list[dict[str, Any]] = [
     {},
     {"q": "x{}y"},
@@ -57,7 +57,7 @@ ARGUMENTS: list[dict[str, Any]] = [
 
 
 def cut(text: str, chance: random.Random) -> list[str]:
-    """A text in one to five pieces, some cut at its braces."""
+    """A text in one to five pieces, some of them cut at braces."""
     places = [place for place in range(1, len(text)) if chance.random() < 0.3 or text[place] in "{}"]
     ends = [*sorted(chance.sample(places, min(len(places), chance.randrange(5)))), len(text)]
     return [text[start:end] for start, end in zip([0, *ends], ends)]
@@ -78,12 +78,12 @@ def pieces_of(call: Sent, names: str, chance: random.Random) -> list[tuple[str |
 
 
 def stream_of(calls: list[Sent], index: str, id: str, names: str, chance: random.Random) -> Iterator[dict[str, Any]]:
-    """The deltas of all calls, those of a call in their order."""
+    """The deltas of all calls; those of one call are in order, and calls may be interleaved."""
     left = [list(enumerate(pieces_of(call, names, chance))) for call in calls]
-    is_in_turn, n = chance.random() < 0.3, 0
+    is_sequential, n = chance.random() < 0.3, 0
     while any(left):
         numbers = [number for number, pieces in enumerate(left) if pieces]
-        number = numbers[0] if is_in_turn else chance.choice(numbers)
+        number = numbers[0] if is_sequential else chance.choice(numbers)
         place, (name, piece) = left[number].pop(0)
         delta: dict[str, Any] = {"function": {"name": name, "arguments": piece}}
         delta["index"] = INDEXES[index](number, place, n)
@@ -101,7 +101,7 @@ def assembled(*deltas: dict[str, Any]) -> tuple[ToolCall, ...]:
 
 
 def is_two_streams(index: str, id: str, names: str, calls: list[Sent]) -> bool:
-    """Whether the stream is also that of other calls: every delta names the function, and nothing names the call."""
+    """Whether other calls give the same stream: every delta has a name, and no id or index identifies the call."""
     if names != "every piece" or index in DISTINCT:
         return False
     has_twins = len({call.name for call in calls}) < len(calls)
@@ -130,8 +130,8 @@ def test_calls_that_were_sent_or_an_error(index, id, names):
             ids = {(call.name, json.dumps(call.arguments)): call.id for call in calls}
             assert all(ids[call.name, call.arguments_json] == call.id for call in got if call.error is None), deltas
         n_good += good == sent
-    is_told = index in DISTINCT and id in ("none", "first piece", "every piece", "last piece")
-    if names == "first piece" and (is_told or (index == "none" and id == "every piece")):
+    is_labelled = index in DISTINCT and id in ("none", "first piece", "every piece", "last piece")
+    if names == "first piece" and (is_labelled or (index == "none" and id == "every piece")):
         assert n_good == n
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from functools import partial
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from ..protocol.server_state import SequenceStats
@@ -116,9 +115,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def start(self) -> Engine:

@@ -219,7 +219,7 @@ class KVCache:
         self._free_slots.remove(slot)
         return slot
 
-    # Copies.
+    # Copied states.
 
     def take_snapshot(self, slot: int) -> None:
         """Copies the state of a slot to memory. An error is only logged."""
@@ -239,7 +239,7 @@ class KVCache:
         slot = self.load(snapshot_tokens, data)
         n_common = n_common_of(snapshot_tokens, tokens)
         if slot is not None and not self._limits.is_unified and n_common < len(snapshot_tokens):
-            # So `acquire` uses this slot, and does not copy its prefix once more.
+            # Truncated here, so that `acquire` uses this slot and does not copy its prefix.
             self._tree.set_active(slot)
             self.truncate(slot, n_common)
             self._tree.set_idle(slot)

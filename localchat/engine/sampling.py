@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..protocol.params import SamplingParams
@@ -14,6 +13,8 @@ _RANDOM_SEED = 0xFFFFFFFF
 _MIROSTAT_M = 100
 # The smallest temperature. With a much smaller one the logits overflow; with this one sampling is already greedy.
 _LEAST_TEMPERATURE = 1e-4
+# Samplers that change which tokens are the likeliest, by the changed logits of some tokens.
+REORDERING_STEPS = ("penalties", "dry")
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,14 @@ GREEDY = Step("greedy")
 def chain_steps(sampling: SamplingParams) -> list[Step]:
     """The steps for one request. The last one selects a token: llama.cpp aborts the process if none does."""
     seed = seed_of(sampling.seed)
-    greedy = sampling.temperature <= 0
-    wanted = sampling.samplers
-    if greedy:
+    names = sampling.samplers
+    if sampling.temperature <= 0:
         # The other samplers do not change which token is the likeliest.
-        wanted = tuple(name for name in wanted if name in ("penalties", "dry"))
+        names = tuple(name for name in names if name in REORDERING_STEPS)
     elif sampling.mirostat:
-        wanted = tuple(name for name in wanted if name in ("penalties", "dry", "temperature"))
-    steps = [step for name in wanted if (step := _STEPS[name](sampling, seed)) is not None]
-    return [*steps, GREEDY if greedy else _selecting_step(sampling, seed)]
+        names = tuple(name for name in names if name in (*REORDERING_STEPS, "temperature"))
+    steps = _effective_steps(sampling, seed)
+    return [*(steps[name] for name in names if name in steps), _selecting_step(sampling, seed)]
 
 
 def seed_of(seed: int | None) -> int:
@@ -48,7 +48,37 @@ def seed_of(seed: int | None) -> int:
     return seed % _RANDOM_SEED
 
 
+def _effective_steps(s: SamplingParams, seed: int) -> dict[str, Step]:
+    """The steps of the samplers that have an effect, by the names of the samplers."""
+    steps = {}
+    if s.penalty_last_n and (s.repeat_penalty != 1 or s.frequency_penalty or s.presence_penalty):
+        arguments = (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
+        steps["penalties"] = Step("penalties", arguments)
+    if s.dry_multiplier and s.dry_penalty_last_n:
+        steps["dry"] = Step("dry", (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n))
+    if s.top_n_sigma >= 0:
+        steps["top_n_sigma"] = Step("top_n_sigma", (s.top_n_sigma,))
+    if s.top_k > 0:
+        steps["top_k"] = Step("top_k", (s.top_k,))
+    if s.typical_p < 1:
+        steps["typical_p"] = Step("typical", (s.typical_p, s.min_keep))
+    if s.top_p < 1:
+        steps["top_p"] = Step("top_p", (s.top_p, s.min_keep))
+    if s.min_p > 0:
+        steps["min_p"] = Step("min_p", (s.min_p, s.min_keep))
+    if s.xtc_probability > 0:
+        steps["xtc"] = Step("xtc", (s.xtc_probability, s.xtc_threshold, s.min_keep, seed))
+    if s.dynatemp_range > 0:
+        lowest, highest = max(s.temperature - s.dynatemp_range, _LEAST_TEMPERATURE), s.temperature + s.dynatemp_range
+        steps["temperature"] = Step("temp_ext", ((highest + lowest) / 2, (highest - lowest) / 2, s.dynatemp_exponent))
+    elif s.temperature != 1:
+        steps["temperature"] = Step("temp", (max(s.temperature, _LEAST_TEMPERATURE),))
+    return steps
+
+
 def _selecting_step(s: SamplingParams, seed: int) -> Step:
+    if s.temperature <= 0:
+        return GREEDY
     if s.mirostat == 1:
         return Step("mirostat", (seed, s.mirostat_tau, s.mirostat_eta, _MIROSTAT_M))
     if s.mirostat == 2:
@@ -56,42 +86,3 @@ def _selecting_step(s: SamplingParams, seed: int) -> Step:
     if s.adaptive_target >= 0:
         return Step("adaptive_p", (s.adaptive_target, s.adaptive_decay, seed))
     return Step("dist", (seed,))
-
-
-def _penalties(s: SamplingParams, seed: int) -> Step | None:
-    changes = (s.repeat_penalty != 1, s.frequency_penalty != 0, s.presence_penalty != 0)
-    if s.penalty_last_n == 0 or not any(changes):
-        return None
-    return Step("penalties", (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty))
-
-
-def _dry(s: SamplingParams, seed: int) -> Step | None:
-    if s.dry_multiplier == 0 or s.dry_penalty_last_n == 0:
-        return None
-    return Step("dry", (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n))
-
-
-def _temperature(s: SamplingParams, seed: int) -> Step | None:
-    if s.dynatemp_range > 0:
-        lowest, highest = max(s.temperature - s.dynatemp_range, _LEAST_TEMPERATURE), s.temperature + s.dynatemp_range
-        return Step("temp_ext", ((highest + lowest) / 2, (highest - lowest) / 2, s.dynatemp_exponent))
-    return Step("temp", (max(s.temperature, _LEAST_TEMPERATURE),)) if s.temperature != 1 else None
-
-
-def _xtc(s: SamplingParams, seed: int) -> Step | None:
-    if s.xtc_probability <= 0:
-        return None
-    return Step("xtc", (s.xtc_probability, s.xtc_threshold, s.min_keep, seed))
-
-
-_STEPS: dict[str, Callable[[SamplingParams, int], Step | None]] = {
-    "penalties": _penalties,
-    "dry": _dry,
-    "top_n_sigma": lambda s, seed: Step("top_n_sigma", (s.top_n_sigma,)) if s.top_n_sigma >= 0 else None,
-    "top_k": lambda s, seed: Step("top_k", (s.top_k,)) if s.top_k > 0 else None,
-    "typical_p": lambda s, seed: Step("typical", (s.typical_p, s.min_keep)) if s.typical_p < 1 else None,
-    "top_p": lambda s, seed: Step("top_p", (s.top_p, s.min_keep)) if s.top_p < 1 else None,
-    "min_p": lambda s, seed: Step("min_p", (s.min_p, s.min_keep)) if s.min_p > 0 else None,
-    "xtc": _xtc,
-    "temperature": _temperature,
-}

@@ -34,7 +34,7 @@ class SequenceState:
         self.run.deliver(self.index, item)
 
     def deliver_progress(self) -> None:
-        """Delivers how much of the prompt is computed, if the request asks for that."""
+        """Delivers how much of the prompt is computed, if the request has `reports_progress`."""
         if self.request.reports_progress:
             sequence = self.sequence
             self.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))

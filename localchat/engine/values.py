@@ -194,8 +194,6 @@ class PromptTooLong(EngineError):
             f"the prompt has {least}{n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
             "for the answer: shorten it or start the server with a larger --ctx"
         )
-        self.n_prompt = n_prompt
-        self.n_ctx = n_ctx
 
 
 class TextTooLong(EngineError):

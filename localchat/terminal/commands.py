@@ -69,7 +69,7 @@ def _load(session: Session, name: str) -> None:
 
 def _path(name: str) -> Path:
     if not name:
-        raise ValueError("which file? /save FILE, /load FILE")
+        raise ValueError("give the name of a file: /save FILE or /load FILE")
     return Path(name).expanduser()
 
 

@@ -17,10 +17,10 @@ _RESULT_CHARS = 200
 
 
 class Printer:
-    """Prints one response.
+    """Prints one response: call `add` for each event, `end` after the last one, and always `close`.
 
     Args:
-        hold: Print nothing before `end`, so that an incomplete or invalid response is not printed.
+        hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
         as_json: Print one line of JSON instead of the text; implies `hold`.
         markdown: Add styles.
         show_reasoning: Print the reasoning to stderr.
@@ -48,7 +48,7 @@ class Printer:
             self._end_line()
             report(f"[{event.call.name}: {_shortened(event.content)}]")
         elif event.type == "reasoning_delta":
-            self._reason(event)
+            self._write_reasoning(event)
         elif event.type != "tool_call" or not self._runs_tools:
             text = output_text(event)
             if self._in_reasoning and (text or event.type == "message_stop"):
@@ -67,7 +67,6 @@ class Printer:
             self._write(json.dumps(reply.parsed, ensure_ascii=False))
         elif self._holds:
             self._write("".join(self._held))
-        self.close()
 
     def close(self) -> None:
         """End the styles and the line, also of an incomplete response."""
@@ -85,7 +84,7 @@ class Printer:
                 parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
         return ", ".join(parts)
 
-    def _reason(self, event: Any) -> None:
+    def _write_reasoning(self, event: Any) -> None:
         if not self._show_reasoning or event.choice_index != 0:
             return
         self._in_reasoning = True

@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 
 from ...protocol.params import SamplingParams
-from ..sampling import GREEDY, Step, chain_steps
+from ..sampling import GREEDY, REORDERING_STEPS, Step, chain_steps
 from ..values import EngineError, GenerationRequest
 from .candidates import candidates, is_quick, token_array, with_others
 from .grammar import Grammar
 from .library import L
 from .vocabulary import Vocabulary
-
-# Steps that change logits of some tokens, and so which tokens are the likeliest.
-_REORDERING_STEPS = ("penalties", "dry")
 
 
 class Sampler:
@@ -204,7 +201,7 @@ class Sampler:
         """The number of likeliest tokens that the first step after penalties keeps; None: it may keep all tokens."""
         if self._chain is None:
             return 1
-        first = next(step for step in self._steps if step.name not in _REORDERING_STEPS)
+        first = next(step for step in self._steps if step.name not in REORDERING_STEPS)
         if first == GREEDY:
             return 1
         return self._sampling.top_k if first.name == "top_k" else None
