@@ -71,7 +71,7 @@ CHOICES: dict[str, tuple[list[str], str | None, str | None]] = {
 
 
 @pytest.mark.parametrize(("names", "default", "used"), CHOICES.values(), ids=CHOICES)
-def test_embeddings_never_use_a_chat_model_by_accident(names, default, used, client_class):
+def test_embeddings_do_not_use_a_chat_model(names, default, used, client_class):
     entries = [{"id": name} for name in names]
     with serving(listing(*entries), VECTORS) as server, client_class(server.url, model=default) as client:
         if used is None:
@@ -82,7 +82,7 @@ def test_embeddings_never_use_a_chat_model_by_accident(names, default, used, cli
             assert json.loads(server.requests[-1].body)["model"] == used
 
 
-def test_many_texts_go_in_several_requests_and_come_back_in_order():
+def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
     def embed(body: Any) -> Any:
         data = [{"index": i, "embedding": [float(text)]} for i, text in enumerate(body["input"])]
         return [{"data": data[::-1], "model": "m-1", "usage": {"prompt_tokens": len(data), "total_tokens": len(data)}}]
@@ -103,9 +103,15 @@ def test_many_texts_go_in_several_requests_and_come_back_in_order():
                 client.embed(wrong)
 
 
+def test_batches_with_vectors_of_different_lengths_are_an_error():
+    refused = pytest.raises(ProtocolError, match="different lengths: 1 and 2")
+    with playing([body_of([1.0])], [body_of([1.0, 2.0])]) as (client, _), refused:
+        client.embed(["a", "b"], batch_size=1)
+
+
 def body_of(*vectors: Any, indexes: Any = None) -> dict[str, Any]:
-    places = range(len(vectors)) if indexes is None else indexes
-    return {"data": [{"index": index, "embedding": vector} for index, vector in zip(places, vectors)]}
+    indexes = range(len(vectors)) if indexes is None else indexes
+    return {"data": [{"index": index, "embedding": vector} for index, vector in zip(indexes, vectors)]}
 
 
 PACKED = base64.b64encode(struct.pack("<2f", 0.5, -1)).decode()
@@ -130,7 +136,7 @@ def test_embeddings_that_are_not_valid_are_refused(body, words):
         parse_embeddings(body, 2)
 
 
-def test_base64_on_request():
+def test_vectors_are_decoded_from_base64_if_requested():
     with playing([body_of(PACKED)]) as (client, script):
         assert client.embed("a", encoding_format="base64") == [0.5, -1.0]
         assert script.requests[0]["encoding_format"] == "base64"

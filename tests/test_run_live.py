@@ -1,7 +1,7 @@
-"""Tools and conversations against the real server with the built-in model.
+"""Tools, conversations and structured output with the real server and the built-in model.
 
-The built-in model is far too small to choose tools well, so the real server shows what is certain whatever it
-writes: that requests with tools are understood and turns add up.
+The built-in model is too small to choose tools well. These tests check what does not depend on the generated text:
+the server accepts requests with tools, grammars constrain calls and JSON, and turns are added to a conversation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
-def test_run_ends_in_a_text_or_at_the_round_limit(client: Client):
+def test_run_ends_with_text_or_at_the_round_limit(client: Client):
     with client.run_stream("What is 1 + 2?", tools=[add], max_rounds=2, **SMALL) as run:
         with contextlib.suppress(TooManyRounds):
             list(run)
@@ -69,14 +69,13 @@ class Small:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_output_as_a_dataclass_follows_the_grammar(client: Client, seed: int):
-    """The words are chance at this temperature; the form is not."""
+    """At this temperature the values are random, but the JSON is valid."""
     schema = json_schema(Guest)
     schema["properties"]["name"]["maxLength"] = 8
     schema["properties"]["friends"]["maxItems"] = 3
-    form = {"type": "json_schema", "json_schema": {"name": "guest", "schema": schema}}
-    text = client.chat(
-        "Invent a guest.", response_format=form, seed=seed, chat_template_kwargs={"enable_thinking": False}, **WILD
-    ).text
+    response_format = {"type": "json_schema", "json_schema": {"name": "guest", "schema": schema}}
+    options = {"response_format": response_format, "chat_template_kwargs": {"enable_thinking": False}, **WILD}
+    text = client.chat("Invent a guest.", seed=seed, **options).text
     guest = build(Guest, json.loads(text))
     assert isinstance(guest.mood, Mood)
     assert all(isinstance(friend, Mood) for friend in guest.friends)
@@ -93,8 +92,8 @@ def test_dataclass_as_response_format_is_built(client: Client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tools_that_must_be_called_are_called_with_real_values(client: Client, stream: bool):
-    """It has to call something in the first round; after that it may as well talk."""
+def test_required_tool_is_called_with_values_of_its_types(client: Client, stream: bool):
+    """Only the first round requires a call."""
     seen: list[tuple[Mood, bool]] = []
 
     def note(mood: Mood, sure: bool) -> str:
@@ -118,8 +117,8 @@ def test_tools_that_must_be_called_are_called_with_real_values(client: Client, s
     assert all(isinstance(mood, Mood) and isinstance(sure, bool) for mood, sure in seen)
 
 
-def test_history_with_calls_and_results_is_understood(client: Client):
-    """Whatever the model would call: here it has called already, and answers."""
+def test_messages_with_calls_and_results_are_accepted(client: Client):
+    """The request has no tools, so the run ends with the first response."""
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
     history: list[dict[str, Any]] = [
         {"role": "user", "content": "What is 1 + 2?"},
@@ -133,15 +132,16 @@ def test_history_with_calls_and_results_is_understood(client: Client):
 
 
 def test_conversation_adds_turns(client: Client):
-    talk = client.conversation(system="Be brief.", **SMALL)
-    first = talk.say("Hello!")
-    second = "".join(talk.stream("And again?").text)
-    assert [message["role"] for message in talk.messages] == ["system", "user", "assistant", "user", "assistant"]
-    assert (talk.messages[2]["content"], talk.messages[4]["content"]) == (first.text, second)
+    conversation = client.conversation(system="Be brief.", **SMALL)
+    first = conversation.say("Hello!")
+    second = "".join(conversation.stream("And again?").text)
+    messages = conversation.messages
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert (messages[2]["content"], messages[4]["content"]) == (first.text, second)
 
 
-def test_conversation_that_is_cancelled_stays_as_it_was(client: Client):
-    talk = client.conversation(**{**SMALL, "max_tokens": 200})
-    with talk.stream("Hello!") as answer:
-        next(answer)
-    assert talk.messages == []
+def test_cancelled_turn_is_not_added_to_the_conversation(client: Client):
+    conversation = client.conversation(**{**SMALL, "max_tokens": 200})
+    with conversation.stream("Hello!") as stream:
+        next(stream)
+    assert conversation.messages == []

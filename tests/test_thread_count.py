@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from localchat.engine.step_cost import StepSize
+from localchat.engine.step_timer import StepTimer
 from localchat.engine.thread_count import ThreadCount
 
 WORK_S = 0.03
@@ -96,3 +98,32 @@ def test_one_thread_at_most_stays_one():
     for _ in range(100):
         threads.note(1.0, 1.0, 0.1)
     assert threads.n == 3
+
+
+class SlowerWithTwoThreads:
+    """A context whose steps take 30 ms with one thread and three times as long with two."""
+
+    threads = (1, 2)
+
+    def __init__(self) -> None:
+        self.n_tried = 1
+        self.step_s = 0.03
+        self.now_s = 0.0
+
+    def set_threads(self, n: int) -> None:
+        self.n_tried = max(n, self.n_tried)
+        self.step_s = 0.03 if n == 1 else 0.09
+
+    def compute(self) -> None:
+        self.now_s += self.step_s
+
+
+def test_steps_of_a_failed_trial_do_not_change_the_predicted_time():
+    context = SlowerWithTwoThreads()
+    timer, size = StepTimer(context, lambda: context.now_s), StepSize(1, 0, 100)
+    for _ in range(200):
+        started_s = context.now_s
+        timer.compute(size, context.compute)
+        timer.note(context.now_s - started_s)
+    assert context.n_tried == 2
+    assert timer._cost.seconds(size) == pytest.approx(0.03)

@@ -17,7 +17,7 @@ from .state_files import Data, SavedPrefix, StateFiles
 
 log = logging.getLogger("localchat.engine")
 
-# Shorter prefixes are not saved: to compute them is about as fast as to read a file.
+# Shorter prefixes are not saved, since computing them is about as fast as reading a file.
 _MIN_TOKENS = 32
 # Prefixes are saved after this time without a running sequence. The next turn of a conversation may replace them.
 _IDLE_S = 1.0

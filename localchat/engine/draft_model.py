@@ -36,7 +36,10 @@ class _Text:
 
 
 class DraftModel:
-    """Drafts with a model whose KV cache can be truncated. Nothing is drafted for a sequence without slot or cells."""
+    """Drafts with a model whose KV cache can be truncated.
+
+    Nothing is drafted for a sequence for which the draft model has no slot or no cells.
+    """
 
     def __init__(self, backend: Backend, n_vocab: int, clock: Callable[[], float] = time.perf_counter):
         """`n_vocab` is the size of the large model's vocabulary. `clock` returns seconds."""
@@ -99,7 +102,8 @@ class DraftModel:
         return self._texts[sequence.id]
 
     def _new_copy(self, sequence: Sequence) -> Sequence | None:
-        """The ended text with the longest common prefix, or one in a free slot if they have nothing in common."""
+        """A sequence of the draft model for a text: that of the ended text with the longest common prefix, or a new one
+        in a free slot if no ended text has a common prefix. None if there is neither."""
 
         def n_common(ended: Sequence) -> int:
             return n_common_of(ended.tokens[: ended.n_computed], sequence.tokens)

@@ -155,7 +155,7 @@ class Engine:
         samplers: list[Any] = []
         try:
             for request in requests:
-                # Created on this thread: to parse a large grammar takes long, and would delay the engine thread.
+                # On this thread, since parsing a large grammar takes long and would delay the engine thread.
                 samplers.append(self.backend.new_sampler(request))
             return self._enqueue(requests, samplers)
         except BaseException:
@@ -186,7 +186,7 @@ class Engine:
                 end_conditions = EndConditions(request.params, self.backend)
                 states.append(SequenceState(run, i, request, sequence, sampler, end_conditions))
             self._open.update(states)
-            # Inside the lock: after `close` has posted `_stop`, no command is run.
+            # Inside the lock, so that no sequence is added after `close`, which posts `_stop`: it would never end.
             for state in states:
                 self.post(partial(self._add, state))
         return run

@@ -22,7 +22,7 @@ from .state_files import Data
 
 log = logging.getLogger("localchat.engine")
 
-# If each slot has its own cells, a shorter prefix is not copied: to compute it is as fast.
+# If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
 _MIN_SHARED = 4
 # A snapshot is taken or restored only if it saves at least this many tokens of prefill.
 _MIN_SNAPSHOT = 32

@@ -72,6 +72,7 @@ class StepCost:
             # Errors are relative to the prediction, so that a short step counts as much as a long one.
             scale_s, seconds = predicted_s, min(seconds, _MAX_SURPRISE * predicted_s)
         if not any(self._factors[:2]) and not step.n_prompt:
+            # The assumed factors of a first step, since one time does not determine two factors.
             self._factors[0] = seconds / (1 + UNKNOWN_ROW_SHARE * step.n_outputs)
             self._factors[1] = UNKNOWN_ROW_SHARE * self._factors[0]
         relative, target = [size / scale_s for size in sizes], seconds / scale_s

@@ -87,17 +87,17 @@ def _check_sampling(params: GenerationParams) -> None:
 
 def _check_names(request: ChatRequest) -> None:
     """Refuse tools with equal names: the parser looks up the schema of a call by the name of the tool."""
-    places: dict[str, int] = {}
-    offered = [tool["function"]["name"] for tool in request.callable_tools]
-    for place, tool in enumerate(request.tools):
+    indexes: dict[str, int] = {}
+    callable_names = [tool["function"]["name"] for tool in request.callable_tools]
+    for i, tool in enumerate(request.tools):
         name = tool["function"]["name"]
-        if name in offered and name in places:
+        if name in callable_names and name in indexes:
             raise BadRequest(
-                f"'tools[{places[name]}].function.name' and 'tools[{place}].function.name' are both \"{name}\"; "
+                f"'tools[{indexes[name]}].function.name' and 'tools[{i}].function.name' are both \"{name}\"; "
                 "give each tool a unique name",
-                f"tools[{place}].function.name",
+                f"tools[{i}].function.name",
             )
-        places[name] = place
+        indexes[name] = i
 
 
 def _check_prefill(request: ChatRequest, response_format: ResponseFormat) -> None:

@@ -117,9 +117,8 @@ class Model:
             PromptTooLong: The prompt has many more tokens than the context holds.
         """
         if params.n_prompt_kept:  # There is no limit, since `prompt_and_params` keeps only the end of the prompt.
-            parts = list(parts)
-            begin = self.engine.tokenize("", add_bos=True) if add_bos else []
-            return (*begin, *(token for part in parts for token in self.tokenize(*part)))
+            bos = self.engine.tokenize("", add_bos=True) if add_bos else []
+            return (*bos, *(token for part in parts for token in self.tokenize(*part)))
         return tuple(self.engine.tokenize_prompt(parts, add_bos=add_bos))
 
     def prompt_and_params(

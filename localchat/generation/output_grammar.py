@@ -122,7 +122,7 @@ class OutputGrammar:
         self._key = key
         self._dialect = key.dialect
         self._rules = Rules(_PREFIX + "root", prefix=_PREFIX)
-        self._tools = [self._tool(place, json.loads(function)) for place, function in key.tools]
+        self._tools = [self._tool(index, json.loads(function)) for index, function in key.tools]
 
     def constraint(self) -> Constraint:
         """The grammar and, for a lazy grammar, the triggers after which it takes effect."""
@@ -156,21 +156,21 @@ class OutputGrammar:
         if self._tools and not self._key.has_prefill:
             calls = self._main_calls()
             first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
-        bound = self._after_reasoning(_Output(first, after, text))
-        return replace(bound, grammar=bound.grammar + grammar)
+        constraint = self._after_reasoning(_Output(first, after, text))
+        return replace(constraint, grammar=constraint.grammar + grammar)
 
     def _auto(self) -> Constraint:
         """Free text, and the grammar of calls after the marker of a call."""
         layouts = [layout for layout in self._dialect.layouts if layout.is_native]
         if self._dialect.part_mark:
             return self._parts(layouts)
-        triggers: dict[str, None] = {}
+        triggers: list[str] = []
         for layout in layouts:
-            heads = (
-                [layout.opener] if layout.opener else [layout.begin + layout.head(tool.name) for tool in self._tools]
-            )
-            triggers.update(dict.fromkeys(heads))
-        return self._rendered(alt(*map(self._calls, layouts)), tuple(triggers))
+            if layout.opener:
+                triggers.append(layout.opener)
+            else:
+                triggers += [layout.begin + layout.head(tool.name) for tool in self._tools]
+        return self._rendered(alt(*map(self._calls, layouts)), tuple(dict.fromkeys(triggers)))
 
     def _parts(self, layouts: Sequence[CallLayout]) -> Constraint:
         """The grammar of an output in parts with headers, in which the first token shows whether a part is a call."""
@@ -213,7 +213,7 @@ class OutputGrammar:
         origin = self._key.response_format[2] if self._key.response_format else "tools"
         return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
 
-    def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
+    def _tool(self, index: int, function: Mapping[str, Any]) -> ToolSchema:
         """A tool with the rule of its arguments; if `strict` is false, the rule allows any object."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
         schema = parameters or {}
@@ -221,7 +221,7 @@ class OutputGrammar:
             function["name"],
             parameters,
             parsed_types=lambda *path: parameter_types(schema, *path),
-            path=f"tools[{place}].function.parameters",
+            path=f"tools[{index}].function.parameters",
         )
         if not self._key.must_call and function.get("strict") is not True and parameters is not None:
             return self._loosened(tool)
@@ -251,6 +251,6 @@ class OutputGrammar:
 
 
 @functools.lru_cache(MAX_REPORTED)
-def _report(name: str, place: str, reason: str) -> None:
+def _report(name: str, path: str, reason: str) -> None:
     """Log once that a constraint of a tool is not enforced: agents send the same tools with every request."""
-    log.warning('%s of the tool "%s" is not enforced: %s', ascii(place), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])
+    log.warning('%s of the tool "%s" is not enforced: %s', ascii(path), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])

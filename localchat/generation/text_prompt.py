@@ -79,27 +79,27 @@ def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionReq
     def tokens(text: str) -> list[int]:
         return engine.tokenize(text, parse_special=False)
 
-    before, after, middle = facts.fim_tokens
-    begin = engine.tokenize("", add_bos=request.adds_special)
-    gap = [before, *tokens(prefix), after, *tokens(suffix), middle, *tokens(request.begun)]
-    n_left = facts.n_ctx - len(begin) - len(gap) - (request.params.max_tokens or 0)
+    prefix_token, suffix_token, middle_token = facts.fim_tokens
+    bos = engine.tokenize("", add_bos=request.adds_special)
+    fim = [prefix_token, *tokens(prefix), suffix_token, *tokens(suffix), middle_token, *tokens(request.begun)]
+    n_left = facts.n_ctx - len(bos) - len(fim) - (request.params.max_tokens or 0)
     files = _file_tokens(facts, tokens, request.files)
-    return (*begin, *(files[-n_left:] if n_left > 0 else ()), *gap)
+    return (*bos, *(files[-n_left:] if n_left > 0 else ()), *fim)
 
 
 def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: Sequence[SourceFile]) -> list[int]:
     """The tokens of the other files, each after the file-separator token and the name of the file.
 
-    The header of the file with the gap comes last.
+    The header of the file to complete comes last.
     """
     if not files:
         return []
     if facts.fim_file is None:
         return [token for file in files for token in tokens(f"{file.name}\n{file.text}\n\n")]
-    found = [] if facts.fim_repository is None else [facts.fim_repository, *tokens("project\n")]
+    result = [] if facts.fim_repository is None else [facts.fim_repository, *tokens("project\n")]
     for file in files:
-        found += [facts.fim_file, *tokens(f"{file.name}\n{file.text}\n")]
-    return [*found, facts.fim_file, *tokens("file\n")]
+        result += [facts.fim_file, *tokens(f"{file.name}\n{file.text}\n")]
+    return [*result, facts.fim_file, *tokens("file\n")]
 
 
 def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
@@ -110,8 +110,8 @@ def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
         yield ContentDelta(text)
         if request.scores_prompt:
             # The echo leaves out tokens that the tokenizer adds, such as BOS.
-            n_begin = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
-            yield EchoedTokens(_echoed(tokens()[n_begin:], text))
+            n_added = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
+            yield EchoedTokens(_echoed(tokens()[n_added:], text))
 
     return Output(PlainText(), first_events=first_events, reports_prompt=request.params.prompt_logprobs is not None)
 

@@ -11,9 +11,11 @@ from ..protocol import errors
 
 ANY_ORIGIN = "*"
 
+# The methods of all endpoints.
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+
 # How long a browser may cache the response to a preflight, in seconds.
 _MAX_AGE_S = 600
-_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 # The allowed request headers if a preflight names none.
 _HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 _EXPOSED = "X-Request-Id, Retry-After"
@@ -69,7 +71,7 @@ class OriginPolicy:
         if origin is None or not self.allow(origin):
             return {}
         headers = {
-            "Access-Control-Allow-Methods": _METHODS,
+            "Access-Control-Allow-Methods": METHODS,
             "Access-Control-Allow-Headers": _header_names(request.get("Access-Control-Request-Headers")) or _HEADERS,
             "Access-Control-Max-Age": str(_MAX_AGE_S),
         }

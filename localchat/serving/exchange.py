@@ -100,8 +100,8 @@ class Exchange:
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id = "-"
         self.summary = ""
-        # Called with True when the client has not read for `STALL_S`, and with False when it reads again.
-        self.on_stall: Callable[[bool], None] | None = None
+        # Called with True when the client has not read a stream for `STALL_S`, and with False when it reads again.
+        self.on_stall: Callable[[bool], None] = lambda is_stalled: None
         # Encodes an error in the format of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Encodes an error as an HTML page; None if the request does not accept HTML.
@@ -181,9 +181,6 @@ class Exchange:
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
-        if self.on_stall is None:
-            self._send(payload)
-            return
         # `sendall` would not show that the client stops reading within a long part.
         is_stalled, unsent = False, memoryview(payload)
         while unsent:

@@ -16,7 +16,7 @@ from ..protocol.models import models_body
 from ..protocol.ollama import error_body as ollama_error
 from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
-from .cors import OriginPolicy, is_loopback
+from .cors import METHODS, OriginPolicy, is_loopback
 from .endpoints import Endpoints, Table
 from .exchange import Exchange
 from .home import Home, accepts_html, error_page
@@ -90,18 +90,12 @@ class Routes:
         head = exchange.head
         path = _without_prefix(head.path)
         exchange.is_probe = path in _PROBES
-        if path == "/" and accepts_html(exchange):
-            exchange.error_page = error_page
-        elif path.startswith("/api/"):
-            exchange.error_body = ollama_error
-        elif path == "/messages" or path.startswith("/messages/"):
-            exchange.error_body = messages_error
-            exchange.id_headers = ("X-Request-Id", "Request-Id")
+        _set_error_format(exchange, path)
         is_options = head.method == "OPTIONS"
         if path != "/health":
             self._check_access(exchange, is_options)
         if is_options and head.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
-            exchange.send_nothing({"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
+            exchange.send_nothing({"Allow": METHODS})
             return
         row = self._row(path)
         if row is None:
@@ -155,6 +149,17 @@ class Routes:
 
     def _one_model(self, exchange: Exchange) -> None:
         exchange.send_json(200, self._service.resolve(exchange.tail).body())
+
+
+def _set_error_format(exchange: Exchange, path: str) -> None:
+    """Set the format of errors, which may occur before the endpoint is called, by the path."""
+    if path == "/" and accepts_html(exchange):
+        exchange.error_page = error_page
+    elif path.startswith("/api/"):
+        exchange.error_body = ollama_error
+    elif path == "/messages" or path.startswith("/messages/"):
+        exchange.error_body = messages_error
+        exchange.id_headers = ("X-Request-Id", "Request-Id")
 
 
 def _without_prefix(path: str) -> str:
