@@ -105,8 +105,10 @@ class Stream(Generic[Value]):
         if self._call.is_cancelled and not (event is None and self._call.succeeded):
             self.close()
             raise Cancelled("the stream was closed", partial=self.reply) from cause
+        if cause is not None:
+            raise cause
         if event is None:
-            raise cause or StopIteration
+            raise StopIteration
         return event
 
     @property
