@@ -54,7 +54,7 @@ from .options import (
     request_body,
     with_media,
 )
-from .payloads import Prompt, check_prompt
+from .payloads import Prompt, check_prompt, with_extra_body
 from .settings import BaseClient, companion
 from .sockets import Pool
 from .timeouts import Timeout
@@ -482,7 +482,7 @@ def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     """
     check_keywords(options, QuickKeywords, "chat")
     allow_truncated = options.pop("allow_truncated", False)
-    fields = {**options, **(options.get("extra_body") or {})}
+    fields = with_extra_body(options)
     is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
     names = ("base_url", "api_key", *PeerKeywords.__annotations__)
     client_options = {name: options.pop(name) for name in names if name in options}
