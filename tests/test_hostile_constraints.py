@@ -166,7 +166,7 @@ def test_compiling_ends_when_it_is_cancelled():
     assert gc.isenabled()
 
 
-def test_what_a_constraint_leaves_is_not_collected_at_once_afterwards():
+def test_objects_of_a_constraint_are_not_collected_again_after_compiling():
     """A collection of all of it holds the interpreter lock for up to a tenth of a second."""
     kept = []
     with compiling(10**6) as budget:
