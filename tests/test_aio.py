@@ -1,4 +1,4 @@
-"""What only the asynchronous client has: tasks that are cancelled, and event loops. The rest is in test_client*.py."""
+"""The asynchronous client: cancelled tasks and event loops. Its other tests are in test_client*.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
 
 
 def run(url: str, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) -> Any:
-    """What `use` makes of a client of the server at this URL."""
+    """The result of `use`, called with a client of the server at this URL."""
 
     async def main() -> Any:
         async with AsyncClient(url, **{"max_retries": 0, "model": "m", **options}) as client:
@@ -45,17 +45,17 @@ def run(url: str, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) 
     return asyncio.run(main())
 
 
-async def say(client: AsyncClient) -> str:
+async def chat_text(client: AsyncClient) -> str:
     return (await client.chat("hi")).text
 
 
 async def until(event: threading.Event) -> None:
-    """Wait for what a thread sets, while the loop goes on."""
+    """Wait for an event that a thread sets, without blocking the loop."""
     while not event.is_set():
         await asyncio.sleep(0.001)
 
 
-def test_connect_timeout_holds_while_the_resolver_hangs_and_no_call_waits_for_it(monkeypatch):
+def test_connect_timeout_applies_while_the_resolver_hangs(monkeypatch):
     released, ended = threading.Event(), threading.Event()
 
     def hang(*where: Any) -> list[Any]:
@@ -65,7 +65,7 @@ def test_connect_timeout_holds_while_the_resolver_hangs_and_no_call_waits_for_it
 
     monkeypatch.setattr(localchat.aio_sockets, "addresses", hang)
     with pytest.raises(TimedOut):
-        run("http://nowhere.example", say, timeout=Timeout(connect=0.05))
+        run("http://nowhere.example", chat_text, timeout=Timeout(connect=0.05))
     assert not ended.is_set()
     released.set()
 
@@ -73,8 +73,8 @@ def test_connect_timeout_holds_while_the_resolver_hangs_and_no_call_waits_for_it
 # Cancels
 
 
-def going(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
-    """A server that notes when the client goes."""
+def noting_disconnect(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
+    """A server that stores the time at which the client closes the connection."""
     arrived, gone_at = threading.Event(), []
 
     def handle(peer: Peer, server: Server) -> None:
@@ -87,12 +87,12 @@ def going(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
     return Server(handle), arrived, gone_at
 
 
-@pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-answer", "in-the-answer"])
+@pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-response", "in-the-response"])
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
     spent = []
-    for _ in range(3):  # The machine may be busy: the best one tells what the client adds.
-        server, arrived, gone_at = going(*parts)
+    for _ in range(3):  # The best of three tries counts, since the machine may be busy.
+        server, arrived, gone_at = noting_disconnect(*parts)
         server = with_tls(server, certificate) if tls else server
 
         async def cancel(client: AsyncClient, arrived=arrived) -> float:
@@ -122,12 +122,12 @@ def test_close_from_another_task_wakes_the_reader():
         with pytest.raises(Cancelled):
             await reader
 
-    with going(OPEN)[0] as server:
+    with noting_disconnect(OPEN)[0] as server:
         run(server.url, close)
 
 
 def close_while(url: str, waits: threading.Event | None, **options: Any) -> None:
-    """Close a stream when another task waits for its first event: when this is set, or after a moment."""
+    """Close a stream while another task waits for its first event: when `waits` is set, or after 50 ms."""
 
     async def close(client: AsyncClient) -> None:
         stream = client.stream("hi")
@@ -148,13 +148,13 @@ def test_close_while_waiting_to_retry():
 
 @pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
 def test_close_while_it_connects(scheme, listening):
-    """The server of http does not accept, that of https does not shake hands."""
+    """The http server accepts no connection, the https server does no handshake."""
     with listening() as port:
         close_while(f"{scheme}://127.0.0.1:{port}/v1", None, timeout=Timeout(connect=None))
 
 
 def test_close_while_the_models_are_listed():
-    server, arrived, _ = going()
+    server, arrived, _ = noting_disconnect()
     with server:
         close_while(server.url, arrived, model=None)
 
@@ -162,8 +162,8 @@ def test_close_while_the_models_are_listed():
 # Connections
 
 
-def test_connection_on_which_the_server_speaks_unasked_is_not_used_again():
-    """It takes its leave, while nobody listens."""
+def test_idle_connection_with_unread_bytes_is_not_reused():
+    """The server sends a 408 and closes the connection while it is idle."""
     left = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -175,17 +175,17 @@ def test_connection_on_which_the_server_speaks_unasked_is_not_used_again():
         peer.request()
 
     async def twice(client: AsyncClient) -> str:
-        texts = [await say(client)]
+        texts = [await chat_text(client)]
         await until(left)
         await asyncio.sleep(0.01)
-        return texts[0] + await say(client)
+        return texts[0] + await chat_text(client)
 
     with Server(handle) as server:
         assert run(server.url, twice) == "HelloHello"
 
 
-def test_limit_that_runs_out_while_the_loop_is_busy_is_none_of_the_next_call():
-    """The end of the first answer is there by then, and so is the end of the time to wait for it."""
+def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call():
+    """The end of the first response is received in the same iteration of the loop in which its timeout expires."""
     late = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -203,18 +203,18 @@ def test_limit_that_runs_out_while_the_loop_is_busy_is_none_of_the_next_call():
             async for event in stream:
                 if event.type == "usage":
                     asyncio.get_running_loop().call_later(0.001, be_busy)
-        return stream.reply.text + await say(client)
+        return stream.reply.text + await chat_text(client)
 
     with Server(handle) as server:
         assert run(server.url, twice) == "HelloHello"
 
 
-def test_many_calls_at_once_and_then_one_connection_each():
+def test_concurrent_calls_use_a_connection_each_and_later_calls_reuse_them():
     server = always(HELLO)
 
     async def many(client: AsyncClient) -> list[str]:
-        first = await asyncio.gather(*(say(client) for _ in range(8)))
-        return [*first, *[await say(client) for _ in range(50)]]
+        first = await asyncio.gather(*(chat_text(client) for _ in range(8)))
+        return [*first, *[await chat_text(client) for _ in range(50)]]
 
     with server:
         assert run(server.url, many) == ["Hello"] * 58
@@ -226,7 +226,7 @@ def test_client_in_a_second_event_loop():
         client = AsyncClient(server.url, model="m")
 
         async def ask() -> str:
-            text = await say(client)
+            text = await chat_text(client)
             await client.close()
             return text
 
@@ -234,19 +234,19 @@ def test_client_in_a_second_event_loop():
 
 
 def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
-    """A socket that is closed while asyncio still waits for it is met again: the next one has its number."""
+    """If a socket were closed while asyncio watches it, a new socket could get its file number."""
     server = with_tls(always(HELLO), certificate)
 
-    async def ask(client: AsyncClient, chance: random.Random) -> None:
+    async def call(client: AsyncClient, chance: random.Random) -> None:
         for _ in range(40):
-            task = asyncio.ensure_future(say(client))
+            task = asyncio.ensure_future(chat_text(client))
             await asyncio.wait([task], timeout=chance.random() * 0.02)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 assert await task == "Hello"
 
-    async def ask_all(client: AsyncClient) -> None:
-        await asyncio.gather(*(ask(client, random.Random(seed)) for seed in range(6)))
+    async def call_all(client: AsyncClient) -> None:
+        await asyncio.gather(*(call(client, random.Random(seed)) for seed in range(6)))
 
     with server:
-        run(server.url, ask_all, verify=False)
+        run(server.url, call_all, verify=False)

@@ -1,4 +1,4 @@
-"""Cancelling: a stream or a client is closed at any moment, and its reader ends at once."""
+"""Cancelling: a stream is closed at any moment of a call, and the thread that reads it ends at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver
 
 
 def cancel_while_reading(client: Client, stream: Any) -> float:
-    """Seconds from close() in this thread to the end of the reader in another."""
+    """Seconds from close() in this thread to the end of the thread that reads."""
     reading = threading.Event()
     outcome: list[BaseException] = []
 
@@ -61,7 +61,7 @@ def cancel_while_reading(client: Client, stream: Any) -> float:
 
 @pytest.mark.parametrize("kind", ["http", "https", "unix", "until-close"])
 def test_cancel_from_another_thread(kind, certificate, tmp_path):
-    """An answer that ends with its connection is cut by a cancel, too."""
+    """A response that ends with its connection is cut as well."""
     server = waiting(until_close(piece("a")) if kind == "until-close" else OPEN)
     if kind == "https":
         with_tls(server, certificate)
@@ -69,7 +69,7 @@ def test_cancel_from_another_thread(kind, certificate, tmp_path):
         at_unix_socket(server, tmp_path / "s")
     url = f"unix:{tmp_path}/s" if kind == "unix" else server.url
     with server, Client(url, model="m", verify=False) as client:
-        # Five tries, since this machine may be busy; the best one tells what the client adds.
+        # The best of five tries, since the machine may be busy.
         assert min(cancel_while_reading(client, client.stream("hi")) for _ in range(5)) < 0.05
 
 
@@ -85,8 +85,8 @@ def check_close_when(event: threading.Event, stream: Any) -> None:
 
 
 @pytest.mark.parametrize("model", ["m", None])
-def test_close_before_the_first_byte_of_an_answer(model):
-    """Without a model, it is the answer to the request for the list of models."""
+def test_close_before_the_first_byte_of_a_response(model):
+    """Without a model, the first response is the list of models."""
     arrived = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -131,7 +131,7 @@ def test_dropping_the_stream_closes_its_connection():
 
 
 def test_close_while_another_thread_is_between_two_events():
-    """Nobody waits for the network then: the next step has to notice."""
+    """No thread waits for the network at that time, so the next step raises the error."""
     with waiting(OPEN) as server, make_client(server) as client:
         stream = client.stream("hi")
         next(stream)
@@ -160,7 +160,7 @@ def test_close_while_waiting_to_retry():
 
 @pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
 def test_close_while_it_connects(scheme, listening):
-    """The server of http does not accept, that of https does not shake hands."""
+    """The http server accepts no connection, the https server does no handshake."""
     with listening() as port:
         stream = Client(f"{scheme}://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
         threading.Timer(0.05, stream.close).start()
@@ -205,8 +205,8 @@ def test_step_while_another_thread_closes(monkeypatch):
         thread.join(DEADLINE_S)
 
 
-def test_cancel_counts_although_more_has_come_already():
-    """Another thread's close() cannot close the generator while it runs: the next step does."""
+def test_cancel_takes_effect_although_more_events_were_received():
+    """close() of another thread cannot close the generator while it runs: the next step does."""
     with always(HELLO) as server, make_client(server) as client:
         stream = client.stream("hi")
         next(stream)

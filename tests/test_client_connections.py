@@ -54,10 +54,10 @@ def test_threads_share_a_client():
     with always(HELLO) as server, make_client(server) as client:
         texts: list[str] = []
 
-        def ask() -> None:
+        def call() -> None:
             texts.extend(client.chat("hi").text for _ in range(100))
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
+        threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -67,7 +67,7 @@ def test_threads_share_a_client():
 
 
 def test_connection_closed_while_idle_is_noticed():
-    """The server closes after each answer without saying so."""
+    """The server closes the connection after each response, without a header Connection: close."""
     closed = threading.Semaphore(0)
 
     def handle(peer: Peer, server: Server) -> None:
@@ -83,8 +83,8 @@ def test_connection_closed_while_idle_is_noticed():
         assert server.connections == 3
 
 
-def test_connection_closed_as_we_write_is_retried_once_without_counting(client_class):
-    """The second request of a connection is read, and the connection closed instead of an answer."""
+def test_connection_closed_during_a_write_is_replaced_without_a_retry(client_class):
+    """The server reads the second request of a connection, and closes the connection without a response."""
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
@@ -98,7 +98,7 @@ def test_connection_closed_as_we_write_is_retried_once_without_counting(client_c
 
 
 def test_end_of_a_body_is_read_for_the_next_request(client_class):
-    """The last bytes come when the client has got the usage, so after all that it needs."""
+    """The server sends the last bytes after the client has received the last event."""
     seen = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -133,7 +133,7 @@ def test_client_survives_a_fork():
 
 
 def test_stream_of_the_parent_is_not_cut_by_a_child():
-    """Which leaves the `with` that both were in."""
+    """The child closes the stream, which both processes have."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")
     child_is_disconnected = threading.Event()
@@ -298,7 +298,7 @@ def test_https_goes_through_a_tunnel(certificate, client_class):
 @pytest.mark.parametrize(
     "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
 )
-def test_proxy_that_gives_no_tunnel(raw, client_class):
+def test_proxy_that_refuses_the_tunnel(raw, client_class):
     with responding_once(raw) as server:
         proxy = f"http://127.0.0.1:{server.port}"
         failure_at("https://h.example/v1", ConnectError, "through the proxy", client_class, proxy=proxy)

@@ -1,4 +1,4 @@
-"""Statuses and their errors, retries, redirects, and the key that no error may show."""
+"""Statuses and their errors, retries, redirects, and the masking of the key."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def test_status_becomes_its_error(status, body, kind, words):
         assert server.connections == 1
 
 
-def test_unknown_model_names_those_on_offer(client_class):
+def test_error_of_an_unknown_model_lists_the_models(client_class):
     raw = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
     failure(always(raw), NotFoundError, "it offers first", client_class)
 
 
-def test_missing_v1_is_pointed_out():
+def test_missing_v1_is_named_in_the_error():
     with always(with_length(b"", "404 Not Found")) as server:
         failure_at(server.url[: -len("/v1")], NotFoundError, "is /v1 missing")
 
@@ -126,19 +126,19 @@ RETRIED = {
     "501": ("501 Not Implemented", "", False),
     "400": ("400 Bad", "", False),
     "404": ("404 Missing", "", False),
-    "429-but-told-not-to": ("429 Many", "X-Should-Retry: false\r\n", False),
-    "400-but-told-to": ("400 Bad", "X-Should-Retry: true\r\n", True),
+    "429-should-retry-false": ("429 Many", "X-Should-Retry: false\r\n", False),
+    "400-should-retry-true": ("400 Bad", "X-Should-Retry: true\r\n", True),
     "too-long-to-wait": ("503 Loading", "Retry-After: 121\r\n", False),
 }
 
 
 @pytest.mark.parametrize(("status", "headers", "retried"), RETRIED.values(), ids=RETRIED)
 def test_retry_by_status(status, headers, retried, no_delay, client_class):
-    def answer(request: Request, number: int) -> bytes:
+    def respond(request: Request, number: int) -> bytes:
         return HELLO if number == 3 else with_length(b"{}", status, headers)
 
     reports: list[int] = []
-    with serving(answer) as server:
+    with serving(respond) as server:
         client = make_client(server, client_class, max_retries=2, on_retry=lambda number, *_: reports.append(number))
         with client:
             if retried:
@@ -158,7 +158,7 @@ def test_retries_of_one_call_end(no_delay, client_class):
 
 
 def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
-    """No clock has run out, and what the server says is what helps."""
+    """No timeout has expired, and the error of the server is more useful than a timeout."""
     busy = with_length(b"slow down", "429 Many", "Retry-After: 60\r\n")
     error = failure(always(busy), RateLimitError, "slow down", max_retries=2, timeout=Timeout(total=10))
     assert error.retry_after == 60
@@ -167,14 +167,14 @@ def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
     failure_at(url, ConnectError, "nothing listens", max_retries=2, timeout=Timeout(total=0.2))
 
 
-def test_answer_that_is_cut_before_the_end_of_its_head_is_retried(no_delay, client_class):
+def test_response_that_is_cut_before_the_end_of_its_head_is_retried(no_delay, client_class):
     raws = [b"", b"HTTP/1.1 200 OK\r\nContent-Le", HELLO]
     server = Server(lambda peer, server: (peer.request(), peer.send(raws.pop(0))))
     with server, make_client(server, client_class, max_retries=2) as client:
         assert client.chat("hi").text == "Hello"
 
 
-def test_nothing_is_retried_once_the_answer_has_begun(no_delay):
+def test_response_that_has_begun_is_not_retried(no_delay):
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + piece("a")
     server = responding_once(raw)
     failure(server, IncompleteStream, max_retries=2)
@@ -217,7 +217,7 @@ def test_delay_grows_to_a_limit_with_jitter():
 
 def test_key_is_in_no_error(no_delay, client_class):
     echo = f'{{"error": "wrong key {KEY}"}}'.encode()
-    answers = [
+    responses = [
         ("wrong key", with_length(echo, "401 No")),
         ("wrong key", chunked(b"data: " + echo + b"\n\n")),
         (r"\*\*\*", chunked(sse({"object": "error", "message": KEY}))),
@@ -225,7 +225,7 @@ def test_key_is_in_no_error(no_delay, client_class):
         ("hello", with_length(f"hello {KEY}".encode())),
         ("this is not HTTP", f"SSH {KEY}\r\n\r\n".encode()),
     ]
-    for words, raw in answers:
+    for words, raw in responses:
         with always(raw + b"\r\n") as server, make_client(server, client_class, api_key=KEY) as client:
             with pytest.raises(localchat.LocalChatError, match=words) as caught:
                 client.chat("hi")
@@ -236,8 +236,8 @@ def test_key_is_in_no_error(no_delay, client_class):
 
 
 @pytest.mark.parametrize("slash", ["/", r"\/", r"\u002f", r"\u002F"])
-def test_key_is_in_no_error_however_json_writes_it(slash):
-    """PHP's writers put a backslash before a slash, .NET's give a plus by its number."""
+def test_key_is_in_no_error_however_json_escapes_it(slash):
+    r"""PHP escapes a slash with a backslash, .NET a plus as \u002B."""
     echo = rf'{{"error": {{"message": "wrong key ab{slash}cd\u002Bef", "code": "ab{slash}cd+ef"}}}}'.encode()
     for raw in (with_length(echo, "401 No"), with_length(echo), with_length(echo.replace(b"error", b"oddity"))):
         with always(raw) as server, make_client(server, api_key="ab/cd+ef") as client:
@@ -260,7 +260,7 @@ def test_key_is_in_no_event_of_an_error(payload):
         assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
 
 
-def test_key_that_is_a_number_by_chance_leaves_the_error_readable():
+def test_key_of_digits_is_masked_in_strings_only():
     raw = chunked(piece("a"), sse({"error": {"message": "no luck with 2345"}, "created": 1712345678}))
     failure(always(raw), localchat.StreamError, r"no luck with \*\*\*", api_key="2345")
 
@@ -274,23 +274,23 @@ def test_key_is_not_sent_to_a_redirect_target():
 
 @pytest.mark.parametrize("model", [None, "m"])
 def test_redirect_names_a_base_url_that_works(model):
-    """Without a model the list of models is what redirects, and its address is no base URL."""
+    """Without a model, the request for the list of models is redirected; its URL is not a base URL."""
 
-    def answer(request: Request, number: int) -> bytes:
+    def respond(request: Request, number: int) -> bytes:
         return with_length(b"", "301 Moved", f"Location: http://elsewhere{request.path}\r\n")
 
-    failure(serving(answer), StatusError, "redirects to http://elsewhere/v1: use that as the base URL", model=model)
+    failure(serving(respond), StatusError, "redirects to http://elsewhere/v1: use that as the base URL", model=model)
 
 
 def test_redirect_on_the_same_server_is_followed_on_request(client_class):
     """The body is kept, and so is the key: it goes to the same server."""
 
-    def answer(request: Request, number: int) -> bytes:
+    def respond(request: Request, number: int) -> bytes:
         if request.path not in MOVES:
             return HELLO
         return with_length(b"", f"{307 + number % 2} Moved", f"Location: {MOVES[request.path]}\r\n")
 
-    with serving(answer) as server, make_client(server, client_class, api_key=KEY, follow_redirects=True) as client:
+    with serving(respond) as server, make_client(server, client_class, api_key=KEY, follow_redirects=True) as client:
         assert client.chat("hi").text == "Hello"
         assert [request.path for request in server.requests] == ["/v1/chat/completions", "/v2/a", "/v2/b?c=d"]
         assert len({request.body for request in server.requests}) == 1
@@ -312,10 +312,10 @@ MOVES = {"/v1/chat/completions": "/v2/a", "/v2/a": "b?c=d"}
     ],
 )
 def test_redirect_to_another_origin_is_never_followed(location):
-    def answer(request: Request, number: int) -> bytes:
+    def respond(request: Request, number: int) -> bytes:
         return with_length(b"", "307 Moved", f"Location: {location.format(port=server.port)}\r\n")
 
-    server = serving(answer)
+    server = serving(respond)
     failure(server, StatusError, "it redirects to", api_key=KEY, follow_redirects=True)
     assert len(server.requests) <= 6
 

@@ -1,4 +1,4 @@
-"""Servers that are hostile or broken: what they can cost a client in bytes, time and secrets."""
+"""Hostile and broken servers: the limits of bytes and time, and secrets that are not sent."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_all_members_are_inflated_however_they_are_cut(n_members):
         assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"".join(texts), at
 
 
-def test_answer_in_several_members():
+def test_response_in_several_gzip_members():
     members = [gzip.compress(part) for part in HELLO_EVENTS]
     with always(with_length(b"".join(members), headers=ZIPPED)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
 
 @pytest.mark.parametrize("size", [2**20 - 1, 2**20, 2**20 + 1, 5 * 2**20])
-def test_inflated_pieces_are_bounded_and_whole(size):
+def test_inflated_pieces_are_limited_and_complete(size):
     inflate, data, pieces = Inflate("deflate"), zlib.compress(b"x" * size), []
     while data or inflate.has_more:
         pieces.append(inflate.feed(data))
@@ -71,26 +71,26 @@ def test_inflated_pieces_are_bounded_and_whole(size):
     assert [max(map(len, pieces)) <= 2**20, sum(map(len, pieces))] == [True, size]
 
 
-def test_error_that_unpacks_to_63_mb_is_cut(client_class):
+def test_error_that_inflates_to_63_mb_is_cut(client_class):
     raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
     assert len(failure(always(raw), ServerError, "500", client_class).body) == localchat.call.MAX_ERROR_BYTES
 
 
-def test_answer_that_unpacks_without_end_is_bounded_in_bytes_and_time(client_class):
+def test_inflated_response_is_limited_in_bytes_and_time(client_class):
     raw = with_length(gzip.compress(b": ping\n" * 5_000_000, 1), headers=ZIPPED)
     error = failure(always(raw), ProtocolError, "more than 3000000 bytes", client_class, max_bytes=3_000_000)
     assert error.partial is not None
     assert failure(always(raw), TimedOut, "total", client_class, timeout=Timeout(total=0.05)).kind == "total"
 
 
-def test_sum_of_a_stream_is_bounded(client_class):
+def test_size_of_a_stream_is_limited(client_class):
     pieces = b"%x\r\n%s\r\n" % (len(piece("more")), piece("more"))
     error = failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", client_class, max_bytes=1000)
     assert error.partial.text.startswith("amore")
 
 
 def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
-    accumulator, start = Accumulator(), time.process_time()  # Other programs are no part of it.
+    accumulator, start = Accumulator(), time.process_time()  # Not the time of other programs.
     for index in range(5000):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
@@ -102,7 +102,7 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
     assert time.process_time() - start < 5
 
 
-# Text that is no UTF-8
+# Text that is not UTF-8
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
     ],
     ids=["stream", "whole", "sent as a character"],
 )
-def test_text_that_is_no_utf8_gives_one_warning(raw, text):
+def test_text_that_is_not_utf8_gives_one_warning(raw, text):
     with always(raw) as server, make_client(server) as client, client.stream("hi") as stream:
         warnings = [event.text for event in stream if event.type == "warning"]
         assert stream.reply.text == text
@@ -147,10 +147,10 @@ def test_addresses_are_not_looked_up(host):
     assert numeric_addresses(host, 80)[0][4][:2] == (host, 80)
 
 
-async def is_fed_by_the_loop(fifo: Path) -> bool:
-    """Whether the loop could write to a pipe that someone reads, before a thread did it at the deadline."""
+async def is_written_by_the_loop(fifo: Path) -> bool:
+    """Whether the event loop wrote to the pipe. It cannot if the client reads the pipe in the thread of the loop."""
     for _ in range(1000):
-        with contextlib.suppress(OSError):  # Nothing reads it yet.
+        with contextlib.suppress(OSError):  # No reader has opened the pipe yet.
             pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
             os.write(pipe, b"\x89PNG\r\n\x1a\n")
             os.close(pipe)
@@ -163,11 +163,11 @@ async def is_fed_by_the_loop(fifo: Path) -> bool:
 def test_files_are_read_beside_the_event_loop(method, tmp_path):
     fifo = tmp_path / "image.png"
     os.mkfifo(fifo)
-    helper = threading.Timer(3, lambda: fifo.write_bytes(b"late"))
-    helper.daemon = True
-    helper.start()
+    late_writer = threading.Timer(3, lambda: fifo.write_bytes(b"late"))  # Ends the read if the loop is blocked.
+    late_writer.daemon = True
+    late_writer.start()
 
-    async def ask(client: AsyncClient) -> None:
+    async def send(client: AsyncClient) -> None:
         if method != "stream":
             await getattr(client, method)("hi", images=[fifo])
             return
@@ -176,12 +176,12 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path):
 
     async def main(url: str) -> bool:
         async with AsyncClient(url, model="m") as client:
-            _, fed = await asyncio.gather(ask(client), is_fed_by_the_loop(fifo))
-            return fed
+            _, written = await asyncio.gather(send(client), is_written_by_the_loop(fifo))
+            return written
 
     with always(HELLO) as server:
         assert asyncio.run(main(server.url))
-        helper.cancel()
+        late_writer.cancel()
         assert server.requests[0].json["messages"][0]["content"][0]["type"] == "image_url"
 
 
@@ -189,7 +189,7 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.example.com", "127.0.0.1.example.com", "localhost.example.com", "xlocalhost"])
-def test_host_that_only_looks_like_loopback(host, monkeypatch):
+def test_host_name_that_begins_like_a_loopback_address(host, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://proxy:1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert find_proxy(parse_base_url(f"http://{host}/v1"), None) == "http://proxy:1"
@@ -221,18 +221,18 @@ def test_key_of_the_environment_goes_where_it_is_meant_to_go(url, named, sent, m
     assert "Authorization" in Client(url, api_key=KEY).with_options(max_retries=1)._settings.request_headers({})
 
 
-def test_refusal_tells_that_the_key_was_not_sent(monkeypatch):
+def test_error_401_explains_that_the_key_was_not_sent(monkeypatch):
     with always(with_length(b"", "401 No")) as server, make_client(server) as client:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         with pytest.raises(localchat.AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
             client.chat("hi")
 
 
-# Numbers that JSON does not have
+# NaN and infinity
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_numbers_that_json_does_not_have_are_refused_and_nothing_is_sent(number):
+def test_nan_and_infinity_are_refused_and_nothing_is_sent(number):
     with always(HELLO) as server, make_client(server) as client:
         for options, words in (
             ({"temperature": number}, "temperature is .*, which is not a finite number"),
@@ -241,9 +241,9 @@ def test_numbers_that_json_does_not_have_are_refused_and_nothing_is_sent(number)
             ({"timeout": number}, "timeout is"),
             ({"timeout": Timeout(idle=number)}, "timeout is a number"),
         ):
-            for ask in (client.chat, client.complete):
+            for method in (client.chat, client.complete):
                 with pytest.raises(ValueError, match=words):
-                    ask("hi", **options)
+                    method("hi", **options)
         with pytest.raises(ValueError, match="neither NaN nor infinity"):
             client.request("POST", "rerank", {"top_n": number})
         with pytest.raises(ValueError, match="timeout is a number"):

@@ -1,4 +1,4 @@
-"""The clocks of the client: against servers that are slow, silent or never end, in every phase of a call."""
+"""The timeouts of the client: servers that are slow, silent or endless, in every phase of a call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .raw_server import (
 __all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
 
-CLOCKS = {
+TIMEOUTS = {
     "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
     "first-from-a-number": (waiting, (), 0.05, "first"),
     "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
@@ -64,15 +64,15 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), CLOCKS.values(), ids=CLOCKS)
-def test_timeout_runs_out(kind_of_server, parts, timeout, kind, client_class):
+@pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), TIMEOUTS.values(), ids=TIMEOUTS)
+def test_timeout_expires(kind_of_server, parts, timeout, kind, client_class):
     error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", client_class, timeout=timeout)
     assert error.kind == kind
     assert error.partial is not None or not parts
 
 
-def test_clocks_do_not_run_while_nobody_reads():
-    """Who reads an answer aloud takes long between two events, in which the server has been writing."""
+def test_timeouts_do_not_run_between_reads():
+    """A program may take long between two events, for example to read the text aloud."""
     done = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -84,23 +84,23 @@ def test_clocks_do_not_run_while_nobody_reads():
     with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.5)) as client:
         texts = client.stream("hi").text
         assert next(texts) == "a"
-        time.sleep(0.7)  # That is what is tested.
+        time.sleep(0.7)  # Longer than the timeout.
         done.set()
         assert list(texts) == ["b"]
 
 
-def test_end_of_an_answer_that_goes_on_has_no_clock():
-    clocks = Deadlines(Timeout())
-    clocks.start()
-    clocks.event()
-    least = []
+def test_timeout_after_the_finish_is_cancelled_if_text_follows():
+    deadlines = Deadlines(Timeout())
+    deadlines.start()
+    deadlines.event()
+    left = []
     for complete in (True, False):
-        clocks.finish(complete)
-        least.append(clocks.reading()[0] or 0)
-    assert least[0] <= 5 < least[1]
+        deadlines.finish(complete)
+        left.append(deadlines.reading()[0] or 0)
+    assert left[0] <= 5 < left[1]
 
 
-def test_timeout_runs_out_on_https(certificate):
+def test_timeout_expires_on_https(certificate):
     server = with_tls(waiting(OPEN), certificate)
     assert failure(server, TimedOut, timeout=Timeout(idle=0.05), verify=False).kind == "idle"
 
@@ -111,25 +111,25 @@ def test_connect_timeout(client_class):
         assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
-def test_connect_timeout_holds_while_the_resolver_hangs(hanging_resolver):
+def test_connect_timeout_applies_while_the_resolver_hangs(hanging_resolver):
     assert failure_at("http://h.example/v1", TimedOut, timeout=Timeout(connect=0.05)).kind == "connect"
 
 
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])
-def test_connect_timeout_holds_for_the_tunnel_of_a_proxy(raw, client_class):
+def test_connect_timeout_applies_to_the_tunnel_of_a_proxy(raw, client_class):
     with dripping(raw) if raw else waiting() as server:
         options = {"proxy": f"http://127.0.0.1:{server.port}", "timeout": Timeout(connect=0.1)}
         error = failure_at("https://h.example/v1", TimedOut, client_class=client_class, **options)
     assert error.kind == "connect"
 
 
-def test_connect_timeout_holds_for_the_handshake(client_class):
+def test_connect_timeout_applies_to_the_handshake(client_class):
     with silent_server() as port:
         url, timeout = f"https://127.0.0.1:{port}/v1", Timeout(connect=0.1)
         assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
-def test_first_event_timeout_holds_while_the_request_is_sent():
+def test_first_event_timeout_applies_while_the_request_is_sent():
     """The server reads nothing, and the request is larger than any buffer."""
     with silent_server() as port:
         url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(first=0.1)
@@ -143,23 +143,23 @@ def test_timeout_of_one_call():
                 client.chat("hi", timeout=timeout)
 
 
-def test_timeout_of_one_call_is_that_of_the_models_too():
-    """The list is asked for first, where no model is named."""
+def test_timeout_of_a_call_applies_to_its_list_of_models():
+    """Without a model, the client requests the list first."""
     with waiting() as server, Client(server.url, max_retries=0) as client:
-        for ask in (client.chat, client.complete, client.embed):
+        for method in (client.chat, client.complete, client.embed):
             with pytest.raises(TimedOut):
-                ask("hi", timeout=Timeout(first=0.05))
+                method("hi", timeout=Timeout(first=0.05))
 
 
-def test_total_is_that_of_all_requests_of_a_call():
-    clocks = Deadlines(Timeout(total=100))
-    clocks.start()
-    left = clocks.at_most(1000)
-    clocks.start()
-    assert clocks.at_most(1000) <= left <= 100
+def test_total_is_the_timeout_of_all_requests_of_a_call():
+    deadlines = Deadlines(Timeout(total=100))
+    deadlines.start()
+    left = deadlines.at_most(1000)
+    deadlines.start()
+    assert deadlines.at_most(1000) <= left <= 100
 
 
-def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch, client_class):
+def test_body_of_an_error_has_a_short_timeout(monkeypatch, client_class):
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
     for limit, timeout in ((0.05, Timeout()), (DEADLINE_S, Timeout(total=0.1))):
         monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", limit)
@@ -170,7 +170,7 @@ def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch, client_cl
         assert time.monotonic() - start < DEADLINE_S / 2
 
 
-def test_timeouts_hold_where_waits_are_cut_in_steps(monkeypatch):
+def test_timeouts_apply_to_reads_in_steps(monkeypatch):
     """As on Windows, for Ctrl-C."""
     monkeypatch.setattr(localchat.sockets, "_STEP_S", 0.005)
     assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
@@ -185,7 +185,7 @@ def test_timeouts_hold_where_waits_are_cut_in_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(("payload", "n_events"), [({"prompt_progress": {"processed": 8}}, 1), ({"choices": []}, 0)])
-def test_progress_of_the_prompt_counts_against_a_stall_and_an_empty_piece_does_not(payload, n_events):
+def test_prompt_progress_restarts_the_stall_timeout_and_an_empty_payload_does_not(payload, n_events):
     call, seen = CallState(Settings(), Timeout(), 0), []
     call.headers = {"content-type": "text/event-stream"}
     reader = StreamReader(call, Accumulator())

@@ -1,4 +1,4 @@
-"""Recording and replaying: the same events from the file as from the server, and no key in it."""
+"""Recordings and replays: a replay gives the events of the server, and a recording has no secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def joined(path: Path, kind: str) -> str:
 
 
 def recording(folder: Path, raw: bytes = HELLO, **fields: Any) -> Path:
-    """The recording of one chat with a server that answers this."""
+    """The recording of one chat with a server that returns `raw`."""
     path = folder / "r.jsonl"
     with always(raw) as server, Client(server.url, model="m", record=path) as client:
         client.chat("hi", **fields)
@@ -71,7 +71,7 @@ def test_replay_gives_the_events_of_the_server(tmp_path, client_class):
             replayed.chat("hi")
 
 
-def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
+def test_recording_is_written_at_once_and_has_all_bytes(tmp_path):
     path = tmp_path / "r.jsonl"
     with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
         client.chat("hi")
@@ -83,7 +83,7 @@ def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
 @pytest.mark.parametrize(
     "raw", [chunked(piece("a"), end=False), until_close(piece("a"))], ids=["chunked", "until-close"]
 )
-def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
+def test_cut_response_is_cut_in_the_replay(raw, tmp_path):
     path = tmp_path / "r.jsonl"
     failure(responding_once(raw), IncompleteStream, record=path)
     with pytest.raises(IncompleteStream) as caught:
@@ -98,7 +98,7 @@ def test_replay_is_not_recorded(kind, tmp_path):
         kind(record=tmp_path / "second", transport=replay(recording(tmp_path)))
 
 
-def test_each_path_has_its_own_answers(tmp_path):
+def test_each_path_has_its_own_responses(tmp_path):
     path = tmp_path / "r.jsonl"
     with always(HELLO) as server, Client(server.url, record=path) as client:
         client.chat("hi")
@@ -121,7 +121,7 @@ RECORDED: dict[str, Any] = {"temperature": 0, "n": 1, "stop": "END"}
 
 
 @pytest.mark.parametrize(("prompt", "options", "words"), OTHERS.values(), ids=OTHERS)
-def test_request_that_is_not_in_the_recording_is_an_error_that_says_how_it_differs(prompt, options, words, tmp_path):
+def test_request_that_is_not_in_the_recording_is_an_error_with_the_differences(prompt, options, words, tmp_path):
     path = recording(tmp_path, **RECORDED, seed=1)
     replayed = Client(transport=replay(path), model="m", max_retries=0)
     changed = {name: value for name, value in {**RECORDED, **options}.items() if value is not None}
@@ -129,12 +129,12 @@ def test_request_that_is_not_in_the_recording_is_an_error_that_says_how_it_diffe
         replayed.chat(prompt, **changed)
     assert str(caught.value).startswith("the recording has no equal request POST /v1/chat/completions: ")
     assert words in str(caught.value)
-    assert replayed.chat("hi", **RECORDED, seed=2).text == "Hello"  # It is still there, for an equal request.
+    assert replayed.chat("hi", **RECORDED, seed=2).text == "Hello"  # The recorded response is still available.
     ignoring = replay(path, ignore=["messages", *changed, *RECORDED, "seed"])
     assert Client(transport=ignoring, model="m").chat(prompt, **changed).text == "Hello"
 
 
-def test_equal_requests_get_their_own_answers_in_any_order(tmp_path):
+def test_equal_requests_get_their_responses_in_order(tmp_path):
     path = tmp_path / "r.jsonl"
     server = serving(lambda request, number: chunked(piece(f"{number}", "stop"), DONE))
     with server, Client(server.url, model="m", record=path) as client:
@@ -144,7 +144,7 @@ def test_equal_requests_get_their_own_answers_in_any_order(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
-def test_recording_is_for_its_owner_alone(tmp_path):
+def test_only_the_owner_can_read_a_recording(tmp_path):
     for name in ("new", "older"):
         path = tmp_path / name
         if name == "older":
@@ -157,14 +157,14 @@ def test_recording_is_for_its_owner_alone(tmp_path):
 @pytest.mark.parametrize(
     "line", [b'{"connection": 1, "se', b"", b"[]", b"3", b'{"messages": []}', b'{"connection": 1}', b"\xff"]
 )
-def test_file_that_is_no_recording_is_an_error_that_names_it(line, tmp_path):
+def test_file_that_is_not_a_recording_is_named_in_the_error(line, tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_bytes(b'{"connection": 1, "at": 0, "sent": ""}\n' + line + b"\n")
     with pytest.raises(ValueError, match=r"r\.jsonl is not a recording: line 2"):
         replay(path)
 
 
-def test_proxy_makes_no_difference_to_a_replay(tmp_path):
+def test_replay_does_not_depend_on_a_proxy(tmp_path):
     path, url = tmp_path / "r.jsonl", "http://host.test/v1"
     with always(HELLO) as server:
         proxy = f"http://127.0.0.1:{server.port}"
@@ -175,7 +175,7 @@ def test_proxy_makes_no_difference_to_a_replay(tmp_path):
             assert Client(url, model="m", transport=replay(path), proxy=replayed).chat("hi").text == "Hello"
 
 
-def test_retries_are_replayed_like_answers(tmp_path):
+def test_retries_are_replayed(tmp_path):
     path = tmp_path / "r.jsonl"
     busy = with_length(b"{}", "503 Loading", "Retry-After: 0.001\r\n")
     server = serving(lambda request, number: HELLO if number == 2 else busy)
@@ -186,8 +186,8 @@ def test_retries_are_replayed_like_answers(tmp_path):
         Client(transport=replay(path), model="m", max_retries=0).chat("hi")
 
 
-def test_key_is_masked_wherever_it_is(tmp_path):
-    """In the request, and in an answer that repeats it over several pieces."""
+def test_key_is_masked_in_requests_and_responses(tmp_path):
+    """Also in a response that repeats it in several pieces."""
     path = tmp_path / "r.jsonl"
     echo = f'data: {{"error": "wrong key {KEY}"}}\n\n'.encode()
 
@@ -232,7 +232,7 @@ def test_secrets_in_the_query_of_the_base_url_are_masked(tmp_path):
     assert Client(url, transport=replay(path), model="m").chat("hi").text == "Hello"
 
 
-def test_secrets_in_headers_of_answers_are_masked(tmp_path):
+def test_secrets_in_headers_of_responses_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     head = "Set-Cookie: session=confidential\r\nX-Session-Token: confidential\r\n"
     raw = chunked(b"key: value\n", *HELLO_EVENTS).replace(b"Transfer-Encoding", f"{head}Transfer-Encoding".encode())
@@ -245,7 +245,7 @@ def test_secrets_in_headers_of_answers_are_masked(tmp_path):
     with Server(handle) as server, Client(server.url, model="m", record=path) as client:
         assert client.chat("hi").text == "Hello"
     assert "confidential" not in path.read_text(encoding="ascii")
-    assert "key: value" in joined(path, "received")  # Not in a head, so nobody's secret.
+    assert "key: value" in joined(path, "received")  # Not in a head, so not a header.
 
 
 def test_secrets_in_a_head_that_is_cut_are_masked(tmp_path):
@@ -273,7 +273,7 @@ def test_masked_header_keeps_its_length_whatever_its_blanks(blanks, tmp_path):
 
 
 def test_short_key_does_not_damage_the_recording(tmp_path):
-    """Local servers are often asked with a key like this; it is part of many words."""
+    """Programs often pass a short word as the key of a local server; it also occurs in other text."""
     path = tmp_path / "r.jsonl"
     with always(HELLO) as server, Client(server.url, "data", "m", record=path) as client:
         client.chat("hi")
@@ -305,7 +305,7 @@ def test_tls_is_recorded_as_plain_text(certificate, tmp_path):
 
 
 def test_replay_of_one_path_in_two_threads_of_a_recording(tmp_path):
-    """Answers of interleaved connections stay apart."""
+    """The responses of interleaved connections are separate."""
     recorder = Recorder(tmp_path / "r")
     tapes = [recorder.tape(), recorder.tape()]
     for tape in tapes:

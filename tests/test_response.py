@@ -1,4 +1,4 @@
-"""The reader of HTTP responses: at every cut, whole and cut off, and with what is no HTTP."""
+"""The parser of HTTP responses: cut into pieces, incomplete, and with bytes that are not HTTP."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RESPONSES = {
         True,
     ),
     "line-feeds": (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", b"hello", True),
-    "announced": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
-    "asked-to-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "1xx-first": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
+    "connection-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
     "same-length-twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\nContent-Length: 1\r\n\r\na", b"a", True),
     "close-among-others": (b"HTTP/1.1 200 OK\r\nConnection: x, Close\r\nContent-Length: 1\r\n\r\na", b"a", False),
     "closed-by-a-second-header": (
@@ -40,8 +40,8 @@ RESPONSES = {
         b"0123456789",
         True,
     ),
-    "older": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
-    "older-that-stays": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
+    "http-1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "http-1.0-keep-alive": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
 }
 
 
@@ -54,7 +54,7 @@ def test_response_at_every_cut(raw, body, keeps_alive):
 
 
 @pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
-def test_response_that_is_cut_is_never_whole(raw, body, keeps_alive):
+def test_response_that_is_cut_is_not_complete(raw, body, keeps_alive):
     for end in range(len(raw)):
         response = ResponseReader()
         response.feed(raw[:end])
@@ -70,7 +70,7 @@ def test_response_until_the_end_of_the_connection():
     assert (response.ended, response.keeps_alive) == (True, False)
 
 
-def test_response_leaves_the_bytes_after_it():
+def test_bytes_after_a_response_are_surplus():
     response = ResponseReader()
     response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
     assert response.surplus == b"bc"
@@ -79,7 +79,7 @@ def test_response_leaves_the_bytes_after_it():
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-NO_HTTP = {
+NOT_HTTP = {
     "ssh": b"SSH-2.0",
     "http2": b"HTTP/2 200\r\n\r\n",
     "no-status": b"HTTP/1.1 OK\r\n\r\n",
@@ -91,23 +91,23 @@ NO_HTTP = {
 }
 
 
-@pytest.mark.parametrize("raw", NO_HTTP.values(), ids=NO_HTTP)
-def test_response_that_is_no_http(raw):
+@pytest.mark.parametrize("raw", NOT_HTTP.values(), ids=NOT_HTTP)
+def test_response_that_is_not_http(raw):
     with pytest.raises(ProtocolError):
         ResponseReader().feed(raw)
 
 
-NO_CHUNKS = {
+WRONG_CHUNKS = {
     "no-size": b"zz\r\n",
     "negative": b"-5\r\n",
-    "python-s-own-digits": b"1_0\r\n",
+    "digits-with-underscore": b"1_0\r\n",
     "long-line": b"1" * 70000,
     "long-extension": b"1;" + b"x" * 70000,
-    "longer-than-said": b"2\r\nhello\r\n0\r\n\r\n",
+    "longer-than-its-size": b"2\r\nhello\r\n0\r\n\r\n",
 }
 
 
-@pytest.mark.parametrize("raw", NO_CHUNKS.values(), ids=NO_CHUNKS)
+@pytest.mark.parametrize("raw", WRONG_CHUNKS.values(), ids=WRONG_CHUNKS)
 def test_wrong_framing_is_reported_after_the_data_before_it(raw):
     whole = CHUNKED + b"3\r\nabc\r\n" + raw
     for parts in ([whole], [whole[i : i + 1] for i in range(min(len(whole), 200))] + [whole[200:]]):
@@ -119,7 +119,7 @@ def test_wrong_framing_is_reported_after_the_data_before_it(raw):
         assert not response.ended
 
 
-def test_announcements_without_end_take_no_stack():
+def test_many_1xx_responses_need_no_recursion():
     raw = b"HTTP/1.1 100 Go on\r\n\r\n" * 10_000 + b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"
     assert ResponseReader().feed(raw) == b"a"
 

@@ -1,4 +1,4 @@
-"""Requests, payloads, and the corpus of dialects: every server's stream as recorded bytes."""
+"""Requests, payloads, and the corpus of dialects: recorded streams of many servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
 
 
 class Recorded(CallState):
-    """Stands where the connection is: hands out recorded bytes in the given pieces."""
+    """A call without a connection: it reads recorded bytes, in the given pieces."""
 
     def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
         super().__init__(Settings(model="m", api_key=""), Timeout(), 0)
@@ -39,7 +39,7 @@ class Recorded(CallState):
         return piece
 
     def drain(self) -> None:
-        """Nothing follows."""
+        """Do nothing, as no bytes follow."""
 
 
 def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulator]:
@@ -62,9 +62,9 @@ def recorded(name: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def show(event: StreamEvent) -> list[Any]:
-    """One event as a short list: kind, what it holds, and the choice if it is not the first.
+    """An event as a list: kind, values, and the index of the choice if it is not the first.
 
-    A call that cannot be read shows its text in place of its arguments; made-up ids show as call_*.
+    A call with an error has its text in place of its arguments; an id that the client made is shown as call_*.
     """
     index = [event.choice_index] if event.choice_index else []
     if event.type == "message_start":
@@ -99,7 +99,7 @@ def in_pieces(raw: bytes, seed: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dialect(name):
-    """Its events, whatever the chunks are; the reply is their sum."""
+    """The events do not depend on the chunks, and the reply is the sum of the events."""
     raw, expected = recorded(name)
     shown, accumulator = play(name, [raw])
     assert shown == expected["events"], expected["about"]
@@ -115,17 +115,16 @@ def check_reply(name, reply, events):
         return
     for choice in reply.choices:
         index = [choice.index] if choice.index else []
-        for kind, told in (("content", choice.text), ("reasoning", choice.reasoning)):
-            assert told == "".join(event[1] for event in events if event[0] == kind and event[2:] == index)
+        for kind, text in (("content", choice.text), ("reasoning", choice.reasoning)):
+            assert text == "".join(event[1] for event in events if event[0] == kind and event[2:] == index)
     calls = [event[2] for event in events if event[0] == "call"]
     assert [call.name for call in reply.tool_calls] == calls or events[-1][0] == "raises"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_dialect_cut_anywhere_is_never_another_answer(name):
-    """What a cut stream gives is a prefix of the whole, and then an error unless nothing was missing."""
+def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
+    """The events of a cut stream are a prefix of all events, then an error, unless only [DONE] is missing."""
     raw, expected = recorded(name)
-    whole = expected["events"]
     full = play(name, [raw])[1].reply()
     for end in random.Random(name).sample(range(len(raw)), min(40, len(raw))):
         shown, accumulator = play(name, [raw[:end]])
@@ -133,8 +132,9 @@ def test_dialect_cut_anywhere_is_never_another_answer(name):
             assert accumulator.reply().text == full.text
             continue
         assert shown[-1][0] == "raises", end
-        told = [event for event in shown[:-1] if event[0] != "warning"]
-        assert told == [event for event in whole if event[0] != "warning"][: len(told)], end
+        without_warnings = [event for event in shown[:-1] if event[0] != "warning"]
+        expected_events = [event for event in expected["events"] if event[0] != "warning"]
+        assert without_warnings == expected_events[: len(without_warnings)], end
 
 
 def test_request_from_text():
@@ -145,7 +145,7 @@ def test_request_from_text():
     }
 
 
-def test_request_from_messages_leaves_them_alone():
+def test_request_from_messages_does_not_change_them():
     messages = [{"role": "user", "content": "hi"}]
     body = build_request(messages, model="m", system="s")
     assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
@@ -168,20 +168,20 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("options", "members"), OPTIONS.values(), ids=OPTIONS)
-def test_request_options(options, members):
+@pytest.mark.parametrize(("options", "fields"), OPTIONS.values(), ids=OPTIONS)
+def test_request_options(options, fields):
     body = build_request("hi", options={**options, "extra_body": {**options.get("extra_body", {}), "stream": False}})
-    assert body == {"messages": body["messages"], **members, "stream": False}
+    assert body == {"messages": body["messages"], **fields, "stream": False}
 
 
-def test_function_as_a_tool_is_sent_to_run():
-    """It is no JSON, and only `run` would call it."""
+def test_function_as_a_tool_is_refused():
+    """A function is not JSON, and only `run` calls it."""
     with pytest.raises(TypeError, match=r"functions as tools go to run\(\)"):
         build_request("hi", options={"tools": [{"type": "function"}, print]})
 
 
-def test_messages_are_no_option():
-    """They would take the place of the prompt."""
+def test_messages_are_refused_as_an_option():
+    """They would replace the prompt."""
     with pytest.raises(ValueError, match="messages are the first argument"):
         build_request("hi", options={"messages": []})
 
@@ -219,7 +219,7 @@ def test_parse_frame(event, data, payload):
 
 
 @pytest.mark.parametrize("data", ["oops", "[1]", '"text"', "null", '{"a":', "[" * 100_000], ids=lambda data: data[:9])
-def test_parse_frame_that_is_no_object(data):
+def test_parse_frame_that_is_not_an_object(data):
     with pytest.raises(ProtocolError) as caught:
         parse_frame("message", data)
     assert caught.value.head == (data if len(data) < 200 else data[:200] + "...")
@@ -272,7 +272,7 @@ def test_parse_models(body, names):
 
 
 @pytest.mark.parametrize("body", [{}, {"data": None}, "text", 5], ids=str)
-def test_parse_models_that_is_no_list(body):
+def test_parse_models_that_is_not_a_list(body):
     with pytest.raises(ProtocolError):
         parse_models(body)
 
