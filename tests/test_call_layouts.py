@@ -1,4 +1,4 @@
-"""Every layout of calls of every family: the grammar, the parser and the writer of histories agree on it."""
+"""Every layout of calls of every family: the grammar, the parser and the writer of earlier calls agree."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .gbnf import generate
         ({"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
         ({"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
         ({"type": "array", "items": {"type": "string"}}, ['["</arg_value>"]', "[]"], ["", "[1]"]),
-        # What could be read as something else is not written as bare text.
+        # Bare text that the parser could read as another value is not allowed.
         ({"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),
         ({"enum": ["1", 1]}, [], ["1"]),
     ],
     ids=str,
 )
-def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wrong: list[str]):
+def test_value_in_tags_matches_its_schema(schema: Any, right: list[str], wrong: list[str]):
     tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
     constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
     call = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
@@ -78,7 +78,7 @@ TREE = {
 }
 
 
-def test_values_in_elements_are_bound_to_their_depth():
+def test_values_in_elements_match_the_schema_at_any_depth():
     tools = ({"function": {"name": "f", "parameters": {"properties": {"tree": TREE}, "required": ["tree"]}}},)
     constraint = bound("{{ tools }}]<]minimax[>[", **required(tools=tools))
     assert constraint is not None
@@ -119,13 +119,13 @@ def test_values_in_elements_are_bound_to_their_depth():
     ],
     ids=["gemma", "lfm", "lfm, other quotes"],
 )
-def test_text_in_a_notation_holds_no_end_of_the_calls(marks: str, call: str, end: str, schema: Any):
-    """Otherwise a model could end its call within a text, and the parser could not read it."""
+def test_text_in_a_notation_has_no_end_marker_of_calls(marks: str, call: str, end: str, schema: Any):
+    """With the marker inside a text, the parser would end the call there."""
     tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
     constraint = bound("{{ tools }}" + marks, **required(tools=tools))
     assert not fits(constraint, call.replace("{}", end))
     assert not fits(constraint, call.replace("{}", "x" + end + "y"))
-    # Where the length is bound there is one kind of quotes; beyond 20 characters no marker may even begin.
+    # If the length is limited there is one kind of quotes; beyond 20 characters no prefix of a marker is allowed.
     held = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
     assert fits(constraint, call.replace("{}", held)) or ("'" in call and "maxLength" in schema)
 
@@ -141,12 +141,12 @@ def test_text_in_a_notation_holds_no_end_of_the_calls(marks: str, call: str, end
         ({"type": "string", "maxLength": 12}, ["<b>", "<![CDATA[</param>]]>"], ["<![CDATA[a", "a" * 13]),
         ({"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
         ({}, ["a", "3", "<!"], ["<![CDATA[a"]),
-        # What no bare text can be is left to JSON.
+        # Schemas that bare text cannot enforce: their values are JSON.
         ({"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
     ],
     ids=str,
 )
-def test_bare_text_does_not_begin_as_quoted_text_does(schema: Any, right: list[str], wrong: list[str]):
+def test_bare_text_does_not_begin_like_quoted_text(schema: Any, right: list[str], wrong: list[str]):
     tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
     constraint = bound('{{ tools }}<function name="<param name="', **required(tools=tools))
     call = '<function name="f"><param name="a">{}</param></function>'
@@ -156,20 +156,20 @@ def test_bare_text_does_not_begin_as_quoted_text_does(schema: Any, right: list[s
         check_calls(DIALECTS["minicpm5"], tools, call.format(value))
 
 
-# As a model writes them that has learnt from its template.
+# Calls as a model generates them that was trained with its template.
 CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
 SOURCES = dict(templates.sources([]))
 
 
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("reasoning", ["", templates.REASONING])
-def test_auto_lets_models_write_calls_as_they_do(name: str, reasoning: str):
+def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: str):
     template = ChatTemplate(SOURCES[name], bos_token=templates.BOS, eos_token=templates.EOS)
     prompt, output = templates.generated(template, templates.Message(reasoning, "", CALLS))
     request = ChatRequest(messages=MESSAGES, tools=templates.TOOLS, tool_choice="auto")
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None
-    # Kimi K3 ends its turns with a mark that also ends its calls.
+    # Kimi K3 ends its turns with a marker that also ends its calls.
     text = output.rstrip() + ("<|sep|>" if name == "kimi-k3.jinja" else "")
     if constraint.triggers:
         text = text[min(text.find(trigger) for trigger in constraint.triggers if trigger in text) :]
@@ -180,7 +180,7 @@ def test_auto_lets_models_write_calls_as_they_do(name: str, reasoning: str):
 
 WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.layouts))]
 
-# Of every kind that bare text could be taken for another.
+# Properties of every kind whose bare text could be read as a value of another kind.
 KINDS = {
     "type": "object",
     "properties": {
@@ -204,7 +204,7 @@ KINDS = {
     "additionalProperties": False,
 }
 RICH = ({"type": "function", "function": {"name": "rich", "parameters": KINDS}},)
-# No bare text can hold exactly this; what is not of Python or in tags cannot be a name there.
+# Bare text cannot enforce this schema, and some names are not valid in Python or in tags.
 HARD = (
     {
         "type": "function",
@@ -226,8 +226,8 @@ HARD = (
 
 @pytest.mark.parametrize("tools", [TOOLS, RICH, HARD], ids=["plain", "rich", "hard"])
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
-def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: Any):
-    """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
+def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
+    """The grammar and the parser of a format agree on what a call is, and its arguments match the schema."""
     format = DIALECTS[name]
     template = ChatTemplate("")
     way = format.layouts[i]
@@ -245,8 +245,8 @@ WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather",
 
 
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
-def test_every_way_of_calls_is_written_as_it_is_bound_and_read(name: str, i: int):
-    """The writer of histories, the grammar and the parser are made of one declaration."""
+def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
+    """The writer of earlier calls, the grammar and the parser use one declaration."""
     format, template = DIALECTS[name], ChatTemplate("")
     layout = format.layouts[i]
     template.dialect = replace(format, layouts=(layout,))

@@ -1,4 +1,4 @@
-"""Argument values that families write as bare text or in a notation of their own, as JSON of the schema's types."""
+"""Argument values as bare text or in the notation of a family, converted to JSON of the types in the schema."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is special about one model family: other ways of writing, loose ends, headers, texts that look like markers."""
+"""Special cases of single model families: variants, incomplete outputs, headers, texts that look like markers."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_variant(name, text, events):
         assert text_of(found, ContentDelta) == text.replace("<|channel|>final<|message|>", "")
 
 
-def test_ids_that_a_model_gives_twice_are_given_once():
+def test_repeated_call_id_is_replaced():
     """K17."""
     call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
     heads = [
@@ -88,7 +88,7 @@ def test_ids_that_a_model_gives_twice_are_given_once():
     assert [head.id for head in heads] == ["functions.now:0", "id0"]
 
 
-def test_marks_within_json_do_not_end_a_value():
+def test_markers_within_json_do_not_end_a_value():
     value = json.dumps({"a": "</parameter>"})
     text = f"<tool_call>\n<function=weather>\n<parameter=opt>\n{value}\n</parameter>\n</function>\n</tool_call>"
     assert calls_of(parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)) == [
@@ -99,8 +99,8 @@ def test_marks_within_json_do_not_end_a_value():
 
 
 @pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
-def test_value_without_its_opening_tag_is_that_of_its_key(name, tag):
-    """It is not taken for the value of the next key."""
+def test_value_without_its_start_tag_belongs_to_its_key(name, tag):
+    """It is not parsed as the value of the next key."""
     text = ALL[name].replace(f"{tag}3", "3").replace(f"{tag}Paris", "Paris")
     assert calls_of(parse_every_way(text, DIALECTS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
 
@@ -133,8 +133,8 @@ def test_minimax_reads_arguments_that_are_json():
     assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
 
 
-def test_arguments_that_are_no_json_are_passed_on_raw():
-    """K19: after the name they can be nothing else."""
+def test_arguments_that_are_not_json_are_emitted_raw():
+    """K19: text after the name of a call is its arguments."""
     text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
     events = parse_every_way(text, DIALECTS["kimi-k2"], tools=TOOLS)
     assert events == [ToolCallStart(0, "functions.now:0", "now"), ToolCallArguments(0, "a = 1"), ContentDelta("Hi")]
@@ -171,16 +171,16 @@ PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
         pytest.param("now\n>>> f(1)", call("now", ">>> f(1)"), id="raw arguments to the end"),
     ],
 )
-def test_mark_of_functionary_without_a_recipient_is_text(text, events):
+def test_functionary_marker_without_a_recipient_is_text(text, events):
     assert parse_every_way(text, DIALECTS["functionary-3.2"], tools=TOOLS) == events
 
 
-def test_names_are_no_recipients_without_tools():
+def test_names_are_not_recipients_without_tools():
     text = "Hi\n>>>now\n{}"
     assert parse_every_way("all\n" + text, DIALECTS["functionary-3.2"], tools=()) == [ContentDelta(text)]
 
 
-def test_only_a_possible_recipient_waits():
+def test_only_a_possible_recipient_is_held_back():
     made = parser(DIALECTS["functionary-3.2"], tools=TOOLS)
     assert made.feed("all\nHi\n>>>no") == [ContentDelta("Hi")]
     assert made.feed("t") == [ContentDelta("\n>>>not")]
@@ -230,13 +230,13 @@ XML = "<response>\n <status>ok</status>\n</response>"
         ),
     ],
 )
-def test_marks_of_granite_stand_around_its_text_only(text, events):
+def test_granite_drops_its_markers_only_around_the_whole_text(text, events):
     assert parse_every_way(text, DIALECTS["granite-3"], tools=TOOLS) == events
     if not any(isinstance(event, ToolCallStart) for event in events):
         assert parse_every_way(text, DIALECTS["granite-3"], tools=()) == events
 
 
-def test_end_of_a_granite_text_waits_for_what_follows():
+def test_granite_holds_back_an_end_marker_until_the_next_text():
     made = parser(DIALECTS["granite-3"], tools=())
     assert made.feed(" <response>\nHi \n</resp") == [ContentDelta("Hi")]
     assert made.feed("onse>\n") == []
@@ -244,7 +244,7 @@ def test_end_of_a_granite_text_waits_for_what_follows():
 
 
 @given(text=st.lists(st.sampled_from([">>>", ">", "all", "now", "\n", " ", "x", "all\n"]), max_size=12).map("".join))
-def test_functionary_loses_nothing_but_its_marks(text):
+def test_functionary_drops_only_its_markers(text):
     first = re.sub(r"\A(>>>)?all\n", "", text)
     expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
     assert parse([text], DIALECTS["functionary-3.2"], tools=()) == expected
@@ -260,7 +260,7 @@ def test_functionary_loses_nothing_but_its_marks(text):
         max_size=12,
     )
 )
-def test_granite_loses_nothing_of_a_text_that_it_did_not_open(pieces):
+def test_granite_keeps_all_of_a_text_without_a_start_marker(pieces):
     text = "".join(pieces)
     assert parse("x" + text, DIALECTS["granite-3"], tools=()) == [ContentDelta("x" + text)]
     for tools in (TOOLS, ()):
@@ -387,11 +387,11 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
         ),
     ],
 )
-def test_call_reasoning_or_value_that_is_hard_to_read(name, text, events):
+def test_ambiguous_output(name, text, events):
     assert parse_every_way(text, DIALECTS[name], tools=TOOLS) == events
 
 
-def test_white_space_waits_only_where_a_mark_may_follow():
+def test_white_space_is_held_back_only_before_a_possible_marker():
     for tools, pieces in ((), [ContentDelta("Hi \n")]), (TOOLS, [ContentDelta("Hi")]):
         assert parser(DIALECTS["hermes"], tools=tools).feed("Hi \n") == pieces
 
@@ -450,11 +450,11 @@ def test_harmony_headers(prompt, text, events):
         ),
     ],
 )
-def test_harmony_loose_ends(text, events):
+def test_harmony_incomplete_messages(text, events):
     assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS) == events
 
 
-def test_harmony_thinking_may_stay_in_the_content():
+def test_harmony_reasoning_may_stay_in_the_content():
     text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
     events = parse_every_way(text, DIALECTS["harmony"], splits_reasoning=False)
     assert events == [ContentDelta("<|channel|>analysis<|message|>hm<|end|>Hi")]
@@ -467,7 +467,7 @@ def test_second_call_of_a_name_that_was_not_offered_is_content():
     assert "storm" in text_of(events, ContentDelta)
 
 
-def test_lfm_reads_calls_that_are_json_too():
+def test_lfm_reads_json_calls():
     text = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
     head, arguments = parse_every_way(text, DIALECTS["lfm2"], tools=TOOLS)
     assert isinstance(head, ToolCallStart)

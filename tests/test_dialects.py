@@ -1,4 +1,4 @@
-"""Dialects: the golden output of each family, cut anywhere and spoilt; detection by the template."""
+"""Dialects: the golden output of each family, cut at any place and damaged; detection by the template."""
 
 import random
 import re
@@ -27,7 +27,7 @@ def test_golden_output(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
+def test_events_of_a_cut_golden_output_are_a_prefix(name):
     whole = parse([ALL[name]], DIALECTS[name], tools=TOOLS)
     for size in range(0, len(ALL[name]), 11):
         text = ALL[name][:size]
@@ -55,8 +55,8 @@ def test_output_without_tools_has_no_calls(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_spoilt_output_is_the_same_however_it_is_cut(name):
-    """Golden outputs with parts left out, doubled, put elsewhere and cut: what no model should write, and some do."""
+def test_damaged_output_has_the_same_events_at_any_cut(name):
+    """Golden outputs with parts that are left out, doubled, moved or cut. Some models generate such outputs."""
     known = re.findall(r"<[^<>\s]*>|\w+|\s+|.", ALL[name])
     for seed in range(N_CUTS // 4):
         dice = random.Random(f"{name} {seed}")
@@ -100,13 +100,13 @@ def test_detection(template, name):
     assert detect(template).name == name
 
 
-def test_calls_are_laid_out_as_the_template_names_them():
+def test_call_layouts_are_those_that_the_template_contains():
     dsml = "<\uff5cDSML\uff5ctool_calls>"
     assert [layout.template_text for layout in detect(dsml).layouts] == [dsml, dsml]
     assert len(DIALECTS["deepseek-dsml"].layouts) == 4
 
 
-def test_detected_format_thinks_as_the_template_does():
+def test_detected_dialect_has_the_reasoning_tags_of_the_template():
     assert detect("[TOOL_CALLS] [THINK] [/THINK]").reasoning.start == "[THINK]"
     assert detect("<|inner_prefix|> <|tools_prefix|>").reasoning.start == "<|inner_prefix|>"
 

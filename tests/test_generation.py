@@ -105,10 +105,8 @@ def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
 class ScriptedRun:
     """The engine's run of one sequence, with one token that completes a call and ends with a stop text."""
 
-    cancelled: list[int]
-
     def __init__(self) -> None:
-        self.cancelled = []
+        self.ended: list[int] = []
 
     def take(self, timeout_s: float | None) -> list[tuple[int, Delta | Finish]]:
         return [(0, Delta("x", (TOKEN,))), (0, Finish("stop", "!", USAGE))]
@@ -116,8 +114,8 @@ class ScriptedRun:
     def prompt_tokens(self, index: int) -> tuple[OutputToken, ...]:
         return ()
 
-    def cancel(self, index: int) -> None:
-        self.cancelled.append(index)
+    def end(self, index: int) -> None:
+        self.ended.append(index)
 
 
 def test_items_after_the_end_of_an_output_are_dropped():
@@ -128,4 +126,4 @@ def test_items_after_the_end_of_an_output_are_dropped():
     prepared = Prepared([request_for((1,))], [output], 1, "messages")
     run = GenerationRun(SimpleNamespace(name="m", engine=engine), prepared, "x-")  # type: ignore[arg-type]
     assert run.take() == [(0, event) for event in (SampledTokens((TOKEN,)), *call, OutputEnd("tool_calls"))]
-    assert scripted.cancelled == [0]
+    assert scripted.ended == [0]

@@ -1,4 +1,4 @@
-"""JSON Schema to grammar, one table: what the grammar takes, refuses and generates."""
+"""JSON Schema to grammar: one table of schemas, with texts that the grammar must accept and reject."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .grammar_validator import has_double_names, is_valid
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_grammar_takes_exactly_the_documents(name: str):
-    """By the engine of llama.cpp and by our own automaton; and what is generated is valid."""
+def test_grammar_accepts_only_the_texts_of_the_table(name: str):
+    """Tested with llama.cpp's engine and with localchat's automaton. Generated texts are valid, too."""
     case = CASES[name]
     grammar = schema_to_grammar(case.schema)
     check_grammar(grammar)
@@ -36,7 +36,7 @@ def own_matches(grammar: str, text: str) -> bool:
 
 
 def test_table_agrees_with_a_validator():
-    """The table itself is right: what is unused is valid, and what is rejected is not, or is no good JSON."""
+    """Accepted and unused texts are valid, and rejected texts are not."""
     for name, case in CASES.items():
         assert [text[:200] for text in (*case.accept, *case.unused) if not is_valid(text, case.schema)] == [], name
         assert [text[:200] for text in case.reject if is_valid(text, case.schema)] == [], name

@@ -1,4 +1,4 @@
-"""Grammars from outside: what would hang or end the process never reaches the engine."""
+"""Grammars of requests: those that would hang or abort the process are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other grammars: expressions, choices, objects of any kind, spaces, tool calls, and their sizes."""
+"""Other grammars: regular expressions, choices, free JSON objects, white space, tool calls, and the grammars' sizes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_regex(pattern: str, good: list[str], bad: list[str]):
     assert [matches(grammar, text) for text in good + bad] == [True] * len(good) + [False] * len(bad)
 
 
-def test_object_of_very_many_names_is_like_one_of_few():
+def test_object_with_many_names_is_split_into_rules():
     names = [f"p{n}" for n in range(450)]
     schema = {"type": "object", "properties": {name: {"type": "integer"} for name in names}, "required": names}
     grammar = schema_to_grammar(schema)
@@ -70,7 +70,7 @@ def test_choice_is_one_of_the_texts():
     assert not any(matches(grammar, text) for text in ("", "ye", "yesno", "yes, but ", "Yes"))
 
 
-def test_json_object_is_any_object_and_nothing_else():
+def test_json_object_is_any_object():
     grammar = json_object_grammar()
     assert matches(grammar, '{"a": [1, {"b": null}], "c": "d"}')
     assert not any(matches(grammar, text) for text in ("[]", "1", '"a"', "{", '{"a":1} ', " {}"))
@@ -184,7 +184,7 @@ def test_number_of_calls_is_limited(n_calls: int, max_calls: int, fits: bool):
 
 @pytest.mark.parametrize("notation", ["json", "gemma", "python"])
 def test_tools_share_their_rules(notation: str):
-    """A list of a hundred tools is usual: what their arguments have in common is in the grammar once."""
+    """Requests with a hundred tools are common, so rules that their arguments share occur once in the grammar."""
     properties = {"a": {"type": "string"}, "at": {"type": "string", "format": "date-time"}, "any": {}}
     layout = CallLayout(end="</call>", end_marker="</call>", notation=notation)
     few, many = (
@@ -212,7 +212,7 @@ def test_generated_calls_validate():
 @pytest.mark.parametrize("required", [(), ("a",), ("a", "c")], ids=len)
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
 def test_arguments_come_in_any_order(required: tuple[str, ...], is_open: bool):
-    """Each name at most once, all that are required, and none that is unknown before the last known one."""
+    """Each name occurs at most once, every required name occurs, and undeclared names follow the declared ones."""
     parameters = {"properties": {name: {"type": "integer"} for name in "abc"}, "required": list(required)}
     grammar = calls_to_grammar([ToolSchema("t", {**parameters, "additionalProperties": is_open})])
     for names in (names for n in range(5) for names in itertools.product("abcx", repeat=n)):
@@ -225,7 +225,7 @@ def test_arguments_come_in_any_order(required: tuple[str, ...], is_open: bool):
 
 @pytest.mark.parametrize("required", [(), ("a",), ("a", "c")], ids=len)
 def test_arguments_in_tags_come_in_any_order(required: tuple[str, ...]):
-    """The same where each argument has tags of its own."""
+    """The same for arguments in tags."""
     layout = replace(FUNCTION, arguments=ArgumentsLayout("<", ">", (ValueLayout(ALL_TYPES, "", ";"),)))
     parameters = {"properties": {name: {"type": "integer"} for name in "abc"}, "required": list(required)}
     grammar = calls_to_grammar([ToolSchema("t", {**parameters, "additionalProperties": False})], layout)
@@ -237,7 +237,7 @@ def test_arguments_in_tags_come_in_any_order(required: tuple[str, ...]):
 
 @pytest.mark.parametrize("n_names", [MAX_ANY_ORDER, MAX_ANY_ORDER + 1])
 def test_only_few_arguments_come_in_any_order(n_names: int):
-    """A grammar of every order doubles with every name."""
+    """The size of a grammar for every order doubles with each name."""
     names = [f"n{i}" for i in range(n_names)]
     grammar = calls_to_grammar([ToolSchema("t", {"properties": {name: {"type": "integer"} for name in names}})])
     for order, fits in ((names, True), (names[::-1], n_names <= MAX_ANY_ORDER)):
@@ -245,14 +245,14 @@ def test_only_few_arguments_come_in_any_order(n_names: int):
         assert matches(grammar, f'{{"name": "t", "arguments": {{{text}}}}}') == fits
 
 
-def test_bad_tool_schema_is_named():
+def test_error_names_the_bad_tool_schema():
     with pytest.raises(SchemaError) as raised:
         calls_to_grammar([NOW, ToolSchema("bad", {"properties": {"a": {"type": "x"}}})])
     assert raised.value.path == "bad#/properties/a/type"
 
 
 @pytest.mark.parametrize("arguments", [([], None), ([NOW], 0)], ids=["no tools", "no calls"])
-def test_no_call_is_no_grammar(arguments: tuple[list[ToolSchema], int | None]):
+def test_grammar_without_calls_is_refused(arguments: tuple[list[ToolSchema], int | None]):
     with pytest.raises(ValueError, match="at least"):
         calls_to_grammar(arguments[0], max_calls=arguments[1])
 
@@ -266,7 +266,7 @@ def test_parts_are_composed_to_a_larger_grammar():
     assert matches(grammar, '<think>so be it</think>{"a": "b"}')
     assert matches(grammar, '<think></think><tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>{}')
     assert not matches(grammar, "<think>SO</think>{}")
-    # The rules of JSON are there once, though two schemas need them.
+    # The rules of JSON occur once, though two schemas need them.
     assert grammar.count("char ::=") == 1
 
 
@@ -279,7 +279,7 @@ def test_dead_ends_are_not_rendered():
         rules.render(endless)
 
 
-# Bounds of numbers, with the eyes of readers that make doubles of them
+# Bounds of numbers, for parsers that convert numbers to doubles
 
 
 def random_bound(random_: random.Random) -> float:
@@ -298,7 +298,7 @@ def random_bound(random_: random.Random) -> float:
 
 
 def random_bounds(random_: random.Random) -> dict[str, float]:
-    """One bound or two."""
+    """A schema of a number with one bound or two."""
     low, high = sorted(random_bound(random_) for _ in range(2))
     lows = [{"minimum": low}, {"exclusiveMinimum": low}]
     highs = [{"maximum": high}, {"exclusiveMaximum": high}]
@@ -312,7 +312,7 @@ def keeps(bounds: dict[str, float], number: float) -> bool:
 
 
 def texts_near(bound: float) -> list[str]:
-    """The bound, the doubles beside it, and numbers closer to it than those are."""
+    """The bound, the doubles next to it, and numbers between these and the bound."""
     value = Decimal(repr(bound))
     with localcontext() as context:
         context.prec = 60
@@ -344,7 +344,7 @@ def test_bounds_with_no_double_between_them_are_refused():
 
 
 def large_schema(width: int = 50) -> dict[str, Any]:
-    """Fifty properties of every kind, nested five deep, as the tools of real agents have them."""
+    """A schema of fifty properties of every kind, nested five levels deep, as in tools of real agents."""
     kinds: list[Any] = [
         {"type": "string", "maxLength": 5000},
         {"type": "string", "pattern": r"^[A-Z]{2,4}-\d{1,6}$"},
@@ -376,11 +376,11 @@ SIZES = {"deep and wide": large_schema(), "250 properties": large_schema(250), "
 
 @pytest.mark.parametrize("schema", SIZES.values(), ids=SIZES.keys())
 def test_large_schemas_are_fast(schema: dict[str, Any]):
-    schema_to_grammar(schema)  # patterns and formats are read once per process
+    schema_to_grammar(schema)  # Patterns and formats are parsed once per process.
     start = time.thread_time()
     grammar = schema_to_grammar(schema)
     seconds = time.thread_time() - start
-    # About a tenth of this on an idle machine.
+    # An idle machine needs about a tenth of this time.
     assert seconds < 0.5
     assert len(grammar) < 300_000
     text = generate(grammar, random.Random(5), 600)
@@ -388,7 +388,7 @@ def test_large_schemas_are_fast(schema: dict[str, Any]):
 
 
 def test_engine_stays_fast_in_long_texts():
-    """At any place only a few ways are open: thousands of characters do not slow the engine down."""
+    """The number of parse stacks stays small, so thousands of characters do not make the engine slower."""
     grammar = schema_to_grammar({"type": "array", "items": {"type": "string", "minLength": 300, "maxLength": 5000}})
     text = json.dumps(["x" * 4000] * 3)
     start = time.thread_time()

@@ -1,4 +1,4 @@
-"""Random schemas: what their grammars generate always validates, and what does not validate is refused."""
+"""Random schemas: texts that their grammars generate are valid, and invalid texts are rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATTERNS = ["^a", "b$", "^[ab]+$", r"^\d{1,3}$", "^(x|yz)*$", "[^a]", r"^\w+-\w*
 SCALARS: list[Any] = [None, True, False, 0, 1, -3, 2.5, "", "a", 'b"\\', "é"]
 N_DOCUMENTS = 3
 
-# No shrinking: the first example is small enough, and time is short.
+# Examples are not shrunk, since they are small and shrinking takes long.
 QUICK = settings(
     max_examples=80,
     deadline=None,
@@ -32,7 +32,7 @@ QUICK = settings(
 
 
 def some(**keywords: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Any of the keywords, each or not."""
+    """A strategy for schemas with any subset of the keywords."""
     return st.fixed_dictionaries({}, optional=keywords)
 
 
@@ -98,7 +98,7 @@ SCHEMAS = st.tuples(st.recursive(LEAVES, compound, max_leaves=6), NO_REFERENCES)
 
 
 def changed(value: Any, random_: random.Random) -> Any:
-    """Nearly the same value: one thing in it is other than before."""
+    """The value with one random change."""
     if isinstance(value, list) and value and random_.random() < 0.7:
         n = random_.randrange(len(value))
         return [*value[:n], *([changed(value[n], random_)] if random_.random() < 0.7 else []), *value[n + 1 :]]
@@ -119,12 +119,12 @@ def text_of(value: Any) -> str:
 
 @QUICK
 @given(SCHEMAS, st.integers(0, 2**32))
-def test_what_is_generated_is_valid(schema: Any, seed: int):
+def test_generated_texts_are_valid(schema: Any, seed: int):
     grammar, random_ = grammar_or_skip(schema), random.Random(seed)
     for _ in range(N_DOCUMENTS):
         text = generate(grammar, random_)
         if text is not None:
-            # A grammar cannot keep two names from being the same if the schema does not list them.
+            # A grammar cannot prevent equal names that the schema does not list.
             assert is_valid(text, schema) or has_double_names(text), (text, grammar)
             check_neighbours(schema, grammar, text, random_)
 

@@ -1,4 +1,4 @@
-"""Grammars fail closed: what cannot be enforced is an error that names its path."""
+"""Schemas and patterns that no grammar enforces: the error names the path."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "path", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_schema_is_refused_at_its_place(schema: Any, path: str, words: str):
+def test_error_names_the_place_in_the_schema(schema: Any, path: str, words: str):
     with pytest.raises(SchemaError) as raised:
         schema_to_grammar(schema)
     assert raised.value.path == path or (path == "#" and words == "branches")
@@ -229,7 +229,7 @@ def test_long_pattern_is_refused_with_both_numbers():
         regex_to_grammar("a" * 5001)
 
 
-def test_what_is_nested_too_deeply_is_refused():
+def test_nested_pattern_and_choices_with_common_beginnings_are_limited():
     with pytest.raises(PatternError, match="nested too deeply"):
         regex_to_grammar("(" * 300 + "a" + ")" * 300)
     with pytest.raises(ValueError, match="begin with another one"):

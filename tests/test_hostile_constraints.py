@@ -1,6 +1,7 @@
-"""Constraints that are made to cost much: each is refused, or is cheap enough for all other requests.
+"""Expensive constraints: each is refused, or is cheap enough not to delay other requests.
 
-Work is bounded in steps, so the table holds on every machine. The deadlines are ten times what a slow machine takes.
+Work is limited in steps, so the table is the same on every machine. The deadlines are ten times the time of a slow
+machine.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def checked(grammar: str) -> str:
 
 
 def rules(n: int, body: str, last: str) -> str:
-    """Rules r0 to r[n], of which each is made of the next one."""
+    """Rules r0 to r[n], each of which consists of the next one."""
     return "root ::= r0\n" + "\n".join(body.format(n=i, next=i + 1) for i in range(n)) + f"\nr{n} ::= {last}"
 
 
@@ -51,7 +52,7 @@ DOUBLING = 'root ::= "a" root x | "a" root y | "b"\nx ::= "c"\ny ::= "c"'
 NUMBERS = [n / 1000 for n in range(12_000)]
 NAMES = {f"p{n}": {"type": "integer"} for n in range(1000)}
 
-# How the grammar is made, whether something of it is refused in the end, and the seconds that all of it may take.
+# A function that makes the grammar, whether it or a token is refused, and the limit of the time in seconds.
 HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
     "regex with many .*": (lambda: regex_to_grammar(".*" * 200), False, 2),
     "pattern with many .*": (lambda: schema_to_grammar({"type": "string", "pattern": ".*" * 200}), False, 2),
@@ -104,7 +105,7 @@ def deep(n: int) -> Any:
 
 
 def sample(grammar: str, vocabulary: Vocabulary) -> None:
-    """Sample `a` as long as it is allowed, and then anything; each token within its bound of work."""
+    """Sample `a` as long as it is allowed, then any token, each within the limit of work."""
     one, chance = Grammar(Constraint(grammar), vocabulary), np.random.default_rng(1)
     a = vocabulary.tokenize("a", False, False)[-1]
     for _ in range(N_TOKENS):
@@ -166,8 +167,8 @@ def test_compiling_ends_when_it_is_cancelled():
     assert gc.isenabled()
 
 
-def test_what_a_constraint_leaves_is_not_collected_at_once_afterwards():
-    """A collection of all of it holds the interpreter lock for up to a tenth of a second."""
+def test_garbage_of_a_constraint_is_not_collected_at_once():
+    """A garbage collection of all its objects would hold the GIL for up to a tenth of a second."""
     kept = []
     with compiling(10**6) as budget:
         assert not gc.isenabled()

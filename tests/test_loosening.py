@@ -1,4 +1,4 @@
-"""Schemas of tools that no grammar enforces: loosened in that place and nowhere else, in every family of calls."""
+"""Schemas of tools that no grammar enforces are loosened only at that place, in every family."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INT = {"type": "integer"}
 TEMPLATES = dict(formats.sources([]))
 PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
 
-# A schema of the argument `a`; the place in it that is not enforced; values that are allowed; values that are not.
+# A schema of the argument `a`; the place that is not enforced; values that are allowed; values that are not.
 LOOSENED: dict[str, tuple[Any, str, list[Any], list[Any]]] = {
     "if": ({**STR, "maxLength": 3, "if": {"const": "x"}, "then": {"minLength": 9}}, "/if", ["x"], ["long", 1]),
     "oneOf that overlaps": (
@@ -92,7 +92,7 @@ LOOSENED: dict[str, tuple[Any, str, list[Any], list[Any]]] = {
     "too much work": ({"allOf": [{"pattern": f"x{n}.*y"} for n in range(30)], "type": "string"}, "", ["x"], [1]),
 }
 
-# These take a third of a second and more. The families that keep markers out of strings have the second all the same.
+# These take a third of a second or more, so only the second one is tested with families that exclude markers.
 MUCH_WORK = {"too much work", "pattern beside a length"}
 KEEPS_MARKERS_OUT = ("gemma-4.jinja", "lfm2.jinja")
 
@@ -130,7 +130,7 @@ def test_only_the_place_that_no_grammar_enforces_is_loosened(case: Any, caplog: 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_request_with_such_tools_runs_in_every_family(name: str):
-    """The pattern of a long text cannot be kept free of the markers of some families."""
+    """For some families, markers cannot be excluded from a pattern of long texts."""
     template = ChatTemplate(TEMPLATES[name], bos_token=formats.BOS, eos_token=formats.EOS)
     left_out = MUCH_WORK - ({"pattern beside a length"} if name in KEEPS_MARKERS_OUT else set())
     schemas = [schema for case, (schema, *_) in LOOSENED.items() if case not in left_out] + [
@@ -250,7 +250,7 @@ def test_each_schema_of_too_much_work_loosens_one_more_around_it(n_errors: int, 
 
 
 def test_second_schema_of_too_much_work_loosens_the_one_around_it():
-    """Wherever it is: the first time cost most of the work that is allowed."""
+    """This holds at any place, since the first one used up most of the allowed work."""
     failures = iter("ab")
 
     def convert(schema: Any) -> Any:

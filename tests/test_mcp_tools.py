@@ -1,6 +1,6 @@
-"""The tools of public MCP servers, as agents send them: each list becomes a grammar, in a bounded time.
+"""The tools of public MCP servers, as agents send them: each list is converted to a grammar in a limited time.
 
-tests/data/mcp_tools.json has names and schemas after the servers' public documentation, without descriptions.
+tests/data/mcp_tools.json has the names and schemas of the servers' public documentation, without descriptions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .gbnf import matches
 
 SERVERS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "mcp_tools.json").read_text())
 TEMPLATES = dict(formats.sources([]))
-# Arguments in tags; a notation of its own. JSON is the test with all servers at once.
+# A family with arguments in tags, and one with its own notation. The test with all servers at once uses JSON.
 FAMILIES = ("glm.jinja", "gemma-4.jinja")
-# Thread time for the tools of half of the servers in one family. An idle machine takes a fifth of it.
+# The limit of thread time for the tools of half of the servers in one family. An idle machine needs a fifth of it.
 MAX_SECONDS = 5.0
 
-# What no grammar enforces in any family.
+# The places that no grammar enforces in any family.
 NOT_ENFORCED = {("convert-contents", "#/allOf/0/if"), ("jq_filtered", "#/properties/coins/uniqueItems")}
 
 
@@ -41,7 +41,7 @@ def compiled(tools_of: dict[str, Any], template: ChatTemplate) -> str:
 
 @pytest.fixture
 def not_enforced(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
-    """The tools and places of their schemas that no grammar enforces."""
+    """The places that no grammar enforces, with their tools."""
     found: set[tuple[str, str]] = set()
     monkeypatch.setattr(output_grammar, "_report", lambda name, place, reason: found.add((name, place)))
     constraints._constraint.cache_clear()
@@ -78,7 +78,7 @@ def test_calls_follow_the_schemas():
 
 
 def test_tools_of_all_servers_at_once_become_a_grammar(not_enforced: set[tuple[str, str]]):
-    """Six hundred tools: a request with all of them gets calls by schema, and no refusal."""
+    """A request with all six hundred tools is accepted, and its calls follow the schemas."""
     tools = {f"{server}-{name}": schema for server, tools in SERVERS.items() for name, schema in tools.items()}
     assert len(SERVERS) > 100
     assert len(tools) > 600

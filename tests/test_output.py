@@ -1,4 +1,4 @@
-"""Generated text to events: thinking, content and calls, cut anywhere, and nothing lost."""
+"""Generated text to events: reasoning, content and calls, cut at any place, without loss."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from localchat.dialects.parser import OutputParser, merged
 from localchat.dialects.scan import Markers
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
-# In so many places a text is cut in two; LOCALCHAT_CASES=1000 for all of them.
+# The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
 N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
 HERMES = DIALECTS["hermes"]
 TOOLS = [
@@ -35,7 +35,7 @@ def parse(pieces, form=HERMES, **options):
 
 
 def parse_every_way(text, form=HERMES, **options):
-    """The events of a text, which must not depend on how it is cut: at every place, in two at many, at random."""
+    """The events of a text. They must be the same if it is cut into characters, in two, or at random."""
     whole = parse([text], form, **options)
     assert parse(text, form, **options) == whole, "character by character"
     dice = random.Random(text)
@@ -86,7 +86,7 @@ def tool_call(text):
         ),
     ],
 )
-def test_thinking_and_content(text, events):
+def test_reasoning_and_content(text, events):
     assert parse_every_way(text) == events
 
 
@@ -99,12 +99,12 @@ def test_thinking_and_content(text, events):
     ],
 )
 @pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
-def test_thinking_that_the_prompt_opened(text, events, prompt):
+def test_reasoning_that_the_prompt_opens(text, events, prompt):
     assert parse_every_way(text, prompt=prompt) == events
 
 
 @pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
-def test_prompt_that_opened_nothing(prompt):
+def test_prompt_without_open_reasoning(prompt):
     assert parse_every_way("Hi</think>", prompt=prompt) == [ContentDelta("Hi</think>")]
 
 
@@ -117,7 +117,7 @@ def test_prompt_that_opened_nothing(prompt):
         pytest.param("Hi <think>", "", id="none"),
     ],
 )
-def test_thinking_left_in_the_content_is_left_as_it_is(text, prompt):
+def test_reasoning_in_the_content_is_unchanged(text, prompt):
     assert parse_every_way(text, prompt=prompt, splits_reasoning=False) == [ContentDelta(text)]
 
 
@@ -214,11 +214,11 @@ def test_calls(text, events):
         "a < b <<tool_call <tool_ call>",
     ],
 )
-def test_what_is_no_call_is_content(text):
+def test_text_that_is_not_a_call_is_content(text):
     assert parse_every_way(text) == [ContentDelta(text)]
 
 
-def test_call_after_something_that_was_none():
+def test_call_after_text_that_is_not_a_call():
     text = "<tool_call>no\n" + tool_call('{"name": "f", "arguments": {}}')
     assert parse_every_way(text) == [ContentDelta("<tool_call>no"), *call("f", "{}")]
 
@@ -264,8 +264,8 @@ def test_call_without_tools_is_content():
         pytest.param('<tool_call>{"name": "f", "arguments": "{\\"a', call("f", '"{\\"a'), id="cut in a string of JSON"),
     ],
 )
-def test_broken_arguments_are_passed_on_raw(text, events):
-    """K19: the head is out, so the raw text follows it."""
+def test_broken_arguments_are_emitted_raw(text, events):
+    """K19: the start of the call has been emitted, so the raw text is emitted as its arguments."""
     assert parse_every_way(text) == events
 
 
@@ -298,7 +298,7 @@ def test_arguments_stream_as_they_come():
     assert made.feed("}\n") == []
 
 
-def test_only_a_possible_marker_waits():
+def test_only_a_possible_marker_is_held_back():
     made = parser()
     assert made.feed("Hi <to") == [ContentDelta("Hi")]
     assert made.feed("ol_box") == [ContentDelta(" <tool_box")]
@@ -331,20 +331,20 @@ PIECES = st.sampled_from(
 
 
 @given(pieces=st.lists(PIECES, max_size=12))
-def test_any_mixture_is_the_same_however_it_is_cut(pieces):
+def test_any_output_has_the_same_events_at_any_cut(pieces):
     text = "".join(pieces)
     assert parse(text) == parse([text]) == parse(pieces)
 
 
 @given(text=st.text(alphabet='<>/{}"tol_ca: \nthink', max_size=40))
-def test_text_without_calls_is_lost_nowhere(text):
+def test_text_without_calls_is_not_lost(text):
     events = parse(text)
     if not any(isinstance(event, ToolCallStart) for event in events) and "<think>" not in text:
         assert "".join(event.text for event in events) == text
 
 
 def test_long_output_costs_linear_time():
-    """A million characters, a fifth of them in pieces of one, must not take a minute."""
+    """A million characters, a fifth of them as single pieces, must take less than a minute."""
     text = "word " * 20_000 + tool_call('{"name": "f", "arguments": {"a": "' + "x" * 100_000 + '"}}')
     assert parse(text) == parse([text])
 
@@ -412,7 +412,7 @@ def test_json_scanner_reads_any_json(value, indent, ascii_only):
         pytest.param((), "<", 1, id="no markers"),
     ],
 )
-def test_markers_hold_back_only_their_beginnings(literals, text, end):
+def test_only_prefixes_of_markers_are_held_back(literals, text, end):
     assert Markers(*literals).safe_end(text, 0) == end
 
 

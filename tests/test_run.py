@@ -41,10 +41,10 @@ def test_all_sequences_are_queued_or_none():
             step_until_idle(engine)
 
 
-def test_one_sequence_can_be_cancelled_and_the_others_go_on():
+def test_one_sequence_can_be_ended_and_the_others_go_on():
     with stepped(FakeBackend(endless)) as engine, engine.submit([request(max_tokens=9), request(max_tokens=4)]) as run:
         engine.step()
-        run.cancel(0)
+        run.end(0)
         step_until_idle(engine)
         assert [(i, type(item)) for i, item in run.take()] == [(1, Delta), (1, Finish)]
         assert not run.is_running
@@ -85,7 +85,7 @@ def test_one_by_one_gives_one_token_at_a_time_and_counts_no_other():
         assert isinstance(first[0][1], Progress)
         assert run.usage(0).n_completion == 1
         assert [item.text for _, item in run.take() if isinstance(item, Delta)] == ["b"]
-        run.cancel(0)
+        run.end(0)
         assert (run.usage(0).n_completion, run.take()) == (2, [])
 
 

@@ -105,7 +105,7 @@ def test_uploaded_file_gets_the_response_of_any_request(type):
     with serving() as running:
         head, body = exchange(running, raw_request(b"--b--\r\n", *headers, path="/v1/audio/transcriptions"))
     assert head.startswith(b"HTTP/1.1 404")
-    assert "text alone" in body["error"]["message"]
+    assert "supports only text" in body["error"]["message"]
 
 
 @pytest.mark.parametrize("n_left", [1, 2, 4, 5, 7, len(GOOD) + 5])

@@ -105,19 +105,16 @@ class RequestRun:
             output.is_over = True
         raise error
 
-    def cancel(self, index: int | None = None) -> None:
-        """Ends all sequences within one step of the engine; `take` then raises Cancelled. Any thread may call this.
-
-        With an index, only this sequence ends, and `take` returns nothing more of it. Only the thread that calls `take`
-        may pass an index.
-        """
-        if index is not None:
-            self._outputs[index].is_over = True
-            self._cancel(index)
-            return
+    def cancel(self) -> None:
+        """Ends all sequences within one step of the engine; `take` then raises Cancelled. Any thread."""
         for i, output in enumerate(self._outputs):
             if not output.is_over:
                 self._cancel(i)
+
+    def end(self, index: int) -> None:
+        """Ends one sequence, of which `take` returns nothing more. Only for the thread that calls `take`."""
+        self._outputs[index].is_over = True
+        self._cancel(index)
 
     def suspend(self) -> None:
         """Lets the sequences give up their slots while other requests wait for one, until `resume`. Any thread."""

@@ -100,7 +100,7 @@ class GenerationRun:
                 continue
             events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
             if output.is_over and not isinstance(item, Finish):
-                self._run.cancel(index)
+                self._run.end(index)
         return events
 
     def cancel(self) -> None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from .errors import TooLarge
 
-# A thread that compiles a grammar calls `pause` after every so many steps, one or two milliseconds of work.
+# The number of steps between two calls of `pause`: one or two milliseconds of work.
 SLICE = 1000
 
 

@@ -125,7 +125,7 @@ def _safe_bound(high: Bound | None, n_places: int) -> Bound | None:
 
 def _is_safe(high: Bound, n_places: int) -> bool:
     """Whether every number of at most `n_places` decimal places that is within the bound remains so when rounded."""
-    # Numbers of so few digits keep their order as doubles.
+    # Numbers of this many digits keep their order as doubles.
     if abs(high.value) * 10**n_places < 10**DOUBLE_DIGITS:
         return True
     # Every generated number has fewer digits than this bound, which may exceed the largest double.

@@ -129,7 +129,7 @@ class Body:
             if not end:
                 raise PeerGone
             if end != b"\r\n":
-                raise errors.MalformedRequest("a chunk of the body is longer than its size says")
+                raise errors.MalformedRequest("a chunk of the body is longer than its size")
 
     def _trailers(self) -> None:
         for _ in range(MAX_TRAILERS):

@@ -177,7 +177,7 @@ class Exchange:
         self._send_head(200, {**headers, **framing})
 
     def send_part(self, payload: bytes, *, is_last: bool = False) -> None:
-        """Send a part of a stream, all at once; the last one ends the stream."""
+        """Send a part of a stream. The last one ends the stream."""
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")

@@ -30,7 +30,7 @@ from .settings import Settings
 _PROBES = ("/health", "/metrics", "/slots")
 
 # Paths that other servers have, and the reason or the alternative for the error message.
-_ONLY_TEXT = "this server reads and writes text alone"
+_ONLY_TEXT = "this server supports only text"
 _STORES_NONE = "this server stores no such objects"
 _HINTS: Mapping[str, str] = {
     "/chat": "POST /v1/chat/completions takes the same conversation",
@@ -42,7 +42,7 @@ _HINTS: Mapping[str, str] = {
     "/videos": _ONLY_TEXT,
     "/realtime": _ONLY_TEXT,
     "/files": _STORES_NONE,
-    "/batches": _STORES_NONE + ": send its requests, many run at once",
+    "/batches": _STORES_NONE + ": send the requests themselves, many can run at the same time",
     "/vector_stores": _STORES_NONE,
     "/assistants": _STORES_NONE,
     "/threads": _STORES_NONE,
