@@ -1,11 +1,11 @@
-"""The acceptance list of the client, item by item, and the tests for what no other file covers.
+"""The acceptance list of the client: the tests of each item, and those that no other file has.
 
 1. SSE: the rules, the web platform tests and every cut
        test_sse.py::test_decode_by_rule, test_sse.py::test_decode_web_platform_tests,
        test_sse.py::test_random_streams_do_not_depend_on_chunking,
        test_sse.py::test_ten_megabyte_line_in_small_feeds_is_linear,
        test_acceptance.py::test_fuzz_sse
-2. Dialects: each with its events, whole and cut anywhere, and through openai
+2. Dialects: the events of each, whole and cut at any place, and with `openai`
        test_wire.py::test_dialect,
        test_wire.py::test_dialect_cut_anywhere_is_never_another_answer,
        test_acceptance.py::test_fuzz_wire, test_acceptance.py::test_openai_differs_from_the_dialects
@@ -68,7 +68,7 @@ from localchat import Client
 from . import fuzz_sse, fuzz_wire
 from .raw_server import DEADLINE_S, KEY, Peer, Server, chunked, clean_environment, piece
 
-__all__ = ["clean_environment"]  # A fixture: used by name.
+__all__ = ["clean_environment"]  # A fixture, which pytest finds by name.
 
 HERE = Path(__file__).parent
 NAMED = re.findall(r"(test_\w+\.py)::(test_\w+)", __doc__ or "")
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_stream_at_once():
             assert process.stdout.read() == "interrupted with a\n"
             assert process.wait(DEADLINE_S) == 0
         assert gone.wait(DEADLINE_S)
-    assert gone_at[0] - start < 0.5  # 50 ms where nothing else runs.
+    assert gone_at[0] - start < 0.5  # 50 ms on an idle machine.
 
 
 # 5
@@ -148,7 +148,7 @@ def test_key_is_in_no_repr():
     assert KEY not in f"{client!r} {client} {stream!r} {stream}"
 
 
-# 7. Times are the benchmark's: a test that depends on the clock fails on a machine that does other things too.
+# 7. The benchmark measures the times, since a test of times fails on a busy machine.
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory otherwise")
