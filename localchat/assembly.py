@@ -1,7 +1,7 @@
 """Assembly of a response: payloads to typed events, and to a Reply. No I/O.
 
 `Accumulator` takes every payload of a stream, or the only payload of a response without streaming. A defect is
-repaired and reported in a warning event, or raises a typed error. No data is dropped without a warning.
+repaired and reported in a warning event, or raises a typed error.
 """
 
 from __future__ import annotations
@@ -354,9 +354,7 @@ class Accumulator:
         if self.error is None:
             self.error = _find_error(chunk, error, failed)
             events += [] if self.error is None else [self.error]
-        if self._warnings.new:
-            events += self._warnings.take()
-        return events
+        return events + self._warnings.take()
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""

@@ -54,7 +54,7 @@ from .options import (
     request_body,
     with_media,
 )
-from .payloads import Prompt, check_prompt
+from .payloads import Prompt, check_prompt, with_extra_body
 from .settings import BaseClient, companion
 from .sockets import Pool
 from .timeouts import Timeout
@@ -105,8 +105,10 @@ class Stream(Generic[Value]):
         if self._call.is_cancelled and not (event is None and self._call.succeeded):
             self.close()
             raise Cancelled("the stream was closed", partial=self.reply) from cause
+        if cause is not None:
+            raise cause
         if event is None:
-            raise cause or StopIteration
+            raise StopIteration
         return event
 
     @property
@@ -480,7 +482,7 @@ def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     """
     check_keywords(options, QuickKeywords, "chat")
     allow_truncated = options.pop("allow_truncated", False)
-    fields = {**options, **(options.get("extra_body") or {})}
+    fields = with_extra_body(options)
     is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
     names = ("base_url", "api_key", *PeerKeywords.__annotations__)
     client_options = {name: options.pop(name) for name in names if name in options}

@@ -110,6 +110,7 @@ def lists_no_models(error: StatusError | ProtocolError) -> bool:
 
 
 def not_json(settings: Settings, what: str, raw: bytes) -> ProtocolError:
+    """The error of a body that is not JSON. `what` is the subject of its message with the verb."""
     head = settings.mask(cut(raw.decode("utf-8", "replace")))
     return ProtocolError(f"the {what} not JSON: {head}", head=head)
 

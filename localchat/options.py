@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Union
 from .errors import StatusError
 from .http1 import check_method
 from .keywords import RequestKeywords, check_keywords
-from .payloads import build_request
+from .payloads import build_request, with_extra_body
 from .settings import Settings, companion
 from .timeouts import Timeout
 
@@ -136,7 +136,7 @@ def adapted_body(call_options: CallOptions, body: dict[str, Any], error: StatusE
 
 def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
     """The number of choices: `n`, for each prompt of `complete` if there are several."""
-    n = {**options, **(options.get("extra_body") or {})}.get("n")
+    n = with_extra_body(options).get("n")
     several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
     return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 

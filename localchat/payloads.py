@@ -75,11 +75,10 @@ def build_request(
         ValueError: `options` has messages.
         TypeError: A tool is a function.
     """
-    options = dict(options or {})
-    options.update(options.pop("extra_body", None) or {})
-    if "messages" in options:
+    merged = with_extra_body(options or {})
+    if "messages" in merged:
         raise ValueError("messages are the first argument: as an option they would replace the prompt")
-    fields = {name: value for name, value in options.items() if value is not None}
+    fields = {name: value for name, value in merged.items() if value is not None}
     if any(map(callable, fields.get("tools") or ())):
         raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
     if not fields.get("tools"):
@@ -94,6 +93,12 @@ def build_request(
     if body["stream"] and stream_options:
         body["stream_options"] = stream_options
     return body
+
+
+def with_extra_body(options: Mapping[str, Any]) -> Json:
+    """The options with the fields of `extra_body`, which replace options of the same name."""
+    fields = {name: value for name, value in options.items() if name != "extra_body"}
+    return {**fields, **(options.get("extra_body") or {})}
 
 
 def _messages(prompt: Prompt, system: str | None) -> list[Json]:

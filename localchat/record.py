@@ -96,9 +96,7 @@ class Recorder:
 
     plays = False
 
-    def __init__(self, path: str | os.PathLike[str], secret: str = "", transport: Any = None) -> None:
-        if transport is not None:
-            raise ValueError("record and transport exclude each other: leave one of them out")
+    def __init__(self, path: str | os.PathLike[str], secret: str = "") -> None:
         self._path = Path(path)
         _create_private(self._path)
         self.secret = secret.encode() if len(secret) >= _MIN_SECRET_CHARS else b""

@@ -46,7 +46,9 @@ class Settings:
         record = arguments.get("record")
         self.transport: Any = arguments.get("transport")
         if record is not None:
-            self.transport = companion("record").Recorder(record, self.key, self.transport)
+            if self.transport is not None:
+                raise ValueError("record and transport exclude each other: leave one of them out")
+            self.transport = companion("record").Recorder(record, self.key)
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.found_embedding_model: str | None = None

@@ -174,7 +174,7 @@ def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) ->
     return [entry["embedding"] for entry in body["data"]]
 
 
-def test_text_alone_and_beside_others_has_one_vector(connection: http.client.HTTPConnection):
+def test_text_has_the_same_vector_alone_and_beside_others(connection: http.client.HTTPConnection):
     together = embed(connection, TEXTS)
     for text, vector in zip(TEXTS, together):
         assert math.isclose(sum(value * value for value in vector), 1, abs_tol=1e-5)

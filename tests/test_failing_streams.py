@@ -1,4 +1,4 @@
-"""Streams that fail in the middle, and requests that are refused, in the form of each interface.
+"""Streams that fail in the middle, and refused requests, in the format of each interface.
 
 Each event and each body is validated against a schema of its interface (tests/data/wire_schemas.json).
 """
@@ -22,12 +22,12 @@ PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
 OUTPUT = (
     '<think>\nhm\n</think>\n\nLet me look.\n<tool_call>\n{"name": "look", "arguments": {"at": "here"}}\n</tool_call>'
 )
-# Where the output breaks off: in reasoning, in text, in the arguments of a call.
-PLACES = {"reasoning": OUTPUT.index("m\n</"), "text": OUTPUT.index(" look."), "call": OUTPUT.index('ere"}}')}
+# The positions at which the output fails: in reasoning, in text, in the arguments of a call.
+POSITIONS = {"reasoning": OUTPUT.index("m\n</"), "text": OUTPUT.index(" look."), "call": OUTPUT.index('ere"}}')}
 
 FUNCTION = {"name": "look", "parameters": PARAMETERS}
 TOOLS = [{"type": "function", "function": FUNCTION}]
-# By path: the name of the schema of its events, that of its failure, that of its errors, and a request.
+# For each path: the schemas of its events, of an error in a stream and of an error response, and a request.
 INTERFACES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "/v1/chat/completions": ("chat-completions-event", "error", "error", {"messages": MESSAGES, "tools": TOOLS}),
     "/v1/completions": ("completions-event", "error", "error", {"prompt": "x"}),
@@ -65,11 +65,11 @@ def post(client: http.client.HTTPConnection, path: str, body: Any) -> http.clien
     return client.getresponse()
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", POSITIONS)
 @pytest.mark.parametrize("path", INTERFACES)
 def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: str):
     kind, failure, _, fields = INTERFACES[path]
-    n = PLACES[place]
+    n = POSITIONS[place]
     with serving(breaking_at(n), is_gated=True, **BIG) as running, contextlib.closing(running.client()) as client:
         running.gate.release(n)
         response = post(client, path, {**fields, "stream": True})

@@ -14,7 +14,7 @@ from .live import running_server
 anthropic = pytest.importorskip("anthropic", reason="the extra 'clients' has the package")
 
 KEY = "secret"
-# The package has no argument for it.
+# The package has no argument for the temperature.
 GREEDY = {"temperature": 0}
 WEATHER = {
     "name": "get_weather",
@@ -45,7 +45,7 @@ def test_message_is_created(client: Any):
     assert message.usage.output_tokens > 0
 
 
-def test_stream_helper_gathers_the_same_message(client: Any):
+def test_stream_helper_returns_the_same_message(client: Any):
     whole = client.messages.create(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY)
     with client.messages.stream(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY) as stream:
         text = "".join(stream.text_stream)
@@ -97,7 +97,7 @@ def test_thinking_is_a_block_that_can_be_sent_back(client: Any):
     assert client.messages.create(model="claude", max_tokens=40, messages=history).content
 
 
-def test_schema_of_the_output_is_kept(client: Any):
+def test_output_follows_the_schema(client: Any):
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
     message = client.messages.create(
         model="claude",
@@ -139,7 +139,7 @@ def agent_request(line: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_line_that_changes_does_not_spoil_the_cached_prefix(url: str):
+def test_changing_first_system_block_keeps_the_cached_prefix(url: str):
     for line in ("x-anthropic-billing-header: cch=1a2b3;", "x-anthropic-billing-header: cch=9f8e7;"):
         response, message = post(url, agent_request(line), {"x-api-key": KEY})
         assert response.status == 200, message

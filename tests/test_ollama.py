@@ -50,7 +50,7 @@ def test_call_is_whole_with_arguments_as_an_object(stream):
     assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
 
 
-def test_generate_with_template_raw_and_gap():
+def test_generate_with_template_raw_and_suffix():
     with serving(generating("yes"), **BIG) as running:
         _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})
         assert "".join(line["response"] for line in lines) == "yes"

@@ -1,4 +1,4 @@
-"""Models that make vectors and scores, on the real engine: tiny random ones, encoders and a decoder."""
+"""Embedding models and rerankers on the real engine: tiny random encoders and a decoder."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def embed(engine: Engine, given: Any) -> list[Any]:
     return VectorRun(Model("tiny", engine)).embed(parse_embeddings(json.dumps({"input": given}).encode()))
 
 
-def test_encoder_gives_a_text_one_vector_alone_and_beside_others(encoder: Engine):
+def test_text_alone_and_beside_others_has_the_same_vector(encoder: Engine):
     together = embed(encoder, TEXTS * 30)
     for text, vector in zip(TEXTS, together):
         assert list(embed(encoder, text)[0]) == pytest.approx(list(vector), abs=1e-4)
 
 
-def test_encoder_refuses_what_is_longer_than_its_positions(encoder: Engine):
+def test_encoder_refuses_an_input_longer_than_its_positions(encoder: Engine):
     with pytest.raises(ContextLengthExceeded, match=r"input 1 has \d+ tokens .* holds 64") as long:
         embed(encoder, ["a", "cat " * 100])
     assert long.value.param == "input[1]"
@@ -70,7 +70,7 @@ def test_encoder_refuses_what_is_longer_than_its_positions(encoder: Engine):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
-def test_model_without_text_writes_none(kind: str, request: pytest.FixtureRequest):
+def test_model_that_generates_no_text_refuses_completions(kind: str, request: pytest.FixtureRequest):
     engine = request.getfixturevalue(kind)
     with pytest.raises(WritesNoText):
         submit(engine, request_for(prompt=(2, 4, 3)))
@@ -78,7 +78,7 @@ def test_model_without_text_writes_none(kind: str, request: pytest.FixtureReques
         start(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'), prepare_text, "cmpl-")
 
 
-def test_reranker_makes_no_vectors_and_an_encoder_no_scores(encoder: Engine, reranker: Engine):
+def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(encoder: Engine, reranker: Engine):
     with pytest.raises(NotSupported, match="rerank"):
         embed(reranker, "a")
     with pytest.raises(NotSupported, match="reranker"):
@@ -100,7 +100,7 @@ def test_scores_are_those_of_each_pair_alone(reranker: Engine):
     assert len(body["results"]) == 2
 
 
-def test_pair_has_the_marks_of_its_vocabulary(reranker: Engine):
+def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
     begin, separator = 2, 3
     what, cat = reranker.tokenize("what"), reranker.tokenize("cat")
     assert reranker.backend.pair_tokens("what", "cat") == [begin, *what, separator, *cat, separator]
@@ -119,7 +119,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
 
 
-def test_pair_of_many_steps_has_its_score_beside_others(decoder: Engine):
+def test_pair_alone_and_beside_others_has_the_same_score(decoder: Engine):
     request = parse_rerank(
         json.dumps({"query": "what", "documents": ["b", "cat " * 250, "a dog", "is " * 90]}).encode()
     )
@@ -132,7 +132,7 @@ def test_pair_of_many_steps_has_its_score_beside_others(decoder: Engine):
 
 
 @pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])
-def test_pair_is_written_by_the_template_and_what_users_write_is_text(decoder: Engine, query: str):
+def test_template_renders_the_pair_and_user_text_has_no_control_tokens(decoder: Engine, query: str):
     tokens = decoder.backend.pair_tokens(query, "doc")
     end = decoder.tokenize("<|im_end|>")
     assert len(end) == 1

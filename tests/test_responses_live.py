@@ -1,5 +1,4 @@
-"""The Responses API over HTTP: with a fake model for what must be exact, and with the `openai` package and the built-in
-model for what clients do."""
+"""The Responses API over HTTP: exact outputs with a fake model, and the `openai` package with the built-in model."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def test_response_is_reasoning_and_a_message(stream):
         check_types(answer)
 
 
-def test_limit_makes_it_incomplete():
+def test_response_at_the_limit_is_incomplete():
     with serving(generating("hello there"), n_ctx=4000, n_cells=8000) as running:
         _, events = create(running.port, stream=True, max_output_tokens=5)
     response = check_stream(events)
@@ -49,7 +48,7 @@ def test_limit_makes_it_incomplete():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_conversation_goes_on_until_it_is_deleted(stream):
+def test_response_can_be_continued_until_it_is_deleted(stream):
     with serving(generating("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
         port = running.port
 
@@ -73,8 +72,8 @@ def test_conversation_goes_on_until_it_is_deleted(stream):
         assert (status, error["error"]["type"]) == (404, "invalid_request_error")
         status, error = create(port, previous_response_id=first["id"])
         assert (status, error["error"]["code"]) == (404, "previous_response_not_found")
-        unkept = response(store=False)
-        assert ask(port, f"/v1/responses/{unkept['id']}", method="GET")[0] == 404
+        not_stored = response(store=False)
+        assert ask(port, f"/v1/responses/{not_stored['id']}", method="GET")[0] == 404
 
 
 def test_conversation_object_collects_items():
@@ -103,7 +102,7 @@ def test_truncation_drops_the_oldest_turns():
         assert running.last_prompt == f"[system]brief[user]{'4' * 60}\n\n{'5' * 60}"
 
 
-def test_failure_of_a_tool_schema_names_its_place():
+def test_error_of_a_tool_schema_names_its_path():
     tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"if": {}}}}}
     with serving() as running:
         tools = [{"type": "web_search"}, {**tool, "strict": True}]
@@ -112,7 +111,7 @@ def test_failure_of_a_tool_schema_names_its_place():
     assert error["error"]["param"].startswith("tools[1].parameters")
 
 
-def test_tools_that_run_elsewhere_are_noted_once(caplog):
+def test_ignored_tool_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running:
         for _ in range(2):
@@ -130,7 +129,7 @@ def test_tools_that_run_elsewhere_are_noted_once(caplog):
         ("/v1/conversations/conv_1/items", "POST", 405),
     ],
 )
-def test_what_is_not_served_is_an_error(path, method, status):
+def test_unknown_path_or_method_is_an_error(path, method, status):
     with serving() as running:
         assert ask(running.port, path, {}, method)[0] == status
 
@@ -175,7 +174,7 @@ def test_openai_text_and_stream(client):
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_openai_tools_in_a_loop(client, stored):
-    """The result goes on with the stored response, or the whole history is sent again."""
+    """The second request continues the stored response, or sends the whole history."""
     first = client.responses.create(model="demo", input=QUESTION, tools=[WEATHER], temperature=0, store=stored)
     (call,) = (item for item in first.output if item.type == "function_call")
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})

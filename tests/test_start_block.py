@@ -1,4 +1,4 @@
-"""What the command shows when it starts: on a terminal, in a pipe, and as JSON."""
+"""The output of the command at its start: on a terminal, in a pipe, and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(stderr: int, *arguments: str) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[str]:
-    """What the command writes, up to a text that it must come to."""
+    """The output of the command up to and including `end`."""
     reading, writing = os.openpty() if terminal else os.pipe()
     process = start(writing, *arguments)
     os.close(writing)
@@ -44,7 +44,7 @@ def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
-def test_terminal_shows_a_bar_and_then_model_memory_device_and_what_to_try():
+def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     with output_until("your name?", "--ctx", "1k", "-np", "3", terminal=True) as output:
         bar, _, rest = output.partition("\r\x1b[K")
     assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
@@ -64,7 +64,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_what_to_try():
     ]
     n_ctx, n_cells, n_parallel = map(int, re.findall(r"\d+", lines[ready - 4]))
     assert (n_ctx, n_parallel) == (1024, 3)
-    assert n_cells in (3 * 1024, 4 * 1024)  # The same cells for all, or cells for each and for an idle prefix.
+    assert n_cells in (3 * 1024, 4 * 1024)  # One buffer for all, or one for each and an idle prefix.
     assert re.fullmatch(r"device   CPU.*; CPU threads: up to \d+", lines[ready - 2])
     command = lines[ready + 1].partition("try: ")[2]
     assert f"-m localchat --base-url {url} " in command
