@@ -1,4 +1,4 @@
-"""The imports of the package: every module imports only what the tables allow, and the public names exist."""
+"""The imports of the package follow the tables below, and its public names exist."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .raw_server import HELLO, always, with_length
 
 PACKAGE = Path(localchat.__file__).parent
 
-# The files of the client that can be copied, in the order of vendor.FILES, and the others that each may import.
+# The client files that can be copied, in the order of vendor.FILES, and the files that each may import.
 CLIENT_FILES: dict[str, set[str]] = {
     "sse": set(),
-    "errors": {"events"},  # For its types alone.
+    "errors": {"events"},  # Only for types.
     "events": set(),
     "http1": {"errors"},
     "network": {"errors", "http1"},
@@ -47,7 +47,7 @@ CLIENT_FILES: dict[str, set[str]] = {
     "ask": {"client", "errors", "events"},
 }
 
-# What each part (a file at the top, or a folder) may import of the package, besides itself.
+# The parts of the package (files or folders), and the other parts that each may import.
 MAY_IMPORT = {
     "__init__": {
         *("aio", "client", "assembly", "conversation", "embeddings", "errors", "events", "model_list", "record", "sse"),
@@ -87,7 +87,7 @@ MAY_IMPORT = {
     "models": set(),
 }
 
-# Libraries that only one file or the files of one folder may import.
+# The modules outside the package that only one file or folder may import.
 SOLE_IMPORTERS = {
     "http.server": "serving/http_server.py",
     "llama_cpp": "engine/llama/library.py",
@@ -95,7 +95,7 @@ SOLE_IMPORTERS = {
     "jinja2": "prompt/",
 }
 
-# Libraries that are used if they are installed.
+# Modules that a file uses if they are installed.
 OPTIONAL = {"certifi"}
 
 
@@ -104,18 +104,18 @@ def modules() -> list[Path]:
 
 
 def part_of(path: Path) -> str:
-    """The row of MAY_IMPORT for a file."""
+    """The part of the package that a file belongs to."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def part_named(name: str) -> str:
-    """The row of MAY_IMPORT for the name of a module."""
+    """The part of the package that a module belongs to."""
     return [*name.split(".")[1:], "__init__"][0]
 
 
 @functools.cache
 def imported(path: Path) -> frozenset[str]:
-    """The absolute names of all modules that a file imports, anywhere in it."""
+    """The absolute names of all modules that a file imports, also inside functions."""
     return frozenset(_imported(path))
 
 
@@ -128,7 +128,7 @@ def _imported(path: Path) -> Iterator[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = {f"{module}.{alias.name}" for alias in node.names}
-            # `from . import sse` names a module, not a thing inside one.
+            # `from . import sse` imports a module, not a name of a module.
             yield from filter(is_module, names)
             if not all(map(is_module, names)):
                 yield module
@@ -139,7 +139,7 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def test_modules_import_only_what_the_table_allows():
+def test_parts_import_only_what_the_table_allows():
     wrong = []
     for path in modules():
         own = part_of(path)
@@ -160,7 +160,7 @@ def test_libraries_are_imported_in_one_place(library: str):
     assert all(importer.startswith(SOLE_IMPORTERS[library]) for importer in importers)
 
 
-def test_vendored_files_are_those_of_the_table():
+def test_files_to_copy_are_those_of_the_table():
     assert [f"{name}.py" for name in CLIENT_FILES] == list(vendor.FILES)
 
 
@@ -182,13 +182,13 @@ def test_public_names_exist_and_are_listed_once():
 
 
 def test_no_file_or_folder_has_the_name_of_a_public_function():
-    """The import of the module would replace the function."""
+    """Importing the module would replace the function in the package."""
     assert {path.stem for path in PACKAGE.iterdir()} & set(localchat.__all__) == set()
 
 
-def test_import_of_the_client_imports_nothing_slow():
-    slow = ("http.server", "http.client", "llama_cpp", "numpy", "jinja2", "ssl", "asyncio")
-    program = f"import sys, localchat; print([name for name in {slow!r} if name in sys.modules])"
+def test_import_of_the_client_loads_nothing_heavy():
+    heavy = ("http.server", "http.client", "llama_cpp", "numpy", "jinja2", "ssl", "asyncio")
+    program = f"import sys, localchat; print([name for name in {heavy!r} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert out.stdout.strip() == "[]"
 
@@ -196,23 +196,23 @@ def test_import_of_the_client_imports_nothing_slow():
 @pytest.mark.parametrize(
     ("name", "unneeded"), [("AsyncClient", "localchat.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")]
 )
-def test_public_name_imports_only_what_it_needs(name: str, unneeded: str):
+def test_a_name_imports_only_its_module(name: str, unneeded: str):
     program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
-@pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["response", "error"])
-def test_chat_over_http_imports_nothing_slow(raw: bytes):
-    """A late import is made only by a call that needs it."""
-    slow = ("http.client", "email.utils", "ssl", "asyncio", "dataclasses", "inspect", "urllib.request", "logging")
+@pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["answer", "error"])
+def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
+    """The client imports some modules only in the calls that need them."""
+    heavy = ("http.client", "email.utils", "ssl", "asyncio", "dataclasses", "inspect", "urllib.request", "logging")
     program = (
         "import contextlib, sys, localchat\n"
         "with contextlib.suppress(localchat.StatusError):\n"
         "    localchat.Client(sys.argv[1], model='m', max_retries=0).chat('hi')\n"
-        f"print([name for name in {slow!r} if name in sys.modules])\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])\n"
     )
     with always(raw) as server:
-        # Without site, since installed packages may import more.
+        # Without site-packages, since installed packages may import more modules at the start.
         command = [sys.executable, "-S", "-c", program, server.url]
         out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=PACKAGE.parent)
     assert out.stdout.strip() == "[]"
