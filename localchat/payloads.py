@@ -129,6 +129,24 @@ def parse_error(body: Any) -> ErrorEvent:
     return ErrorEvent(message, kind, code, param, raw=body)
 
 
+def find_error(payload: Json) -> Any:
+    """The error that a payload reports: in `error`, also of a choice or of `x_groq`, or the payload itself.
+
+    None if it reports none.
+    """
+    choices = payload.get("choices")
+    for place in (payload, *(choices if isinstance(choices, list) else ()), payload.get("x_groq")):
+        error = place.get("error") if isinstance(place, dict) else None
+        if error:
+            return error
+    return payload if is_flat_error(payload) else None
+
+
+def is_flat_error(payload: Json) -> bool:
+    """Whether a payload is an error without the field `error`: of an older server, or of FastAPI (`detail`)."""
+    return payload.get("object") == "error" or ("detail" in payload and not payload.get("choices"))
+
+
 def _error_message(error: Json) -> str:
     """The message of an error object. FastAPI has it in `detail`, as text or as a list of validation errors."""
     for name in ("message", "detail", "msg"):
