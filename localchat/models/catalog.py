@@ -27,7 +27,7 @@ class ModelFile:
     """The name in lists and requests."""
 
     def is_named(self, requested: str) -> bool:
-        """Whether a name in a request means this model. Case and a tag, as in "llama:8b", are ignored; "" means it too."""
+        """Whether a name in a request means this model. Case and a tag such as ":8b" are ignored. "" is any model."""
         served, name = self.name.casefold(), requested.strip().casefold()
         return name in ("", served) or name.partition(":")[0] == served
 
