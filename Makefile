@@ -1,7 +1,7 @@
-# Every target makes the environment that it needs. Python 3.9 or newer has to be there, and a C++ compiler
-# where there is no prebuilt wheel of llama-cpp-python: LLAMA_CPP_INDEX=URL names the index of these wheels,
-# LLAMA_CPP_INDEX= builds from source. A folder of `make wheelhouse` in or beside this one is used first: WHEELHOUSE=FOLDER
-# names another, WHEELHOUSE= none.
+# Every target creates the environment that it needs. It requires Python 3.9 or newer, and a C++ compiler if there is no
+# prebuilt wheel of llama-cpp-python. LLAMA_CPP_INDEX=URL names the index of these wheels; LLAMA_CPP_INDEX= builds from
+# source. A folder of `make wheelhouse` in or beside this one has priority: WHEELHOUSE=FOLDER names another,
+# WHEELHOUSE= none.
 
 PYTHON ?= python3
 VENV := .venv
@@ -32,14 +32,14 @@ types: $(VENV)/check.stamp
 bench: $(VENV)/server.stamp  ## measure the server; URL=... measures others too
 	$(BIN)/python -m bench.serve $(URL)
 
-soak: $(VENV)/test.stamp  ## fuzz the server and the client, and load them, for some hours; ARGS="--n 1000" for less
+soak: $(VENV)/test.stamp  ## run the reliability programs, for some hours; ARGS="--n 1000" for less
 	$(BIN)/python -m tests.soak all $(ARGS)
 
 client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic and ollama in Python, and in Node where npm installs them
 	-test -d $(VENV)/node_modules || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk
 	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/test_%.py) $(ARGS)
 
-formats: $(VENV)/server.stamp  ## see whether templates and parsers agree; TEMPLATES="files or folders" for others
+formats: $(VENV)/server.stamp  ## test whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)
 
 EXTRAS ?= server

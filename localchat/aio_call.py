@@ -167,7 +167,7 @@ class AsyncCall(CallState):
     async def _connect(self) -> AnyConnection:
         settings = self.settings
         tape = None if settings.transport is None else settings.transport.tape()
-        if tape is not None and settings.transport.plays:
+        if tape is not None and settings.transport.is_replay:
             return ReplayedConnection(tape)
         limit, kind = self.deadlines.connecting()
         proxy = find_proxy(settings.address, settings.proxy)

@@ -188,8 +188,10 @@ class RunKeywords(MessageKeywords, total=False):
 def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
     """Raise TypeError for a name that is not in the TypedDict `known`; `what` is the method or class that got it."""
     names = known.__annotations__
+    # Methods that generate text take `response_format` too; their overloads declare its types, not the TypedDict.
+    takes_response_format = "temperature" in names
     for name in given:
-        if name not in names and not (name == "response_format" and "temperature" in names):
+        if name not in names and not (name == "response_format" and takes_response_format):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
 
 
@@ -203,6 +205,7 @@ _HINTS = {
 
 
 def _hint(name: str, known: Any) -> str:
+    """What to do about an unknown name, as the end of the message."""
     if known is AllClientKeywords or known is ClientKeywords:
         return _nearest(name, known)
     if known is RequestKeywords and name not in ("base_url", "api_key", "headers"):

@@ -94,7 +94,7 @@ class Recorder:
     An existing file is replaced.
     """
 
-    plays = False
+    is_replay = False
 
     def __init__(self, path: str | os.PathLike[str], secret: str = "") -> None:
         self._path = Path(path)
@@ -199,7 +199,7 @@ class _Exchange(NamedTuple):
 class Replay:
     """A transport that replays a recording. It makes no connection."""
 
-    plays = True
+    is_replay = True
 
     def __init__(self, path: str | os.PathLike[str], ignore: Collection[str] = VOLATILE_FIELDS) -> None:
         if isinstance(ignore, str):

@@ -1,25 +1,25 @@
-"""The acceptance list of the client, item by item, and the tests for what no other file covers.
+"""The acceptance list of the client: the tests of each item, and those that no other file has.
 
 1. SSE: the rules, the web platform tests and every cut
        test_sse.py::test_decode_by_rule, test_sse.py::test_decode_web_platform_tests,
        test_sse.py::test_random_streams_do_not_depend_on_chunking,
        test_sse.py::test_ten_megabyte_line_in_small_feeds_is_linear,
        test_acceptance.py::test_fuzz_sse
-2. Dialects: each with its events, whole and cut anywhere, and through openai
+2. Dialects: the events of each, whole and cut at any place, and with `openai`
        test_wire.py::test_dialect,
-       test_wire.py::test_dialect_cut_anywhere_is_never_another_answer,
+       test_wire.py::test_dialect_that_is_cut_gives_a_prefix_and_an_error,
        test_acceptance.py::test_fuzz_wire, test_acceptance.py::test_openai_differs_from_the_dialects
 3. Truncation matrix
        test_client.py::test_truncation_matrix,
-       test_response.py::test_response_that_is_cut_is_never_whole
+       test_response.py::test_response_that_is_cut_is_not_complete
 4. Timeouts, cancelling and Ctrl-C
-       test_client_timeouts.py::test_timeout_runs_out, test_client_timeouts.py::test_connect_timeout,
-       test_client_timeouts.py::test_connect_timeout_holds_while_the_resolver_hangs,
-       test_client_timeouts.py::test_connect_timeout_holds_for_the_tunnel_of_a_proxy,
-       test_client_timeouts.py::test_connect_timeout_holds_for_the_handshake,
-       test_client_timeouts.py::test_first_event_timeout_holds_while_the_request_is_sent,
+       test_client_timeouts.py::test_timeout_expires, test_client_timeouts.py::test_connect_timeout,
+       test_client_timeouts.py::test_connect_timeout_applies_while_the_resolver_hangs,
+       test_client_timeouts.py::test_connect_timeout_applies_to_the_tunnel_of_a_proxy,
+       test_client_timeouts.py::test_connect_timeout_applies_to_the_handshake,
+       test_client_timeouts.py::test_first_event_timeout_applies_while_the_request_is_sent,
        test_client_cancel.py::test_cancel_from_another_thread,
-       test_client_cancel.py::test_close_before_the_first_byte_of_an_answer,
+       test_client_cancel.py::test_close_before_the_first_byte_of_a_response,
        test_client_cancel.py::test_close_while_the_resolver_hangs,
        test_client_cancel.py::test_close_while_it_connects, test_client_cancel.py::test_close_while_the_request_is_sent,
        test_aio.py::test_cancelled_task_closes_the_connection_at_once,
@@ -29,17 +29,17 @@
        test_client_errors.py::test_key_is_in_no_error, test_client_errors.py::test_key_is_not_sent_to_a_redirect_target,
        test_client_errors.py::test_redirect_to_another_origin_is_never_followed,
        test_client_connections.py::test_loopback_never_uses_a_proxy, test_client_connections.py::test_no_proxy,
-       test_record.py::test_key_is_masked_wherever_it_is,
+       test_record.py::test_key_is_masked_in_requests_and_responses,
        test_client_connections.py::test_https_goes_through_a_tunnel,
        test_acceptance.py::test_key_is_in_no_repr
 6. Connections
        test_client_connections.py::test_thousand_calls_on_one_connection,
        test_client_connections.py::test_threads_share_a_client,
-       test_client_connections.py::test_connection_closed_as_we_write_is_retried_once_without_counting,
+       test_client_connections.py::test_connection_closed_during_a_write_is_replaced_without_a_retry,
        test_client_connections.py::test_client_survives_a_fork,
        test_client_connections.py::test_stream_of_the_parent_is_not_cut_by_a_child,
        test_aio.py::test_cancels_at_any_moment_do_not_disturb_other_calls,
-       test_aio.py::test_many_calls_at_once_and_then_one_connection_each
+       test_aio.py::test_concurrent_calls_use_a_connection_each_and_later_calls_reuse_them
 7. Weight and speed; the rows of bench/client.py carry this number
        test_acceptance.py::test_memory, test_vendor.py::test_size_of_the_one_file,
        test_imports.py::test_import_of_the_client_loads_nothing_heavy,
@@ -68,7 +68,7 @@ from localchat import Client
 from . import fuzz_sse, fuzz_wire
 from .raw_server import DEADLINE_S, KEY, Peer, Server, chunked, clean_environment, piece
 
-__all__ = ["clean_environment"]  # A fixture: used by name.
+__all__ = ["clean_environment"]  # A fixture, which pytest finds by name.
 
 HERE = Path(__file__).parent
 NAMED = re.findall(r"(test_\w+\.py)::(test_\w+)", __doc__ or "")
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_stream_at_once():
             assert process.stdout.read() == "interrupted with a\n"
             assert process.wait(DEADLINE_S) == 0
         assert gone.wait(DEADLINE_S)
-    assert gone_at[0] - start < 0.5  # 50 ms where nothing else runs.
+    assert gone_at[0] - start < 0.5  # 50 ms on an idle machine.
 
 
 # 5
@@ -148,7 +148,7 @@ def test_key_is_in_no_repr():
     assert KEY not in f"{client!r} {client} {stream!r} {stream}"
 
 
-# 7. Times are the benchmark's: a test that depends on the clock fails on a machine that does other things too.
+# 7. The benchmark measures the times, since a test of times fails on a busy machine.
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory otherwise")

@@ -225,12 +225,12 @@ def test_client_in_a_second_event_loop():
     with always(HELLO) as server:
         client = AsyncClient(server.url, model="m")
 
-        async def ask() -> str:
+        async def call() -> str:
             text = await chat_text(client)
             await client.close()
             return text
 
-        assert [asyncio.run(ask()) for _ in range(2)] == ["Hello"] * 2
+        assert [asyncio.run(call()) for _ in range(2)] == ["Hello"] * 2
 
 
 def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: its own parsing, and one run against the real server."""
+"""The benchmarks: their parsing of responses, and runs against the real server."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_response_has_the_times_of_content_and_the_servers_count():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
-def test_chunk_frames_are_taken_off_at_any_cut(size: int):
+def test_chunk_framing_is_removed_at_any_cut(size: int):
     data = HEAD + b"".join(chunked(event) for event in EVENTS) + chunked(b"")
     dechunker = Dechunker()
     body = b"".join(dechunker.feed(data[i : i + size]) for i in range(0, len(data), size))
     assert body == b"".join(EVENTS)
 
 
-def test_refusal_is_an_error():
+def test_refused_request_is_an_error():
     with pytest.raises(Refused, match="404"):
         Dechunker().feed(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
@@ -56,7 +56,7 @@ def test_refusal_is_an_error():
     ("events", "words"),
     [(EVENTS[:2], "was cut"), ([*EVENTS[:2], b'data: {"error":{"message":"no room"}}\n\n', EVENTS[-1]], "no room")],
 )
-def test_response_that_breaks_off_is_an_error(events: list[bytes], words: str):
+def test_cut_or_failed_response_is_an_error(events: list[bytes], words: str):
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(events)]
     with pytest.raises(Refused, match=words):
         read_response(Stream(0.5, [(0.9, HEAD), *reads, (9.0, b"")]))
@@ -77,7 +77,7 @@ def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
 
 
 def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Of localchat alone, which needs no other server: chat, choices, constraints, vectors, and the process itself."""
+    """Of localchat alone: chat, choices, constraints, embeddings, and the resources of the process."""
     loads = ["decode4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
     monkeypatch.setattr("bench.loads.SYSTEM", "rule 1 of this house")
     sizes = ["--tokens", "4", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
@@ -99,13 +99,11 @@ MORE, LESS = Figure("", "tokens/s", True), Figure("", "ms", False)
         (MORE, [20.0, 30.0], [10.0, 10.0], "2.50"),
         (LESS, [20.0, 20.0], [10.0, 30.0], "1.00"),
         (LESS, [math.nan], [1.0], "-"),
-        # The machine is half as fast in the second round, and the first has no value of ours.
+        # The machine is half as fast in the second round, and the first round has only their value.
         (MORE, [math.nan, 10.0], [20.0, 10.0], "1.00"),
     ],
 )
-def test_ratio_is_above_1_where_ours_is_better_in_the_same_rounds(
-    figure: Figure, ours: list[float], theirs: list[float], expected: str
-):
+def test_ratio_above_1_means_that_ours_is_better(figure: Figure, ours: list[float], theirs: list[float], expected: str):
     assert compare.ratio(figure, ours, theirs) == expected
 
 
@@ -120,8 +118,8 @@ def test_another_checkout_runs_in_its_own_folder(tmp_path: Path):
     assert "--no-supervise" not in found["against"].arguments
 
 
-def test_load_that_fails_in_a_round_leaves_its_place_empty(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    rounds = iter([[], [3.0]])  # the first raises, as a server would that answers with nonsense
+def test_failed_load_has_no_value_in_its_round(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    rounds = iter([[], [3.0]])  # The first round raises, as if a response could not be parsed.
     load = Load("a load", (LESS,), lambda *arguments: (next(rounds)[0],))
     monkeypatch.setitem(compare.LOADS, "start", load)
     monkeypatch.setattr(compare, "running", lambda *command: contextlib.nullcontext(Server("ours", "", 0, 0.0)))

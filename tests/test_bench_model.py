@@ -1,4 +1,4 @@
-"""The benchmark's models have the size that was asked for, and the engine runs them."""
+"""The models of the benchmarks have the requested size, and the engine runs them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_numbers_have_units(text: str, value: float):
     assert number(text) == value
 
 
-def test_ways_to_wait_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_threads_and_spins_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "random.gguf"
     main([str(path), "--params", "1M", "--vocab", "2000", "--ctx", "512"])
     sizes = ["--seconds", "0.05", "--rounds", "1", "--streams", "2", "--threads", "1", "2", "--spins", "0"]

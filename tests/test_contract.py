@@ -1,4 +1,4 @@
-"""docs/contract.md cannot rot: every row is there once, and what it names exists."""
+"""docs/contract.md is up to date: every row occurs once, and the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from localchat.protocol.params import UNSUPPORTED
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")
-# How many behaviours each list has.
+# The number of rows in each group.
 ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42, "H": 18}
 
 TABLE = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 NAMED = sorted({name for _, _, shown_by in TABLE for name in re.findall(r"`(test_\w+(?:::test_\w+)?)`", shown_by)})
 
 
-def test_every_row_is_there_once_and_in_order():
+def test_every_row_occurs_once_and_in_order():
     assert [row for row, _, _ in TABLE] == [f"{group}{i}" for group, n in ROWS.items() for i in range(1, n + 1)]
 
 
@@ -47,7 +47,7 @@ def functions_of(file: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-# Where a test must say itself which rows it is for.
+# The files whose tests must name the rows that they test.
 CITING = (
     "test_server",
     "test_server_access",
@@ -70,7 +70,7 @@ CITING = (
 
 
 def sources(file: str) -> dict[str, str]:
-    """The text of each test of a file, with its cases."""
+    """The source of each test of a file, with its decorators."""
     text = (TESTS / f"{file}.py").read_text(encoding="utf-8")
     lines = text.splitlines()
     tests = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
@@ -96,7 +96,7 @@ def test_page_lists_the_fields_that_are_refused():
 
 
 def test_ids_that_tests_cite_are_rows():
-    """A typing error in a name like `test_k99_...` would cite nothing."""
+    """A test name such as `test_k99_...` must not cite a row that does not exist."""
     rows = {row.lower() for row, _, _ in TABLE}
     cited = {
         id

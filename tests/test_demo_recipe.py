@@ -1,4 +1,4 @@
-"""The texts on which the built-in model is trained: templates, tools, held-out names, answers about localchat."""
+"""The training text of the built-in model: template, tools, held-out names, answers about localchat."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ def compiled():
 
 
 def test_template_gives_the_training_text(trained):
-    """What the server renders must be what the model was trained on, to the character."""
+    """The server must render exactly the text that the model was trained on."""
     for dialogue in trained:
         assert template_text(dialogue) == rendered_text(dialogue)
 
 
 def test_generation_prompt_is_a_prefix_of_the_training_text(trained):
-    """The prompt that the server makes for the last answer is the text before that answer."""
+    """The prompt for the last assistant message is the training text before this message."""
     for dialogue in trained:
         prompt = Dialogue(dialogue.messages[:-1], dialogue.tools, dialogue.thinking)
         assert rendered_text(dialogue).startswith(template_text(prompt, add_generation_prompt=True))
 
 
-def test_template_takes_arguments_as_text():
-    """OpenAI clients send arguments as a JSON string, other programs as an object."""
+def test_template_accepts_arguments_as_text():
+    """OpenAI clients send arguments as a JSON string; other programs send an object."""
     call = calling([("get_weather", {"city": "Paris"})])
     as_text = json.loads(json.dumps(call))
     as_text["tool_calls"][0]["function"]["arguments"] = '{"city": "Paris"}'
@@ -82,7 +82,7 @@ def test_template_takes_arguments_as_text():
 
 
 def test_template_writes_any_tool_as_one_line():
-    """Schemas as clients send them, also those that no training dialogue has."""
+    """Also tools with schemas that no training dialogue has."""
     schema = {
         "type": "object",
         "properties": {
@@ -112,7 +112,7 @@ def test_template_leaves_old_reasoning_out():
     assert "<think>\nThe end.\n</think>\n\nGoodbye!" in text
 
 
-def test_template_takes_a_missing_content():
+def test_template_accepts_a_missing_content():
     """A message that only calls tools has no content in OpenAI's format."""
     call = {**calling([("ping", {})]), "content": None}
     assert '{"name": "ping", "arguments": {}}' in template_text(Dialogue([user("Ping"), call]))
@@ -131,20 +131,20 @@ def test_calls_use_only_offered_names(held_out):
 
 
 def test_arguments_are_in_the_request():
-    """What the model has to copy must be there to copy, one value after the other."""
+    """The values that the model must copy are in the request, in the order of the arguments."""
     for dialogue in itertools.islice(dialogues(4), N_DIALOGUES):
-        asked = ""
+        text = ""
         for message in dialogue.messages:
             if message["role"] == "user":
-                asked = message["content"]
+                text = message["content"]
             for call in message.get("tool_calls", ()):
                 for value in call["function"]["arguments"].values():
-                    before, found, asked = asked.partition(tool_calls.spoken_result(value))
+                    before, found, text = text.partition(tool_calls.spoken_result(value))
                     assert found, (before, value)
 
 
 def test_requests_show_which_parameter_a_value_is_for():
-    """By its name, by being one of the options, or because there is no other."""
+    """A value has the name of its parameter before it, or is one of its options, or the parameter is the only one."""
     source = Source(random.Random(8), held_out=True)
     n_values = 0
     while n_values < 1000:
@@ -170,14 +170,14 @@ def test_requests_show_which_parameter_a_value_is_for():
         ("Count to 12.", 12, False),
     ],
 )
-def test_nothing_follows_words_without_an_end(text, value, open_ended):
-    """A second request in the same sentence would seem to be part of the value."""
+def test_nothing_follows_an_open_ended_value(text, value, open_ended):
+    """A second request in the same sentence would look like a part of the value."""
     assert tool_calls._is_open_ended(text, {"it": value}) == open_ended
 
 
 @pytest.mark.parametrize("text", ["I need it", "I'd like it", "Ana needs an account"])
-def test_values_keep_their_capitals_within_a_sentence(text):
-    """They are to be copied as they stand; other words begin small."""
+def test_values_keep_their_capitals_inside_a_sentence(text):
+    """Values are unchanged; other words get a small first letter."""
     assert tool_calls._without_capital(text, {"name": "Ana"}) == text
     assert tool_calls._without_capital("Show it", {"name": "Ana"}) == "show it"
 
@@ -197,7 +197,7 @@ def test_held_out_names_are_never_trained(trained):
 
 
 def test_held_out_tools_are_never_trained(trained):
-    """No tool or parameter that is trained has a held-out name, and the lists that names come from have none."""
+    """No trained tool or parameter has a held-out name, and no list of names has one."""
     held = tool_schemas.NAMES_HELD_OUT
     tools = [*SAMPLE_TOOLS, *(common_tool(Source(random.Random(seed))) for seed in range(3000))]
     names = {name for tool in tools for name in (tool.name, *(param.name for param in tool.params))}
@@ -210,8 +210,8 @@ def test_held_out_tools_are_never_trained(trained):
     assert not held & {part for name in (*WORDS, *listed) for part in (name, *name.split("_"))}
 
 
-def test_made_up_values_keep_to_their_half():
-    """A Source hands out only words of its half."""
+def test_made_up_values_are_of_the_right_half():
+    """A Source gives only words of its half."""
     for held_out in (False, True):
         source = Source(random.Random(1), held_out)
         assert {is_held_out(values.word(source)) for _ in range(50)} == {held_out}
@@ -225,7 +225,7 @@ def test_pool_splits_a_list():
 
 
 def test_phrase_expands_alternatives():
-    """One of the alternatives is taken, inner ones too, and fields are filled in."""
+    """One alternative is chosen, also of nested ones, and fields are filled in."""
     source = Source(random.Random(2))
     pattern = phrases("{Hi|Hello}{, $name|{!|.}}", "Hey")
     texts = {source.phrase(pattern, name="Ana") for _ in range(60)}
@@ -233,24 +233,24 @@ def test_phrase_expands_alternatives():
 
 
 def test_thirty_questions_with_fifteen_paraphrases():
-    """Few phrasings are learned by heart; many are needed to understand others."""
+    """A model learns few phrasings by heart; it needs many to understand new ones."""
     source = Source(random.Random(3))
     assert len(localchat_facts.TOPICS) >= 30
     for topic in localchat_facts.TOPICS:
-        assert len({source.expand(source.choice(topic.asked.patterns)) for _ in range(200)}) >= 15
-        assert len(topic.asked.lines.trained) >= 100
-        assert len(topic.asked.lines.held_out) >= 3
+        assert len({source.expand(source.choice(topic.phrasings.patterns)) for _ in range(200)}) >= 15
+        assert len(topic.phrasings.lines.trained) >= 100
+        assert len(topic.phrasings.lines.held_out) >= 3
 
 
 def pools(module):
-    """All phrasings of a module, also those that stand in tables."""
+    """All phrasings of a module, also those in tables."""
     for value in vars(module).values():
         for row in value if isinstance(value, tuple) else ((value,),):
             yield from (item for item in (row if isinstance(row, tuple) else ()) if isinstance(item, Pool))
 
 
 def as_expression(pattern):
-    """What expands to a text, as a regular expression over texts; a blank stands for its name in capitals."""
+    """A regular expression for all texts that a pattern expands to. The value of a blank is its name in capitals."""
     parts = re.split(r"([{}|]|\$\w+)", pattern)
     meanings = {"{": "(?:", "}": ")", "|": "|"}
     text = "".join(meanings.get(part) or (part[1:].upper() if part[:1] == "$" else re.escape(part)) for part in parts)
@@ -263,7 +263,7 @@ def as_expression(pattern):
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_held_out_phrasings_are_never_trained(module):
-    """No trained pattern makes one of them, whatever the case and the marks at its end."""
+    """No trained pattern expands to one of them, apart from upper and lower case and the marks at the end."""
     source = Source(random.Random(1))
     found = [phrasings for phrasings in pools(module) if phrasings.held_out]
     assert found
@@ -278,9 +278,9 @@ def test_held_out_phrasings_are_never_trained(module):
 
 
 def test_held_out_lines_are_never_trained():
-    """Neither a trained line nor a pattern has one of them, whatever the case and the marks at its end."""
-    kinds = [topic.asked for topic in localchat_facts.TOPICS]
-    kinds += [talk.said for talk in chat_skills.TALK] + [limit.asked for limit in chat_skills.LIMITS]
+    """No trained line or pattern equals one of them, apart from upper and lower case and the marks at the end."""
+    kinds = [topic.phrasings for topic in localchat_facts.TOPICS]
+    kinds += [talk.phrasings for talk in chat_skills.TALK] + [limit.phrasings for limit in chat_skills.LIMITS]
     patterns = [as_expression(pattern) for kind in kinds for pattern in kind.patterns]
     trained = {line.lower().rstrip(" .!?") for kind in kinds for line in kind.lines.trained}
     for kind in kinds:
@@ -306,18 +306,18 @@ def test_answers_about_localchat_are_true():
 
 
 def test_a_stuttered_text_has_one_piece_of_it_twice():
-    """Up to four characters more, of which the first copy is followed by the second."""
+    """The text is up to four characters longer, and these repeat the characters before them."""
     source = Source(random.Random(5))
     for _ in range(500):
         text = values.any_text(source)
-        said = values.stuttered(source, text)
-        n_more = len(said) - len(text)
+        stuttered = values.stuttered(source, text)
+        n_more = len(stuttered) - len(text)
         assert 1 <= n_more <= 4
-        assert any(said == text[: start + n_more] + text[start:] for start in range(len(text)))
+        assert any(stuttered == text[: start + n_more] + text[start:] for start in range(len(text)))
 
 
 def test_common_tools_are_requested_with_all_that_they_need():
-    """Every request fills in its blanks, gives each required parameter, and names none twice."""
+    """Every request has all blanks filled in, a value for each required parameter, and no parameter twice."""
     source = Source(random.Random(7))
     for _ in range(5000):
         tool = common_tool(source)
@@ -329,17 +329,17 @@ def test_common_tools_are_requested_with_all_that_they_need():
 
 
 def test_everyday_requests_contain_the_arguments_of_their_calls():
-    """Every value stands in the request, every parameter is there, and no request was ever trained."""
+    """Every value is in the request, every parameter has one, and no request is trained."""
     source = Source(random.Random(1))
     trained_names = {tool.name for tool in (*SAMPLE_TOOLS, *(common_tool(source) for _ in range(5000)))}
     for n_tools in (1, 2, 3):
-        for asked in everyday.everyday_requests(n_tools):
-            name, arguments = asked.call
-            offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in asked.tools}
+        for request in everyday.everyday_requests(n_tools):
+            name, arguments = request.call
+            offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
             assert len(offered) == n_tools
             assert not set(offered) & trained_names
             assert list(arguments) == offered[name]["required"]
-            assert all(tool_calls.spoken_result(value) in asked.text for value in arguments.values())
+            assert all(tool_calls.spoken_result(value) in request.text for value in arguments.values())
 
 
 WEATHER = {

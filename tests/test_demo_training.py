@@ -1,4 +1,4 @@
-"""The training of the built-in model: tokenizer, batches, drills, optimiser, export. Most of it needs torch."""
+"""The training of the built-in model: tokenizer, batches, drills, optimiser, export. Most tests need torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tokenizer():
 
 
 def decoded(tokenizer, ids):
-    """Text of ids that hold no special token."""
+    """The text of ids without special tokens."""
     letters = {letter: byte for byte, letter in enumerate(tokenizer_module.byte_letters())}
     return bytes(letters[letter] for i in ids for letter in tokenizer.tokens[i]).decode("utf-8")
 
@@ -52,12 +52,12 @@ def decoded(tokenizer, ids):
     "text", ["Hello there, 12 dogs!", "ça va? 你好 \U0001f600", " \n\n  x\t", "<|im_start|>user"], ids=range(4)
 )
 def test_tokenizer_keeps_every_text(tokenizer, text):
-    """Byte-level tokens can write anything, and plain text never becomes a special token."""
+    """Byte-level tokens represent any text, and plain text has no special tokens."""
     assert decoded(tokenizer, tokenizer.encode(text)) == text
 
 
 def test_tokenizer_knows_special_tokens_in_templates(tokenizer):
-    """Rendered text holds turns and tags as single tokens."""
+    """Markers of turns and tags in rendered text are single tokens."""
     ids = tokenizer.encode_template("<|im_start|>user\nHi<|im_end|>")
     assert ids[0] == tokenizer.ids["<|im_start|>"]
     assert ids[-1] == tokenizer.ids["<|im_end|>"]
@@ -65,7 +65,7 @@ def test_tokenizer_knows_special_tokens_in_templates(tokenizer):
 
 @pytest.mark.parametrize("value", ["weather", "Shafiol", "4821", "anna@test.org"])
 def test_values_have_the_same_tokens_everywhere(tokenizer, value):
-    """Copying is copying tokens only if a value looks alike after a space, a quote and an underscore."""
+    """A value has the same tokens after a space, a quote and an underscore, so that a model can copy it."""
     ids = tokenizer.encode(value)
     for before in (" ", '"', "_", "\n"):
         assert tokenizer.encode(before + value)[-len(ids) :] == ids
@@ -76,8 +76,8 @@ def test_vocabulary_has_its_exact_size(tokenizer):
     assert len(tokenizer.tokens) == len(set(tokenizer.tokens)) == 900
 
 
-def test_batches_learn_answers_fully(tokenizer):
-    """Every token of an answer has weight one, its end included, the first three more, and prompts a little."""
+def test_batches_weight_outputs_and_prompts(tokenizer):
+    """The tokens of an output and its end have weight one, the first three more, and those of prompts less."""
     batch = next(iter(batches.BatchStream(tokenizer, TrainConfig(seed=5, batch_tokens=2048, prompt_weight=0.1))))
     weights = np.zeros(batch.inputs.size)
     weights[batch.positions] = batch.weights
@@ -95,7 +95,7 @@ def test_batches_learn_answers_fully(tokenizer):
 
 @pytest.mark.parametrize("time", [1, 32, 128, 129, 300])
 def test_attention_in_blocks_is_attention(time):
-    """The faster form gives what PyTorch's own function gives, and its gradients."""
+    """Blocks give the same result and gradients as PyTorch's own function."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.model import causal_attention
 
@@ -111,9 +111,9 @@ def test_attention_in_blocks_is_attention(time):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling the model needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns of what it does itself.
+@pytest.mark.filterwarnings("ignore")  # PyTorch's compiler emits warnings about its own code.
 def test_a_fused_model_learns_the_same():
-    """Compiling changes neither the losses nor the gradients, whatever the lengths."""
+    """Compiling changes neither the losses nor the gradients, at any length."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig
     from tools.train_demo.model import DemoModel
@@ -132,7 +132,7 @@ def test_a_fused_model_learns_the_same():
 
 
 def test_orthogonalise_evens_out_singular_values():
-    """Muon's updates reach all directions of a matrix about equally."""
+    """Muon's updates change all directions of a matrix about equally."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.muon import orthogonalise
 
@@ -144,7 +144,7 @@ def test_orthogonalise_evens_out_singular_values():
 
 
 def test_repeated_tokens_repeat():
-    """The text of the warm start can be foretold after its first period."""
+    """The tokens of the warm start are determined after the first period."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.warm_start import repeated_tokens
 
@@ -156,8 +156,8 @@ def marks_of(tokenizer):
     return {token for mark in drills.MARKS for token in tokenizer.encode_template(mark)}
 
 
-def test_drills_follow_from_what_stands_before(tokenizer):
-    """Each token that is to be learned is a mark or stands earlier in its row; the same seed gives the same rows."""
+def test_learned_tokens_of_drills_occur_before(tokenizer):
+    """Each learned token is a mark or occurs earlier in its row; the same seed gives the same rows."""
     rows, follows = drills.drill_rows(np.random.default_rng(3), tokenizer, 60)
     assert rows.shape == follows.shape == (60, drills.LENGTH + 1)
     marks = marks_of(tokenizer)
@@ -169,7 +169,7 @@ def test_drills_follow_from_what_stands_before(tokenizer):
 
 
 def drill_text(tokenizer, kind, seed):
-    """A drill's row before it is cut, each random token but digits as one letter that no mark has."""
+    """The uncut row of a drill as text, with one letter that no mark has for each random token except digits."""
     writer = drills._Writer(np.random.default_rng(seed), tokenizer, drills._letters(tokenizer))
     kind(writer)
     special = tokenizer_module.SPECIAL_TOKENS
@@ -185,7 +185,7 @@ ROUND = re.compile(r"<\|im_start\|>user\n(.*?)<\|im_end\|>\n<\|im_start\|>assist
 
 
 def listed(signature):
-    """Fields and their types, or their options, each of which the field must follow."""
+    """The fields of a signature with their types or options. The name of the field must follow each option."""
     fields = {}
     for field, kind in (one.split(": ") for one in signature.split(", ")):
         fields[field] = kind
@@ -197,7 +197,7 @@ def listed(signature):
 
 
 def after_request(text, field, value, may_be_bare):
-    """What stands after the mention of a value."""
+    """The text after the mention of a value."""
     alone = [before + value for before in drills._BEFORE_A_VALUE] if may_be_bare else []
     named = [before + field + between + value for before, between in drills._AROUND_A_FIELD]
     mention = max((one for one in alone + named if text.startswith(one)), key=len)
@@ -206,7 +206,7 @@ def after_request(text, field, value, may_be_bare):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_calls_of_drills_are_those_requested(tokenizer, seed):
-    """Read back, each call of the drill has a tool that was listed and the values that the request gave, in order."""
+    """Each call of a drill has a listed tool and the values of the request, in their order."""
     text = drill_text(tokenizer, drills.calls, seed)
     tools = {name: (verb, noun, listed(fields)) for name, verb, noun, fields in TOOL.findall(text)}
     rounds = ROUND.findall(text)
@@ -235,8 +235,8 @@ def test_calls_of_drills_are_those_requested(tokenizer, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_options_are_answered_with_their_fields(tokenizer, seed):
-    """Read back, each option that the drill asks for is answered behind its own field, in order."""
+def test_arguments_of_option_drills_have_the_right_fields(tokenizer, seed):
+    """The arguments have each option of the request with its own field, in order."""
     text = drill_text(tokenizer, drills.options, seed)
     fields = listed(text.partition(")\n")[0])
     rounds = ROUND.findall(text)
@@ -250,7 +250,7 @@ def test_options_are_answered_with_their_fields(tokenizer, seed):
 
 @pytest.mark.parametrize("wanted", SAMPLE_TOOLS, ids=lambda tool: f"{tool.name}_{len(tool.params)}")
 def test_a_sample_tool_stays_beside_one_of_its_name(monkeypatch, wanted):
-    """A made-up tool may have its name by chance; the request is for the sample all the same."""
+    """If a made-up tool has the same name by chance, the request is for the sample tool."""
     alike = tool_schemas.ToolSpec(wanted.name, wanted.verb, wanted.noun, wanted.params)
     monkeypatch.setattr(tool_calls, "tool_set", lambda source, n: [alike, alike, alike][:n])
     monkeypatch.setattr(tool_calls, "SAMPLE_TOOLS", (wanted,))
@@ -260,8 +260,8 @@ def test_a_sample_tool_stays_beside_one_of_its_name(monkeypatch, wanted):
         assert dialogue.tools[0].get("function", dialogue.tools[0]).get("description") == wanted.description
 
 
-def test_first_layer_starts_by_looking_back():
-    """The heads set by hand attend to the token one before, whatever the tokens are."""
+def test_first_layer_starts_with_previous_token_heads():
+    """The heads that are set by hand attend to the previous token, for all tokens."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig
     from tools.train_demo.model import DemoModel, rotate
@@ -314,7 +314,7 @@ def _update(folder: Path) -> None:
 
 
 def test_workers_share_the_updates_of_matrices(tmp_path):
-    """Two of them, each with some of the layers, come to what one alone comes to."""
+    """Two workers, each with some of the layers, get the same result as one."""
     torch = pytest.importorskip("torch")
     from tools.train_demo import workers
 
@@ -328,7 +328,7 @@ def test_workers_share_the_updates_of_matrices(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing tells a process that its parent has ended")
 def test_workers_end_with_their_command():
-    """Also those of a background job, which ignore Ctrl-C: they would write over the checkpoints of the next run."""
+    """Also those of a background job, which ignore Ctrl-C: they would overwrite the checkpoints of the next run."""
     pytest.importorskip("torch")
     work = "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"
     code = f"""
@@ -337,13 +337,13 @@ from tools.train_demo import workers
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 workers.run(2, exec, {work!r})
 """
-    # It waits until the last process that could write something has ended.
+    # `run` waits until the last process with the pipes has ended.
     command = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120)
     assert command.returncode == -9
 
 
-def test_training_goes_on_from_an_exported_file(tmp_path):
-    """An exported file, read again, has the vocabulary and the weights of the trainer that began with rounded ones."""
+def test_training_continues_from_an_exported_file(tmp_path):
+    """A file that is exported from rounded weights has the same vocabulary and nearly the same weights."""
     pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.export import export
@@ -356,14 +356,14 @@ def test_training_goes_on_from_an_exported_file(tmp_path):
     assert again.tokenizer.tokens == trainer.tokenizer.tokens
     assert again.tokenizer.merges == trainer.tokenizer.merges
     for (name, weights), read in zip(trainer.model.named_parameters(), again.model.parameters()):
-        # What was rounded is read as it was, but for the scales, which have sixteen bits.
+        # Rounded weights stay the same, apart from the scales, which have 16 bits.
         assert (weights - read).norm() < 1e-3 * weights.norm(), name
     with pytest.raises(SystemExit, match="sizes in config"):
         from_gguf(DEMO, ModelConfig(width=128), TrainConfig())
 
 
 def test_a_deeper_model_begins_with_the_output_of_the_file():
-    """Layers that the file does not have change nothing before they are trained; a file never loses any."""
+    """Additional layers do not change the output before they are trained. A model must not have fewer layers."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.from_gguf import from_gguf
@@ -371,16 +371,16 @@ def test_a_deeper_model_begins_with_the_output_of_the_file():
     ids = torch.arange(300, 340)[None]
     n_layers = ModelConfig.layers
     with torch.no_grad():
-        said, said_deeper = (
+        output, output_deeper = (
             from_gguf(DEMO, ModelConfig(layers=n), TrainConfig()).model(ids) for n in (n_layers, n_layers + 3)
         )
-    assert torch.equal(said, said_deeper)
+    assert torch.equal(output, output_deeper)
     with pytest.raises(SystemExit, match=f"{n_layers} layers, config.py {n_layers - 1}"):
         from_gguf(DEMO, ModelConfig(layers=n_layers - 1), TrainConfig())
 
 
-def test_a_share_of_the_former_weights_can_be_kept():
-    """The result lies between what was trained and the file that it began with."""
+def test_weights_are_averaged_with_those_of_the_file():
+    """The result lies between the trained weights and those of the file."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.from_gguf import from_gguf, keep

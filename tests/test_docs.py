@@ -1,4 +1,4 @@
-"""Every code block of docs/ runs, against a server of the test's own with the built-in model."""
+"""Every code block of docs/ runs, against a server with the built-in model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .live import running_server
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DOCUMENTED = "http://127.0.0.1:8080"
-# A block that takes longer is no example to try.
+# The limit of the time of a block.
 TIMEOUT_S = 10
 
 
@@ -55,7 +55,7 @@ def test_block_about_the_client_runs(language: str, code: str, url: str, tmp_pat
     assert run(command, url, tmp_path).strip()
 
 
-# What the blocks of tools.md print with the built-in model, in their order.
+# A part of the output of each block of tools.md with the built-in model.
 SHOWN = [
     "Bonn",
     "ask the user",
@@ -78,7 +78,7 @@ def test_block_about_tools_runs(code: str, shown: str, url: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("code", [code for _, code in blocks("clients.md")], ids=named("clients.md"))
-def test_configuration_is_that_of_a_file_that_is_tested(code: str):
+def test_configuration_is_in_a_tested_file(code: str):
     assert any(code in path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "configuration").iterdir())
 
 
@@ -90,6 +90,6 @@ def test_names_in_the_tables_are_public(name: str):
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_links_lead_somewhere(page: str):
+def test_links_have_targets(page: str):
     for target in re.findall(r"\]\(((?!http)[^)#]+)", (DOCS / page).read_text(encoding="utf-8")):
         assert (DOCS / target).exists(), target

@@ -1,4 +1,4 @@
-"""Every example runs against the real server with the built-in model, and prints what it is for."""
+"""Every example runs against the real server with the built-in model, and prints the expected output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ warning: low memory, 12 MB are left
 info: started on port 8080
 """
 
-# The program, its arguments, its input, and what it prints.
+# The program, its arguments, its input, and parts of its output.
 RUNS = {
     "agent, add": ("agent.py", ["What is 17 + 25?"], "", ['[add({"a": 17, "b": 25}) gave 42]', "result is: 42"]),
     "agent, files": (
@@ -72,7 +72,7 @@ def test_every_example_is_run():
 
 
 @pytest.mark.parametrize(("name", "arguments", "text", "shown"), RUNS.values(), ids=RUNS)
-def test_example_prints_what_it_is_for(
+def test_example_prints_the_expected_output(
     name: str, arguments: list[str], text: str, shown: list[str], url: str, tmp_path: Path
 ):
     (tmp_path / "notes.md").write_text(NOTES, encoding="utf-8")
@@ -110,7 +110,7 @@ def test_configuration_can_be_read_and_its_address_answers(path: Path, url: str,
     else:
         assert pytest.importorskip("yaml").safe_load(text)
     (address,) = re.findall(r"http://[\w.:/]+", text)
-    # Ollama's and Anthropic's addresses end with the port.
+    # The addresses for Ollama and Anthropic end with the port.
     own = address.replace(DOCUMENTED, url.removesuffix("/v1"))
     with urllib.request.urlopen(
         own + ("/models" if own.endswith("/v1") else "/v1/models"), timeout=TIMEOUT_S

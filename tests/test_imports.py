@@ -1,4 +1,4 @@
-"""The map of the package, read off its import lines: arrows point one way, and the public names are real."""
+"""The imports of the package follow the tables below, and its public names exist."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .raw_server import HELLO, always, with_length
 
 PACKAGE = Path(localchat.__file__).parent
 
-# The files of the client that can be copied, and what each imports of the others: the same order as in vendor.FILES.
+# The client files that can be copied, in the order of vendor.FILES, and the files that each may import.
 CLIENT_FILES: dict[str, set[str]] = {
     "sse": set(),
-    "errors": {"events"},  # For its types alone.
+    "errors": {"events"},  # Only for types.
     "events": set(),
     "http1": {"errors"},
     "network": {"errors", "http1"},
@@ -47,7 +47,7 @@ CLIENT_FILES: dict[str, set[str]] = {
     "ask": {"client", "errors", "events"},
 }
 
-# What each part may import of the package, itself aside: a file at the top, or a folder.
+# The parts of the package (files or folders), and the other parts that each may import.
 MAY_IMPORT = {
     "__init__": {
         *("aio", "client", "assembly", "conversation", "embeddings", "errors", "events", "model_list", "record", "sse"),
@@ -87,7 +87,7 @@ MAY_IMPORT = {
     "models": set(),
 }
 
-# What only one place may import of the world outside: a file, or all files of a folder.
+# The modules outside the package that only one file or folder may import.
 SOLE_IMPORTERS = {
     "http.server": "serving/http_server.py",
     "llama_cpp": "engine/llama/library.py",
@@ -95,7 +95,7 @@ SOLE_IMPORTERS = {
     "jinja2": "prompt/",
 }
 
-# What a file uses where it happens to be there.
+# Modules that a file uses if they are installed.
 OPTIONAL = {"certifi"}
 
 
@@ -104,18 +104,18 @@ def modules() -> list[Path]:
 
 
 def part_of(path: Path) -> str:
-    """The row of the table that a file belongs to."""
+    """The part of the package that a file belongs to."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def part_named(name: str) -> str:
-    """The same for the name of a module."""
+    """The part of the package that a module belongs to."""
     return [*name.split(".")[1:], "__init__"][0]
 
 
 @functools.cache
 def imported(path: Path) -> frozenset[str]:
-    """The absolute names of all modules that a file imports, anywhere in it."""
+    """The absolute names of all modules that a file imports, also inside functions."""
     return frozenset(_imported(path))
 
 
@@ -128,7 +128,7 @@ def _imported(path: Path) -> Iterator[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = {f"{module}.{alias.name}" for alias in node.names}
-            # `from . import sse` names a module, not a thing inside one.
+            # `from . import sse` imports a module, not a name of a module.
             yield from filter(is_module, names)
             if not all(map(is_module, names)):
                 yield module
@@ -139,7 +139,7 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def test_arrows_point_down_the_table():
+def test_parts_import_only_what_the_table_allows():
     wrong = []
     for path in modules():
         own = part_of(path)
@@ -160,7 +160,7 @@ def test_libraries_are_imported_in_one_place(library: str):
     assert all(importer.startswith(SOLE_IMPORTERS[library]) for importer in importers)
 
 
-def test_files_to_be_copied_are_those_of_the_table():
+def test_files_to_copy_are_those_of_the_table():
     assert [f"{name}.py" for name in CLIENT_FILES] == list(vendor.FILES)
 
 
@@ -182,7 +182,7 @@ def test_public_names_exist_and_are_listed_once():
 
 
 def test_no_file_or_folder_has_the_name_of_a_public_function():
-    """To import the one would take the name of the other away."""
+    """Importing the module would replace the function in the package."""
     assert {path.stem for path in PACKAGE.iterdir()} & set(localchat.__all__) == set()
 
 
@@ -196,14 +196,14 @@ def test_import_of_the_client_loads_nothing_heavy():
 @pytest.mark.parametrize(
     ("name", "unneeded"), [("AsyncClient", "localchat.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")]
 )
-def test_a_name_loads_no_more_than_its_home(name: str, unneeded: str):
+def test_a_name_imports_only_its_module(name: str, unneeded: str):
     program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["answer", "error"])
 def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
-    """What the client imports late it imports only where it is needed."""
+    """The client imports some modules only in the calls that need them."""
     heavy = ("http.client", "email.utils", "ssl", "asyncio", "dataclasses", "inspect", "urllib.request", "logging")
     program = (
         "import contextlib, sys, localchat\n"
@@ -212,7 +212,7 @@ def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
         f"print([name for name in {heavy!r} if name in sys.modules])\n"
     )
     with always(raw) as server:
-        # Without site: what is installed beside Python may load more.
+        # Without site-packages, since installed packages may import more modules at the start.
         command = [sys.executable, "-S", "-c", program, server.url]
         out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=PACKAGE.parent)
     assert out.stdout.strip() == "[]"

@@ -106,7 +106,7 @@ def test_first_error_of_cmake_is_shown():
 
 
 @pytest.mark.parametrize("name", wheelhouse.COMPILERS)
-def test_compiler_of_a_graphics_card_that_is_missing_is_named(name, tmp_path, monkeypatch):
+def test_error_names_the_missing_compiler_of_a_graphics_card(name, tmp_path, monkeypatch):
     program, _, package = wheelhouse.COMPILERS[name]
     monkeypatch.setitem(wheelhouse.COMPILERS, name, (program, "", package))
     with pytest.raises(InstallError, match=f"ACCEL={name} needs {program}, which was not found: install "):
@@ -148,7 +148,7 @@ def test_console_command_runs(command, module, function):
     assert (done.returncode, done.stdout.split()[0]) == (0, "localchat")
 
 
-def test_console_commands_are_both_there():
+def test_both_console_commands_are_declared():
     assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
 
 

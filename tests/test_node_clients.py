@@ -1,4 +1,4 @@
-"""The packages `openai` and `@anthropic-ai/sdk` of Node with the built-in model; tests/node has what they do.
+"""The Node packages `openai` and `@anthropic-ai/sdk` with the built-in model; tests/node has their programs.
 
 `make client-tests` installs the packages and names their folder in NODE_PATH.
 """

@@ -1,4 +1,4 @@
-"""Every code block of the README runs, against a server of the test's own on a free port."""
+"""Every code block of the README runs, against a server on a free port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .live import running_server
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTED = "http://127.0.0.1:8080"
-# A block that takes longer is no example to try.
+# The limit of the time of a block.
 TIMEOUT_S = 10
 
 
@@ -40,7 +40,7 @@ def run(command: list[str], url: str) -> str:
 
 
 def shell(line: str, url: str) -> str:
-    """A line as a shell would run it, with this interpreter and this server; `make` only says what it would do."""
+    """Run a line in a shell, with this interpreter and this server; `make` only prints its commands."""
     line = re.sub(r"^make ", "make --dry-run ", line)
     line = line.replace(".venv/bin/python", sys.executable).replace(DOCUMENTED, url)
     return run(["sh", "-c", line], url)
@@ -75,7 +75,7 @@ def test_make_run_and_make_test_do_as_the_readme_describes():
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(((?!http)[^)]+)\)", README))
-def test_links_lead_somewhere(target: str):
+def test_links_have_targets(target: str):
     assert (ROOT / target).exists()
 
 
@@ -84,12 +84,12 @@ def test_library_for_a_gpu_is_built_where_make_runs_the_server():
     assert command == ".venv/bin/python"
 
 
-def test_sources_have_all_that_the_readme_speaks_of():
+def test_sources_contain_the_files_that_the_readme_names():
     lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
     included = {name for line in lines if line.startswith(("graft ", "include ")) for name in line.split()[1:]}
-    included |= {"README.md", "LICENSE", "pyproject.toml", "localchat"}  # These setuptools takes by itself.
-    spoken_of = {target.split("/")[0] for target in re.findall(r"\]\(((?!http)[^)]+)\)", README)}
-    assert spoken_of | {"Makefile", "tests", "tools", "examples"} <= included
+    included |= {"README.md", "LICENSE", "pyproject.toml", "localchat"}  # setuptools includes these.
+    named = {target.split("/")[0] for target in re.findall(r"\]\(((?!http)[^)]+)\)", README)}
+    assert named | {"Makefile", "tests", "tools", "examples"} <= included
     assert all((ROOT / name).exists() for name in included)
 
 

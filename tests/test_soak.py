@@ -1,4 +1,4 @@
-"""The reliability programs, each for a moment. `make soak` runs them at full length."""
+"""Short runs of the reliability programs. `make soak` runs them at full length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SSE decoder and encoder: every rule whole, byte by byte and at every two-way split."""
+"""The SSE decoder and encoder: every rule with the stream in one piece, byte by byte, and at every cut in two."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_decode_web_platform_tests(raw, expected):
     check(raw, expected)
 
 
-# K39: the two leniencies, and the field `error` of old llama.cpp servers.
+# K39: the extensions for chat servers, and the unfinished event at the end.
 DONE = {"sentinel": "[DONE]"}
 ERROR = {"fields_as_events": ("error",)}
 LENIENT = {
@@ -206,7 +206,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("raw", "was_damaged"), DAMAGE.values(), ids=DAMAGE)
-def test_data_that_is_no_utf_8_is_noticed(raw, was_damaged):
+def test_data_that_is_not_utf_8_is_noticed(raw, was_damaged):
     decoder = SSEDecoder(sentinel="[DONE]")
     decoder.feed(raw)
     assert decoder.was_damaged == was_damaged
@@ -218,7 +218,7 @@ def test_last_event_id_and_retry_follow_the_stream():
     assert (decoder.last_event_id, decoder.retry_ms) == ("4", 20)
 
 
-# Limits. The row says how the stream is cut by the size, and what came out before.
+# Streams that exceed a limit after one event, and the kind of the limit.
 TOO_LONG = {
     "line-without-end": (b"data: 1\n\n" + b"x" * 11, "line"),
     "line-with-end": (b"data: 1\n\ndata: 23456\n\n", "line"),
@@ -279,7 +279,7 @@ def test_many_empty_data_lines_are_linear():
 
 
 def test_every_byte_is_held_once():
-    """The part of a line that waits is stored once, whatever the number of feeds."""
+    """An incomplete line is stored once, whatever the number of feeds."""
     decoder = SSEDecoder()
     for _ in range(1000):
         decoder.feed(b"x" * 64)
@@ -325,7 +325,7 @@ def test_encode(arguments, raw, decoded):
     check(raw, [decoded])
 
 
-def test_comment_is_no_event():
+def test_comment_is_not_an_event():
     assert decode([b"id: 1\n", encode("a"), COMMENT, encode("b")]) == [event("a", id="1"), event("b", id="1")]
 
 

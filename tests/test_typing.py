@@ -1,4 +1,4 @@
-"""What type checkers make of programs that use the client: what is right passes, what is wrong is refused."""
+"""Type checkers accept correct programs that use the client, and report the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USER = ROOT / "tests" / "typing" / "user.py"
 
 
 def errors_of_mypy(*files: Path) -> list[str]:
-    """The lines of errors that mypy --strict has about these files alone."""
+    """The lines of errors that `mypy --strict` reports in these files."""
     command = [sys.executable, "-m", "mypy", "--strict", "--python-version=3.10", "--config-file=", "--no-pretty"]
     done = subprocess.run(
         [*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *map(str, files)],
@@ -30,7 +30,7 @@ def errors_of_mypy(*files: Path) -> list[str]:
 
 
 def errors_of_pyright(*files: Path) -> list[str]:
-    """The lines of errors that pyright has about these files."""
+    """The lines of errors that pyright reports in these files."""
     command = [shutil.which("pyright") or "", "--pythonpath", sys.executable, *map(str, files)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -39,7 +39,7 @@ def errors_of_pyright(*files: Path) -> list[str]:
 
 @pytest.mark.parametrize("checker", [errors_of_mypy, errors_of_pyright])
 def test_program_of_a_user(checker, tmp_path):
-    """With the README's and the page's own programs, in one run: the package is read once."""
+    """Together with the programs of the README and the documentation, so that the package is checked once."""
     if checker is errors_of_mypy:
         pytest.importorskip("mypy")
     elif shutil.which("pyright") is None:

@@ -1,4 +1,4 @@
-"""A program of a user, for type checkers: what is right passes, and each line marked with `refused` is an error."""
+"""A program of a user, for type checkers. The lines marked with `refused` are errors, and no others."""
 
 from __future__ import annotations
 
