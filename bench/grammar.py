@@ -19,7 +19,7 @@ import numpy as np
 
 from localchat.dialects.call_layout import CallLayout
 from localchat.engine import Constraint, GenerationRequest
-from localchat.engine.llama.candidates import largest
+from localchat.engine.llama.candidates import is_quick, largest
 from localchat.engine.llama.library import L, Model
 from localchat.engine.llama.sampler import Sampler
 from localchat.engine.llama.vocabulary import Vocabulary
@@ -65,6 +65,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=N_TOKENS, help="tokens to sample for each load")
     arguments = parser.parse_args()
     vocabulary = read_vocabulary(arguments.model)
+    if not is_quick(vocabulary.n_tokens, TOP_K):
+        # For a small vocabulary the sampler reads the logits from a context, which does not exist here.
+        raise SystemExit(f"{vocabulary.n_tokens} tokens are too few: use a model with a larger vocabulary")
     print(f"{vocabulary.n_tokens} tokens, top_k {TOP_K}, {arguments.tokens} tokens for each load; milliseconds")
     print(f"{'load':20} {'median':>8} {'p95':>8} {'max':>8}")
     for name, constraint in loads().items():

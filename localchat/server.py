@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
+from .models.catalog import ModelFile, ModelFileError, model_file
 from .models.gguf import GGUFError, check_start
 from .serving.cors import is_loopback
 from .serving.crashes import CrashRecord
@@ -95,7 +95,7 @@ def _serve(
     from .serving.http_server import ChatServer
     from .serving.loading import Loader
 
-    server = ChatServer(Service(Catalog(file, any_name=options.any_name)), settings, listener, record)
+    server = ChatServer(Service(file, any_name=options.any_name), settings, listener, record)
     on_ready = record.set_ready if record else lambda: None
     loader = Loader(server.service, file, options, server.url, on_ready=on_ready, on_failure=server.shutdown)
     with contextlib.closing(server):

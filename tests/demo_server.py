@@ -10,7 +10,7 @@ from typing import Any
 from localchat.engine import Engine
 from localchat.generation.model import Model
 from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.models.catalog import DEMO, DEMO_PATH, ModelFile
 from localchat.serving.http_server import ChatServer
 from localchat.serving.settings import Settings
 
@@ -20,7 +20,7 @@ DEADLINE_S = 60
 @contextlib.contextmanager
 def serving_demo(engine: Engine, **settings: Any) -> Iterator[int]:
     """Serve an engine that has the built-in model; yields the port."""
-    server = ChatServer(Service(Catalog(ModelFile(DEMO_PATH, DEMO))), Settings(port=0, **settings))
+    server = ChatServer(Service(ModelFile(DEMO_PATH, DEMO)), Settings(port=0, **settings))
     server.service.ready(Model(DEMO, engine))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -20,7 +20,7 @@ from localchat.generation.chat_prompt import prepare_chat
 from localchat.generation.model import Model
 from localchat.generation.run import start
 from localchat.generation.service import Service
-from localchat.models.catalog import Catalog, ModelFile
+from localchat.models.catalog import ModelFile
 from localchat.protocol.chat import parse_chat
 from localchat.protocol.chat_response import ChatBody
 from localchat.serving.http_server import ChatServer, EngineFailed, Stopped
@@ -125,7 +125,7 @@ def serving(
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     engine = Engine(backend, max_queue=max_queue).start()
-    service = Service(Catalog(ModelFile(path=None, name="Fake")))
+    service = Service(ModelFile(path=None, name="Fake"))
     server = ChatServer(service, settings, listener, record)
     if is_ready:
         service.ready(Model("Fake", engine))

@@ -2,7 +2,9 @@
 
 import pytest
 
-from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, ModelNotFound, model_file
+from localchat.generation.service import Service
+from localchat.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_file
+from localchat.protocol.errors import ModelLoading, ModelNotFound
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_name_of_a_file_that_is_not_utf_8_is_found_as_it_is_listed(folder):
         pytest.skip("this file system has no such names")
     model = model_file(str(path))
     assert model == ModelFile(path, "m?ller")
-    assert Catalog(model).find(model.name.encode().decode()) == model
+    assert model.is_named(model.name.encode().decode())
 
 
 @pytest.mark.parametrize("argument", [None, "demo"])
@@ -92,36 +94,34 @@ def test_url_or_hub_name_has_an_error_with_advice(argument, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "requested"),
+    ("name", "requested", "is_named"),
     [
-        pytest.param("Tiny", "Tiny", id="exact"),
-        pytest.param("Tiny", " tINY ", id="any case"),
-        pytest.param("Tiny", "", id="blank"),
-        pytest.param("Tiny", None, id="none"),
-        pytest.param("llama", "Llama:8b", id="family with a tag"),
-        pytest.param("llama:8b", "llama:8b", id="tag"),
+        pytest.param("Tiny", "Tiny", True, id="exact"),
+        pytest.param("Tiny", " tINY ", True, id="any case"),
+        pytest.param("Tiny", "", True, id="empty"),
+        pytest.param("Tiny", " ", True, id="blank"),
+        pytest.param("llama", "Llama:8b", True, id="family with a tag"),
+        pytest.param("llama:8b", "llama:8b", True, id="tag"),
+        pytest.param("tiny", "other", False, id="unknown"),
+        pytest.param("llama:8b", "llama", False, id="family without the tag"),
+        pytest.param("llama:8b", "llama:70b", False, id="another tag"),
+        pytest.param("tiny", "ti", False, id="beginning"),
     ],
 )
-def test_model_found_by_name(name, requested):
-    model = ModelFile(DEMO_PATH, name)
-    assert Catalog(model).find(requested) == model
+def test_names_of_a_model(name: str, requested: str, is_named: bool):
+    assert ModelFile(DEMO_PATH, name).is_named(requested) is is_named
 
 
-@pytest.mark.parametrize(
-    ("name", "requested"),
-    [
-        pytest.param("tiny", "other", id="unknown"),
-        pytest.param("llama:8b", "llama", id="family without the tag"),
-        pytest.param("llama:8b", "llama:70b", id="another tag"),
-        pytest.param("tiny", "ti", id="beginning"),
-    ],
-)
-def test_model_not_found_names_the_served_one(name, requested):
-    message = f"there is no model '{requested}' here; on offer: '{name}'; started with --any-name"
+def test_error_of_another_name_gives_both_names():
+    service = Service(ModelFile(DEMO_PATH, "tiny"))
+    message = "there is no model 'other' here; on offer: 'tiny'; started with --any-name"
     with pytest.raises(ModelNotFound, match=message):
-        Catalog(ModelFile(DEMO_PATH, name)).find(requested)
+        service.resolve(" other")
 
 
-def test_model_may_be_served_under_any_name():
-    model = ModelFile(DEMO_PATH, "tiny")
-    assert Catalog(model, any_name=True).find("gpt-4") == model
+@pytest.mark.parametrize("any_name", [False, True])
+def test_model_may_be_served_under_any_name(any_name: bool):
+    service = Service(ModelFile(DEMO_PATH, "tiny"), any_name=any_name)
+    # A name that is accepted gets as far as the model, which is not loaded.
+    with pytest.raises(ModelLoading if any_name else ModelNotFound):
+        service.resolve("gpt-4")

@@ -133,13 +133,13 @@ def test_calls_use_only_offered_names(held_out):
 def test_arguments_are_in_the_request():
     """The values that the model must copy are in the request, in the order of the arguments."""
     for dialogue in itertools.islice(dialogues(4), N_DIALOGUES):
-        asked = ""
+        text = ""
         for message in dialogue.messages:
             if message["role"] == "user":
-                asked = message["content"]
+                text = message["content"]
             for call in message.get("tool_calls", ()):
                 for value in call["function"]["arguments"].values():
-                    before, found, asked = asked.partition(tool_calls.spoken_result(value))
+                    before, found, text = text.partition(tool_calls.spoken_result(value))
                     assert found, (before, value)
 
 
@@ -237,9 +237,9 @@ def test_thirty_questions_with_fifteen_paraphrases():
     source = Source(random.Random(3))
     assert len(localchat_facts.TOPICS) >= 30
     for topic in localchat_facts.TOPICS:
-        assert len({source.expand(source.choice(topic.asked.patterns)) for _ in range(200)}) >= 15
-        assert len(topic.asked.lines.trained) >= 100
-        assert len(topic.asked.lines.held_out) >= 3
+        assert len({source.expand(source.choice(topic.phrasings.patterns)) for _ in range(200)}) >= 15
+        assert len(topic.phrasings.lines.trained) >= 100
+        assert len(topic.phrasings.lines.held_out) >= 3
 
 
 def pools(module):
@@ -279,8 +279,8 @@ def test_held_out_phrasings_are_never_trained(module):
 
 def test_held_out_lines_are_never_trained():
     """No trained line or pattern equals one of them, apart from upper and lower case and the marks at the end."""
-    kinds = [topic.asked for topic in localchat_facts.TOPICS]
-    kinds += [talk.said for talk in chat_skills.TALK] + [limit.asked for limit in chat_skills.LIMITS]
+    kinds = [topic.phrasings for topic in localchat_facts.TOPICS]
+    kinds += [talk.phrasings for talk in chat_skills.TALK] + [limit.phrasings for limit in chat_skills.LIMITS]
     patterns = [as_expression(pattern) for kind in kinds for pattern in kind.patterns]
     trained = {line.lower().rstrip(" .!?") for kind in kinds for line in kind.lines.trained}
     for kind in kinds:
@@ -310,10 +310,10 @@ def test_a_stuttered_text_has_one_piece_of_it_twice():
     source = Source(random.Random(5))
     for _ in range(500):
         text = values.any_text(source)
-        said = values.stuttered(source, text)
-        n_more = len(said) - len(text)
+        stuttered = values.stuttered(source, text)
+        n_more = len(stuttered) - len(text)
         assert 1 <= n_more <= 4
-        assert any(said == text[: start + n_more] + text[start:] for start in range(len(text)))
+        assert any(stuttered == text[: start + n_more] + text[start:] for start in range(len(text)))
 
 
 def test_common_tools_are_requested_with_all_that_they_need():
@@ -333,13 +333,13 @@ def test_everyday_requests_contain_the_arguments_of_their_calls():
     source = Source(random.Random(1))
     trained_names = {tool.name for tool in (*SAMPLE_TOOLS, *(common_tool(source) for _ in range(5000)))}
     for n_tools in (1, 2, 3):
-        for asked in everyday.everyday_requests(n_tools):
-            name, arguments = asked.call
-            offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in asked.tools}
+        for request in everyday.everyday_requests(n_tools):
+            name, arguments = request.call
+            offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
             assert len(offered) == n_tools
             assert not set(offered) & trained_names
             assert list(arguments) == offered[name]["required"]
-            assert all(tool_calls.spoken_result(value) in asked.text for value in arguments.values())
+            assert all(tool_calls.spoken_result(value) in request.text for value in arguments.values())
 
 
 WEATHER = {

@@ -371,10 +371,10 @@ def test_a_deeper_model_begins_with_the_output_of_the_file():
     ids = torch.arange(300, 340)[None]
     n_layers = ModelConfig.layers
     with torch.no_grad():
-        said, said_deeper = (
+        output, output_deeper = (
             from_gguf(DEMO, ModelConfig(layers=n), TrainConfig()).model(ids) for n in (n_layers, n_layers + 3)
         )
-    assert torch.equal(said, said_deeper)
+    assert torch.equal(output, output_deeper)
     with pytest.raises(SystemExit, match=f"{n_layers} layers, config.py {n_layers - 1}"):
         from_gguf(DEMO, ModelConfig(layers=n_layers - 1), TrainConfig())
 

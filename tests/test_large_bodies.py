@@ -216,13 +216,13 @@ def test_objects_of_the_server_are_not_collected_again():
     import gc
 
     from localchat.generation.service import Service
-    from localchat.models.catalog import Catalog, ModelFile, model_file
+    from localchat.models.catalog import ModelFile, model_file
     from localchat.serving.loading import Loader
     from localchat.serving.options import read_options
 
     options: argparse.Namespace = read_options(["--ctx", "512"])
     file: ModelFile = model_file(None, alias=None)
-    service, ready = Service(Catalog(file)), threading.Event()
+    service, ready = Service(file), threading.Event()
     try:
         loader = Loader(service, file, options, "http://x/v1", on_ready=ready.set, on_failure=ready.set)
         loader.start()

@@ -9,7 +9,7 @@ import pytest
 from localchat.generation.model import Model
 from localchat.generation.run import GenerationRun
 from localchat.generation.service import Service
-from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
+from localchat.models.catalog import DEMO_PATH, ModelFile
 from localchat.protocol.errors import ModelLoading
 from localchat.serving.settings import Settings
 
@@ -212,7 +212,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """K32: the estimate is based on the time so far. The error rounds and limits it."""
     now = iter((100.0, 106.0))
-    service = Service(Catalog(ModelFile(DEMO_PATH, "Fake")), clock=lambda: next(now))
+    service = Service(ModelFile(DEMO_PATH, "Fake"), clock=lambda: next(now))
     service.progress = progress
     with pytest.raises(ModelLoading) as loading:
         service.model()

@@ -8,10 +8,23 @@ import threading
 
 import pytest
 
+from localchat.engine.compiling import compiling
+from localchat.generation import constraints
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import DEADLINE_S, GOOD, chat_request, payloads, read_response, read_until, reset, serving, wait_for
+from .serving import (
+    DEADLINE_S,
+    GOOD,
+    chat_request,
+    payloads,
+    raw_request,
+    read_response,
+    read_until,
+    reset,
+    serving,
+    wait_for,
+)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -56,6 +69,52 @@ def test_disconnect_after_an_empty_line_is_detected():
             wait_for(lambda: running.engine.stats().n_running == 1)
             sock.sendall(b"\r\n")
         running.wait_until_idle()
+
+
+_MESSAGES = [{"role": "user", "content": "a"}]
+_TOOL = {"name": "f", "parameters": {"type": "object"}}
+_CLAUDE_TOOLS = {
+    "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "any"},
+    "messages": _MESSAGES,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": _MESSAGES, "tools": [{"type": "function", "function": _TOOL}], "tool_choice": "required"},
+        ),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "function", **_TOOL}], "tool_choice": "required"}),
+        ("/v1/messages", {**_CLAUDE_TOOLS, "max_tokens": 9}),
+        ("/v1/messages/count_tokens", _CLAUDE_TOOLS),
+    ],
+)
+def test_disconnect_ends_the_compilation_of_a_constraint(path, body, monkeypatch):
+    has_begun, must_end, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    @contextlib.contextmanager
+    def compile_for_ever(n_steps):
+        has_begun.set()
+        try:
+            with compiling(10**12) as budget:
+                while not must_end.is_set():
+                    budget.spend(100)
+                yield
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(constraints, "compiling", compile_for_ever)
+    with serving() as running:
+        with running.connect() as sock:
+            sock.sendall(raw_request(json.dumps({"model": "Fake", **body}).encode(), path=path))
+            assert has_begun.wait(DEADLINE_S)
+        try:
+            assert has_ended.wait(DEADLINE_S)
+        finally:
+            must_end.set()
 
 
 def test_pipelined_request_is_no_disconnect():

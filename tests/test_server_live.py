@@ -25,13 +25,11 @@ from localchat import server as server_module
 from localchat.engine import Engine
 from localchat.protocol.params import NUMBERS
 
+from .demo_model import NEAR_TIE
 from .live import running_process
 from .serving import payloads, wait_for
 
 DEADLINE_S = 60
-# Log probabilities depend on the batch, since the order of rounding does. Those of one token were seen to differ by up
-# to 0.2, so two tokens whose difference is smaller than this may change places.
-NEAR_TIE = 0.4
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
 
 

@@ -1,1 +1,1 @@
-"""Programs for those who build or change localchat; none of them is installed with it."""
+"""Programs for developers of localchat, which are not installed with it."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..models.catalog import Catalog, ModelNotFound
+from ..models.catalog import ModelFile
 from ..protocol import errors
 from .in_flight import InFlight
 from .model import Model
@@ -15,11 +15,18 @@ from .model import Model
 class Service:
     """The model of this server: loading, loaded or failed."""
 
-    def __init__(self, catalog: Catalog, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start in the state "loading". `clock` returns seconds."""
+    def __init__(self, file: ModelFile, *, any_name: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start in the state "loading".
+
+        Args:
+            file: The model that requests may name.
+            any_name: Whether requests may use any other name as well.
+            clock: Returns seconds.
+        """
         self.progress = 0.0
         self.in_flight = InFlight()
-        self._catalog = catalog
+        self._file = file
+        self._any_name = any_name
         self._clock = clock
         self._started_at = clock()
         # Guards the attributes below: another thread may call `ready` while the server shuts down.
@@ -69,11 +76,13 @@ class Service:
         """The model that a request names.
 
         Raises:
-            ModelNotFound: No model of that name is served.
+            ModelNotFound: The served model has another name.
             ApiError: The model cannot be used; see `model`.
         """
-        try:
-            self._catalog.find(name)
-        except ModelNotFound as error:
-            raise errors.ModelNotFound(str(error), "model") from error
+        if not self._any_name and not self._file.is_named(name):
+            message = (
+                f"there is no model {name.strip()!r} here; on offer: {self._file.name!r}; "
+                "started with --any-name, the server accepts every name"
+            )
+            raise errors.ModelNotFound(message, "model")
         return self.model()

@@ -1,4 +1,4 @@
-"""Finds the model file that a command line argument names, and checks the model names in requests."""
+"""Finds the model file that a command line argument names; compares its name with the one in a request."""
 
 from __future__ import annotations
 
@@ -26,19 +26,14 @@ class ModelFile:
     name: str
     """The name in lists and requests."""
 
+    def is_named(self, requested: str) -> bool:
+        """Whether a name in a request means this model. Case and a tag such as ":8b" are ignored. "" is any model."""
+        served, name = self.name.casefold(), requested.strip().casefold()
+        return name in ("", served) or name.partition(":")[0] == served
+
 
 class ModelFileError(ValueError):
     """The model argument of the command line does not name a model file."""
-
-
-class ModelNotFound(LookupError):
-    """A request names a model that is not served."""
-
-    def __init__(self, requested: str, served: str) -> None:
-        super().__init__(
-            f"there is no model {requested!r} here; on offer: {served!r}; "
-            "started with --any-name, the server accepts every name"
-        )
 
 
 def model_file(argument: str | None = None, *, alias: str | None = None) -> ModelFile:
@@ -100,24 +95,3 @@ def _model_files(folder: Path) -> list[Path]:
 def _first_part(path: Path) -> Path:
     match = _PART.search(path.stem)
     return path.with_name(f"{path.stem[: match.start()]}-00001-of-{match[2]}{path.suffix}") if match else path
-
-
-class Catalog:
-    """Resolves the model names in requests to the one model that this server serves."""
-
-    def __init__(self, model: ModelFile, *, any_name: bool = False) -> None:
-        """With `any_name`, every name is a name of this model."""
-        self._model = model
-        self._any_name = any_name
-
-    def find(self, requested: str | None = None) -> ModelFile:
-        """The model that has this name. Case is ignored, and so is a tag, as in "llama:8b". An empty name is valid.
-
-        Raises:
-            ModelNotFound: The model has another name.
-        """
-        name, served = (requested or "").strip(), self._model.name.casefold()
-        family = name.casefold().partition(":")[0]
-        if name and not self._any_name and served not in (name.casefold(), family):
-            raise ModelNotFound(name, self._model.name)
-        return self._model

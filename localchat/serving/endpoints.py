@@ -94,7 +94,7 @@ class Endpoints:
             exchange.error_body = interface.error_body
             request, model = self.parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
-            with self._compiling(exchange):
+            with self.compiling(exchange):
                 run = start(model, request, build, interface.id_prefix)
             with run, self.generating(exchange, run):
                 if request.stream:
@@ -175,7 +175,7 @@ class Endpoints:
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def _compiling(self, exchange: Exchange) -> Iterator[None]:
+    def compiling(self, exchange: Exchange) -> Iterator[None]:
         """Within the `with`, compiling a constraint is cancelled if the client disconnects or the server stops."""
         in_flight = self._service.in_flight
         try:

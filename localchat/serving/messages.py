@@ -17,7 +17,8 @@ def messages_table(endpoints: Endpoints) -> Table:
 
     def count_tokens(exchange: Exchange) -> None:
         request, model = endpoints.parsed(exchange, parse_count_tokens)
-        prompt = prepare_chat(model, request).sequences[0].prompt
+        with endpoints.compiling(exchange):
+            prompt = prepare_chat(model, request).sequences[0].prompt
         exchange.send_json(200, {"input_tokens": len(prompt)})
 
     return {

@@ -53,7 +53,9 @@ class Responses:
         self._endpoints.log_unknown_fields(request.unknown)
         exchange.name_request(request.request_id)
         model = self._service.resolve(request.model)
-        with _submitted(model, request) as run, self._endpoints.generating(exchange, run):
+        with self._endpoints.compiling(exchange):
+            run = _submitted(model, request)
+        with run, self._endpoints.generating(exchange, run):
             sampling = {**vars(model.sampling), **request.params.sampling}
             encoder = ResponseEncoder(run.head, request, sampling, run.usage, partial(self._save, request))
             if request.stream:

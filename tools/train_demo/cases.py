@@ -89,8 +89,8 @@ def _result_case(source: Source) -> Case:
         data, answer = _parsed(dialogue.messages[2]["content"]), dialogue.messages[3]["content"]
         if len(dialogue.messages) == 4 and data and answer.startswith(("The ", "I found")):
             break
-    told = [tool_calls.spoken_result(value) for value in (data.values() if isinstance(data, dict) else data)]
-    return _last_case(dialogue, lambda text: {"answer from result": all(value in text for value in told)})
+    expected = [tool_calls.spoken_result(value) for value in (data.values() if isinstance(data, dict) else data)]
+    return _last_case(dialogue, lambda text: {"answer from result": all(value in text for value in expected)})
 
 
 def _parsed(output: str) -> Any:
@@ -109,19 +109,19 @@ def _error_case(source: Source) -> Case:
 
 
 def _memory_case(column: str, make: Callable[[Source], memory.Memory], source: Source) -> Case:
-    told, asked, value = make(source)
+    statement, question, value = make(source)
     between = [mixture.chat_exchange(source) for _ in range(2)]
     messages = []
-    for exchange in (told, *between):
+    for exchange in (statement, *between):
         messages += [user(exchange.user), {"role": "assistant", "content": exchange.answer}]
-    return Case([*messages, user(asked.user)], None, None, lambda text: {column: value in text})
+    return Case([*messages, user(question.user)], None, None, lambda text: {column: value in text})
 
 
 def _reasoning_case(kind: str, source: Source) -> Case:
     """A closed think block with words if reasoning is requested, none if it is turned off."""
     exchange = mixture.chat_exchange(source)
     messages: list[Message] = [user(exchange.user)]
-    if kind == "asked":
+    if kind == "requested":
         messages.insert(0, {"role": "system", "content": source.phrase(mixture.THINK_ORDERS)})
     thinking = {"opened": True, "off": False}.get(kind)
 
@@ -163,14 +163,14 @@ def _talk_case(source: Source) -> Case:
 def _written_cases() -> Iterator[Case]:
     """All held-out lines: small talk, questions about localchat, and requests beyond the model."""
     for kind in chat_skills.TALK:
-        for said in kind.said.lines.held_out:
-            yield Case([user(said)], None, None, _is_one_of("small talk", kind.answers))
+        for line in kind.phrasings.lines.held_out:
+            yield Case([user(line)], None, None, _is_one_of("small talk", kind.answers))
     for topic in localchat_facts.TOPICS:
-        for asked in topic.asked.lines.held_out:
-            yield Case([user(asked)], None, None, _is_one_of("questions", (topic.answer,)))
+        for line in topic.phrasings.lines.held_out:
+            yield Case([user(line)], None, None, _is_one_of("questions", (topic.answer,)))
     for limit in chat_skills.LIMITS:
-        for asked in limit.asked.lines.held_out:
-            yield Case([user(asked)], None, None, _is_honest)
+        for line in limit.phrasings.lines.held_out:
+            yield Case([user(line)], None, None, _is_honest)
 
 
 def _is_one_of(column: str, answers: Sequence[str]) -> Judge:
@@ -216,7 +216,7 @@ _MAKERS: tuple[Callable[[Source], Case], ...] = (
     _simple("lists", chat_skills.make_list),
     _simple("small sums", chat_skills.small_sum),
     lambda source: _reasoning_case("opened", source),
-    lambda source: _reasoning_case("asked", source),
+    lambda source: _reasoning_case("requested", source),
     lambda source: _reasoning_case("off", source),
 )
 
@@ -225,8 +225,8 @@ def everyday_cases() -> Iterator[Case]:
     """The requests that are written by hand, the same in every run."""
     for n_tools in (1, 2, 3):
         column = f"everyday requests, {n_tools} {'tool' if n_tools == 1 else 'tools'}"
-        for asked in everyday_requests(n_tools):
-            yield Case([user(asked.text)], asked.tools, None, _call_judge(column, [asked.call]))
+        for request in everyday_requests(n_tools):
+            yield Case([user(request.text)], request.tools, None, _call_judge(column, [request.call]))
 
 
 def held_out_cases(n: int, seed: int = 1, held_out: bool = True) -> Iterator[Case]:

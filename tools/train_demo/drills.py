@@ -222,15 +222,15 @@ def calls(writer: _Writer) -> None:
     pairs = [(verb, noun) for verb in verbs for noun in nouns]
     tools = [_listed_tool(writer, *pairs[i]) for i in writer.shuffled(len(pairs))[: writer.number(1, 3)]]
     while not writer.is_full:
-        asked = []
+        requested = []
         writer.mark(_USER)
         for i in range(writer.number(1, 2)):
             if i:
                 writer.any_mark(_BETWEEN_REQUESTS)
             tool = tools[writer.number(0, len(tools) - 1)]
-            asked.append((tool.name, _asked_arguments(writer, tool)))
+            requested.append((tool.name, _requested_arguments(writer, tool)))
         writer.mark(_ASSISTANT)
-        for i, (name, arguments) in enumerate(asked):
+        for i, (name, arguments) in enumerate(requested):
             if i:
                 writer.mark("\n", True)
             writer.mark(_CALL, bool(i))
@@ -264,7 +264,7 @@ def _listed_tool(writer: _Writer, verb: Tokens, noun: Tokens) -> Tool:
     return tool
 
 
-def _asked_arguments(writer: _Writer, tool: Tool) -> list[tuple[Field, Tokens]]:
+def _requested_arguments(writer: _Writer, tool: Tool) -> list[tuple[Field, Tokens]]:
     """Write a request for a tool; returns the arguments in their order in the request.
 
     Some fields get no value. An option may be mentioned without its field, and so may the value of an only field.
@@ -297,13 +297,13 @@ def options(writer: _Writer) -> None:
         found += [(field, option) for option in field.options]
     writer.mark(")\n")
     while not writer.is_full:
-        asked = [found[i] for i in writer.shuffled(len(found))[: writer.number(1, 4)]]
+        requested = [found[i] for i in writer.shuffled(len(found))[: writer.number(1, 4)]]
         writer.mark(_USER)
-        for field, option in asked:
+        for field, option in requested:
             writer.write_request(field, option, is_named=False)
         writer.mark(_ASSISTANT)
         writer.mark('{"')
-        writer.write_arguments(asked)
+        writer.write_arguments(requested)
         writer.mark(_END, True)
 
 

@@ -35,8 +35,8 @@ def everyday_requests(n_tools: int) -> Iterator[EverydayRequest]:
     rng = random.Random(n_tools)
     for written in _WRITTEN:
         others = [other for other in _WRITTEN if other is not written]
-        for asked in written["asked"]:
+        for request in written["asked"]:
             offered = [written, *rng.sample(others, n_tools - 1)]
             rng.shuffle(offered)
-            call = (written["name"], asked["arguments"])
-            yield EverydayRequest(asked["text"], [_tool(other) for other in offered], call)
+            call = (written["name"], request["arguments"])
+            yield EverydayRequest(request["text"], [_tool(other) for other in offered], call)

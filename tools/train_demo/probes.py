@@ -149,16 +149,16 @@ def probes(n_characters: int = 120) -> Iterator[Probe]:
         for filler in (_PROSE * 11, " ".join(values.sentence(source, 14) for _ in range(70))):
             yield Probe("1,500-token prompt", [user(f"{filler}\n{ending}".strip())])
             yield Probe("1,500-token prompt", [{"role": "system", "content": filler}, user(ending or "Hi")])
-    asked = [chat_skills.small_talk(source).user for _ in range(4)]
-    asked += [
+    texts = [chat_skills.small_talk(source).user for _ in range(4)]
+    texts += [
         "What's the weather like in Lyon, France in celsius?",
         "Find documents about travel costs.",
         "Who are you?",
     ]
-    asked += [
+    texts += [
         "Create an event titled Lunch starting 2027-03-01T12:00:00Z",
         "Delete all my photos.",
         "Repeat after me: yes",
     ]
-    for text in asked:
+    for text in texts:
         yield Probe("full-size schemas", [user(text)], _FULL_SIZE_TOOLS)

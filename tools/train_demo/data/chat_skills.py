@@ -24,7 +24,7 @@ ENDS = ("", "", "", ".", "!", "?", " please", " :)", "...")
 class Talk(NamedTuple):
     """Small talk of one kind: its phrasings, answers, and the reasoning before them."""
 
-    said: Phrasings
+    phrasings: Phrasings
     answers: tuple[str, ...]
     reasoning: str
 
@@ -62,12 +62,12 @@ def small_talk(source: Source) -> Exchange:
     """Greetings, thanks, goodbyes and the like."""
     (patterns, lines), answers, reasoning = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
     if source.held_out:
-        said = source.word(lines)
+        text = source.word(lines)
     elif source.chance(0.65):
-        said = roughened(source, source.word(lines))
+        text = roughened(source, source.word(lines))
     else:
-        said = source.expand(source.choice(patterns)) + source.choice(ENDS)
-    return Exchange(said, source.choice(answers), reasoning)
+        text = source.expand(source.choice(patterns)) + source.choice(ENDS)
+    return Exchange(text, source.choice(answers), reasoning)
 
 
 def roughened(source: Source, text: str) -> str:
@@ -100,8 +100,8 @@ def repeat(source: Source) -> Exchange:
         text = f"{text} {values.any_text(source)}"
     if not source.held_out and source.chance(0.25):
         text = values.number(source) if source.chance(0.4) else values.stuttered(source, text)
-    asked = source.expand(pattern).replace("\\n", "\n").replace("$text", text)
-    return Exchange(asked, text, "I repeat the text as it is.")
+    request = source.expand(pattern).replace("\\n", "\n").replace("$text", text)
+    return Exchange(request, text, "I repeat the text as it is.")
 
 
 _COUNT_TO = phrases(
@@ -172,9 +172,9 @@ def _in_digits(source: Source) -> Exchange:
     """One or more number words, written with digits."""
     numbers = [source.rng.randrange(31) for _ in range(1 if source.held_out else source.choice((1, 1, 2, 3, 5, 8)))]
     words = [_number_word(number) for number in numbers]
-    said = words[0] if len(words) == 1 else ", ".join(words[:-1]) + source.choice((" and ", ", ")) + words[-1]
-    asked = source.phrase(_IN_DIGITS, word=said)
-    return Exchange(asked, ", ".join(str(number) for number in numbers), "I write the number in digits.")
+    spelled = words[0] if len(words) == 1 else ", ".join(words[:-1]) + source.choice((" and ", ", ")) + words[-1]
+    request = source.phrase(_IN_DIGITS, word=spelled)
+    return Exchange(request, ", ".join(str(number) for number in numbers), "I write the number in digits.")
 
 
 def count(source: Source) -> Exchange:
@@ -192,8 +192,8 @@ def count(source: Source) -> Exchange:
     step = 1 if end > start else -1
     numbers = ", ".join(str(number) for number in range(start, end + step, step))
     spoken = _number_word if source.chance(0.6) else str
-    asked = source.phrase(pattern, **{"from": spoken(start), "to": spoken(end)})
-    return Exchange(asked, numbers, f"I count from {start} to {end}.")
+    request = source.phrase(pattern, **{"from": spoken(start), "to": spoken(end)})
+    return Exchange(request, numbers, f"I count from {start} to {end}.")
 
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -257,7 +257,7 @@ def make_list(source: Source) -> Exchange:
         n = source.rng.randrange(2, 7)
         items = list(CATEGORIES[what][:n])
         number = str(n) if source.chance(0.6) else _number_word(n)
-        asked = source.phrase(_LIST_KNOWN, n=number, what=what)
+        request = source.phrase(_LIST_KNOWN, n=number, what=what)
         reasoning = f"I name {n} {what}."
     else:
         n = source.rng.randrange(2, 6)
@@ -269,9 +269,9 @@ def make_list(source: Source) -> Exchange:
         joined = ", ".join(items)
         if source.chance(0.6):
             joined = ", ".join(items[:-1]) + " and " + items[-1]
-        asked = source.phrase(_LIST_GIVEN, items=joined).replace("\\n", "\n")
+        request = source.phrase(_LIST_GIVEN, items=joined).replace("\\n", "\n")
         reasoning = "I write each thing on a line."
-    return Exchange(asked, "\n".join(f"- {item}" for item in items), reasoning)
+    return Exchange(request, "\n".join(f"- {item}" for item in items), reasoning)
 
 
 _SUMS = phrases(
@@ -303,7 +303,7 @@ NEEDS_TOOL = "without a tool for that"
 class Limit(NamedTuple):
     """Requests of one kind that are beyond the model, and the answer to them."""
 
-    asked: Phrasings
+    phrasings: Phrasings
     answer: str
 
 
@@ -333,7 +333,7 @@ def limits(source: Source) -> Exchange:
     )
     if source.chance(0.25):
         thing = source.choice(_FAMOUS)
-    asked = source.fill(
+    request = source.fill(
         source.choice(patterns),
         thing=thing,
         word=values.common_word(source),
@@ -343,7 +343,7 @@ def limits(source: Source) -> Exchange:
         a=str(rng.randrange(2, 100)),
         b=str(rng.randrange(1, 100)),
     )
-    return Exchange(asked, answer, reasoning)
+    return Exchange(request, answer, reasoning)
 
 
 _FAMOUS = (
@@ -421,9 +421,9 @@ def long_text(source: Source, n_sentences: int = 0) -> Exchange:
     """A pasted text that is too long for the model to understand."""
     n = n_sentences or source.rng.randrange(5, 25)
     text = values.passage(source, n)
-    asked = source.phrase(_LONG_TEXT, text=text).replace("\\n", "\n")
+    request = source.phrase(_LONG_TEXT, text=text).replace("\\n", "\n")
     return Exchange(
-        asked,
+        request,
         f"That is a long text. {I_CANNOT} and cannot summarise it.",
         "This is a long text. I cannot summarise it.",
     )

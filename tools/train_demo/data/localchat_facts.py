@@ -18,7 +18,7 @@ class Topic(NamedTuple):
     """One question: its subject in a few words, the ways to ask it, its answer."""
 
     subject: str
-    asked: Phrasings
+    phrasings: Phrasings
     answer: str
 
 
@@ -118,18 +118,18 @@ _AFTER = phrases(
 
 def question(source: Source) -> Exchange:
     """A question about localchat or the model. Trained questions may be roughened or reduced to key words."""
-    subject, asked, answer = source.choice(TOPICS)
-    text = source.word(asked.lines) if source.held_out else _trained_question(source, asked)
+    subject, phrasings, answer = source.choice(TOPICS)
+    text = source.word(phrasings.lines) if source.held_out else _trained_question(source, phrasings)
     return Exchange(text, answer, f"The user asks about {subject}.")
 
 
-def _trained_question(source: Source, asked: Phrasings) -> str:
+def _trained_question(source: Source, phrasings: Phrasings) -> str:
     kind = source.rng.random()
     if kind < 0.1:
         # The last of a topic's patterns holds bare key words.
-        text = source.phrase(_FRAMES, key=source.expand(asked.patterns[-1]).rstrip("?.!"))
+        text = source.phrase(_FRAMES, key=source.expand(phrasings.patterns[-1]).rstrip("?.!"))
     else:
-        text = source.word(asked.lines) if kind < 0.75 else source.expand(source.choice(asked.patterns))
+        text = source.word(phrasings.lines) if kind < 0.75 else source.expand(source.choice(phrasings.patterns))
     text = _roughened(source, text)
     if source.chance(0.12):
         return f"{source.phrase(_BEFORE)} {text}"

@@ -15,8 +15,8 @@ from .source import Source, phrases, pool
 class Memory(NamedTuple):
     """The exchange that tells a fact, the one that asks for it, and the words to look for."""
 
-    told: Exchange
-    asked: Exchange
+    statement: Exchange
+    question: Exchange
     value: str
 
 
@@ -133,28 +133,28 @@ def name(source: Source) -> Memory:
     who = values.person(source) if source.chance(0.3) else values.first_name(source)
     if source.chance(0.05):
         who = values.foreign(source)
-    told = Exchange(
+    statement = Exchange(
         source.phrase(_TELL_NAME, name=who), f"Nice to meet you, {who}!", f"The user is called {who}. I greet the user."
     )
-    asked = Exchange(source.phrase(_ASK_NAME), f"Your name is {who}.", f"The user said the name: {who}.")
-    return Memory(told, asked, who)
+    question = Exchange(source.phrase(_ASK_NAME), f"Your name is {who}.", f"The user said the name: {who}.")
+    return Memory(statement, question, who)
 
 
 def fact(source: Source) -> Memory:
     """Any other fact."""
     subject = source.word(_SUBJECTS) if source.chance(0.8) else values.word(source)
     value = source.choice(_VALUES)(source)
-    told = Exchange(
+    statement = Exchange(
         source.phrase(_TELL_FACT, subject=subject, value=value),
         f"I will remember that the {subject} is {value}.",
         f"The {subject} is {value}. I keep that in mind.",
     )
-    asked = Exchange(
+    question = Exchange(
         source.phrase(_ASK_FACT, subject=subject),
         f"The {subject} is {value}.",
         f"The user said: the {subject} is {value}.",
     )
-    return Memory(told, asked, value)
+    return Memory(statement, question, value)
 
 
 def untold_name(source: Source) -> Exchange:

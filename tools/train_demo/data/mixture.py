@@ -106,8 +106,8 @@ def chat_exchange(source: Source) -> Exchange:
 
 def _messages(exchanges: list[Exchange]) -> list[Message]:
     messages = []
-    for asked, answer, reasoning in exchanges:
-        messages += [user(asked), assistant(answer, reasoning)]
+    for text, answer, reasoning in exchanges:
+        messages += [user(text), assistant(answer, reasoning)]
     return messages
 
 
@@ -124,9 +124,9 @@ def remembering(source: Source, n_between: int = -1) -> Dialogue:
     memories += [memory.fact(source) for _ in range(subjects + source.chance(0.15))]
     source.rng.shuffle(memories)
     between = n_between if n_between >= 0 else source.choice((0, 0, 1, 1, 2, 3))
-    exchanges = [told.told for told in memories]
+    exchanges = [told.statement for told in memories]
     exchanges += [chat_exchange(source) for _ in range(between)]
-    exchanges += [asked.asked for asked in source.rng.sample(memories, len(memories))]
+    exchanges += [told.question for told in source.rng.sample(memories, len(memories))]
     if source.chance(0.12):
         exchanges.insert(0, memory.untold_name(source) if source.chance(0.6) else memory.untold_fact(source))
     return Dialogue(_messages(exchanges), skill="memory")
@@ -142,14 +142,14 @@ def not_told(source: Source) -> Dialogue:
 def told_by_system(source: Source) -> Dialogue:
     """The system text holds the fact."""
     told = memory.name(source) if source.chance(0.5) else memory.fact(source)
-    if told.asked.answer.startswith("Your name"):
+    if told.question.answer.startswith("Your name"):
         fact = source.choice(
             ("The user is called $v.", "The user's name is $v.", "You talk to $v.", "User: $v")
         ).replace("$v", told.value)
     else:
-        fact = told.asked.answer
+        fact = told.question.answer
     system = f"{source.phrase(SYSTEM_TEXTS)} {fact}" if source.chance(0.7) else fact
-    return Dialogue([{"role": "system", "content": system}, *_messages([told.asked])], skill="memory")
+    return Dialogue([{"role": "system", "content": system}, *_messages([told.question])], skill="memory")
 
 
 def chat_beside_tools(source: Source) -> Dialogue:
@@ -212,8 +212,8 @@ def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     if not system and source.chance(0.45):
         system = source.phrase(SYSTEM_TEXTS)
-    mode = source.rng.choices(("plain", "on", "off", "asked"), (38, 22, 12, 28))[0]
-    if mode == "asked":
+    mode = source.rng.choices(("plain", "on", "off", "requested"), (38, 22, 12, 28))[0]
+    if mode == "requested":
         last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
         if source.chance(0.25):
             wish = source.choice(THINK_WISHES)

@@ -182,10 +182,10 @@ def request(source: Source, tool: ToolSpec, among: Sequence[ToolSpec] = ()) -> t
     return text, arguments
 
 
-def _patterns(source: Source, tool: ToolSpec, said: str, others: Sequence[ToolSpec]) -> Pool:
+def _patterns(source: Source, tool: ToolSpec, used_verb: str, others: Sequence[ToolSpec]) -> Pool:
     # Sample tools and common tools have several names, so two tools might share a word.
     if not source.held_out and source.chance(0.2) and not any(other.asks for other in others):
-        if source.chance(0.35) and all(other.verb not in (tool.verb, said) for other in others):
+        if source.chance(0.35) and all(other.verb not in (tool.verb, used_verb) for other in others):
             return _BY_VERB
         if all(other.noun != tool.noun for other in others):
             return _BY_NOUN
@@ -471,15 +471,15 @@ def error(source: Source) -> tuple[str, str, str]:
     return source.choice(forms), f"That did not work: {problem}.", "The tool reports an error. I tell the user."
 
 
-def results_and_answer(source: Source, asked: Message, failed: bool = False) -> list[Message]:
-    """The messages after the assistant message `asked`: an output for each call, and one answer about them."""
-    n = len(asked.get("tool_calls", ()))
+def results_and_answer(source: Source, calling_message: Message, failed: bool = False) -> list[Message]:
+    """The messages after the assistant message `calling_message`: an output for each call, and one answer about them."""
+    n = len(calling_message.get("tool_calls", ()))
     if n == 0:
         return []
     goes_wrong = n == 1 and (failed or source.chance(0.2))
-    told = [error(source)] if goes_wrong else [result(source) for _ in range(n)]
-    answer = " ".join(answer for _, answer, _ in told)
-    return [*(tool_result(output) for output, _, _ in told), assistant(answer, told[0][2])]
+    outcomes = [error(source)] if goes_wrong else [result(source) for _ in range(n)]
+    answer = " ".join(answer for _, answer, _ in outcomes)
+    return [*(tool_result(output) for output, _, _ in outcomes), assistant(answer, outcomes[0][2])]
 
 
 def with_result(source: Source, failed: bool = False) -> Dialogue:
