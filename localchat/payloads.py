@@ -20,7 +20,7 @@ Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise TypeError if the prompt is neither text nor a list of messages; the message says what to pass instead."""
+    """Raise TypeError if the prompt is neither text nor a list of messages. The message shows what to pass instead."""
     wanted = "a prompt is text or a list of messages"
     if isinstance(prompt, str):
         return
