@@ -27,7 +27,19 @@ from .events import (
     UsageEvent,
     changed,
 )
-from .payloads import Json, as_index, as_list, dump, find_usage, non_blank, normal_reason, parse_error, parse_usage
+from .payloads import (
+    Json,
+    as_index,
+    as_list,
+    dump,
+    find_error,
+    find_usage,
+    is_flat_error,
+    non_blank,
+    normal_reason,
+    parse_error,
+    parse_usage,
+)
 from .surrogates import SurrogateJoiner
 from .think_tags import ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
@@ -337,10 +349,9 @@ class Accumulator:
             choices = _native_choices(chunk)
         if "thought" in chunk and choices:
             choices = _with_reasoning(choices, chunk["thought"])
-        error, failed = chunk.get("error"), None
+        failed = None
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
-                error = error or choice.get("error")
                 state = self._choice(choice, place)
                 had_ended = state.has_ended
                 events += state.take(choice, chunk)
@@ -352,7 +363,7 @@ class Accumulator:
         if usage is not None:
             events += self._take_usage(usage, chunk)
         if self.error is None:
-            self.error = _find_error(chunk, error, failed)
+            self.error = _error_event(chunk, failed)
             events += [] if self.error is None else [self.error]
         return events + self._warnings.take()
 
@@ -407,7 +418,7 @@ class Accumulator:
         return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=raw)
 
     def _start(self, chunk: Json) -> list[StreamEvent]:
-        if not chunk.get("choices") and (chunk.get("error") or _is_flat_error(chunk)):
+        if not chunk.get("choices") and (chunk.get("error") or is_flat_error(chunk)):
             return []
         self._announced = True
         self._id, self._model = non_blank(chunk.get("id")), non_blank(chunk.get("model"))
@@ -447,14 +458,12 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: the connection ended {missing} and without [DONE]"
 
 
-def _find_error(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
-    """The error that a payload reports: in `error`, as a flat error, or by the finish reason of a choice."""
-    groq = chunk.get("x_groq")
-    error = error or (groq.get("error") if isinstance(groq, dict) else None)
-    if error:
-        return changed(parse_error({**chunk, "error": error}), raw=chunk)
-    if _is_flat_error(chunk):
-        return changed(parse_error(chunk), raw=chunk)
+def _error_event(chunk: Json, failed: _Choice | None) -> ErrorEvent | None:
+    """The error that a payload reports, in a field or by the finish reason of the choice `failed`."""
+    error = find_error(chunk)
+    if error is not None:
+        body = chunk if error is chunk else {**chunk, "error": error}
+        return changed(parse_error(body), raw=chunk)
     if failed is None:
         return None
     message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
@@ -466,11 +475,6 @@ def is_complete_response(payload: Json) -> bool:
     choices = payload.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return isinstance(first, dict) and "delta" not in first and ("message" in first or "text" in first)
-
-
-def _is_flat_error(chunk: Json) -> bool:
-    """Whether a payload is an error without the field `error`: of an older server, or of FastAPI (`detail`)."""
-    return chunk.get("object") == "error" or ("detail" in chunk and not chunk.get("choices"))
 
 
 def _native_choices(chunk: Json) -> list[Json]:

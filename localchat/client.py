@@ -174,7 +174,7 @@ class Client(BaseClient):
             https. A local server needs none.
         model: The name of the model; default: LOCALCHAT_MODEL, or the only model of the server.
         timeout: A Timeout, or a number of seconds, which sets `first`, `idle` and `connect` (5 at most) of a Timeout.
-        max_retries: The number of retries of a request without a response.
+        max_retries: The number of retries of a request without a response, or with a status such as 429 or 503.
         on_retry: Called before each retry with its number, the delay in seconds and the error.
         headers: Sent with every request.
         proxy: The URL of a proxy, False for none, or None for the proxy of the environment.

@@ -169,7 +169,7 @@ class DoesNotFit(_PartialError):
 
 
 class IncompleteReply(_PartialError):
-    """A token limit that the call did not set, or a content filter, cut the completion. `partial` holds it."""
+    """A token limit that the call did not set, or a content filter, cut the completion, which is in `partial`."""
 
 
 class ModelNotNamed(LocalChatError):

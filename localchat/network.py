@@ -67,7 +67,7 @@ class Address(NamedTuple):
             named = parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)
         except ValueError:  # Not a URL.
             return None
-        if named != self[:3]:
+        if named != (self.scheme, self.host, self.port):
             return None
         path = _quoted(parts.path) or "/"
         return path + ("?" + _quoted(parts.query) if parts.query else "")

@@ -20,7 +20,7 @@ Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise TypeError if the prompt is neither text nor a list of messages; the message says what to pass instead."""
+    """Raise TypeError if the prompt is neither text nor a list of messages. The message shows what to pass instead."""
     wanted = "a prompt is text or a list of messages"
     if isinstance(prompt, str):
         return
@@ -127,6 +127,24 @@ def parse_error(body: Any) -> ErrorEvent:
     message = _error_message(inner) or _error_message(outer) or cut(dump(body))
     kind, code, param = (_text_or_none(inner.get(name)) for name in ("type", "code", "param"))
     return ErrorEvent(message, kind, code, param, raw=body)
+
+
+def find_error(payload: Json) -> Any:
+    """The error that a payload reports: in `error`, also of a choice or of `x_groq`, or the payload itself.
+
+    None if it reports none.
+    """
+    choices = payload.get("choices")
+    for place in (payload, *(choices if isinstance(choices, list) else ()), payload.get("x_groq")):
+        error = place.get("error") if isinstance(place, dict) else None
+        if error:
+            return error
+    return payload if is_flat_error(payload) else None
+
+
+def is_flat_error(payload: Json) -> bool:
+    """Whether a payload is an error without the field `error`: of an older server, or of FastAPI (`detail`)."""
+    return payload.get("object") == "error" or ("detail" in payload and not payload.get("choices"))
 
 
 def _error_message(error: Json) -> str:

@@ -13,6 +13,7 @@ from .errors import LocalChatError, ProtocolError
 from .http1 import check_header
 from .keywords import AllClientKeywords, ClientKeywords, check_keywords
 from .network import is_loopback, parse_base_url
+from .payloads import find_error
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -101,10 +102,7 @@ class Settings:
 
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Mask the key in a payload that reports an error; any other payload is returned unchanged."""
-        choices = payload.get("choices")
-        places = (payload, payload.get("x_groq"), *(choices if isinstance(choices, list) else ()))
-        has_error = any(isinstance(place, dict) and place.get("error") for place in places)
-        if not (has_error or "detail" in payload or payload.get("object") == "error"):
+        if find_error(payload) is None:
             return payload
         # Only strings are masked: a number may contain a key of digits by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))

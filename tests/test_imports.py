@@ -34,7 +34,7 @@ CLIENT_FILES: dict[str, set[str]] = {
     "surrogates": set(),
     "tool_calls": {"errors", "events", "payloads", "surrogates"},
     "assembly": {"errors", "events", "payloads", "surrogates", "think_tags", "tool_calls"},
-    "settings": {"errors", "http1", "keywords", "network", "timeouts"},
+    "settings": {"errors", "http1", "keywords", "network", "payloads", "timeouts"},
     "failures": {"errors", "events", "model_list", "payloads", "settings"},
     "options": {"errors", "http1", "keywords", "payloads", "settings", "timeouts"},
     "call": {"assembly", "errors", "events", "failures", "frames", "http1", "network", "settings", "sse", "timeouts"},
