@@ -232,9 +232,9 @@ class AsyncClient(BaseClient):
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
     ) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order; see Client.map."""
-        from .mapping import map_prompts_async
-
-        return await map_prompts_async(self.chat, prompts, options)
+        replies: list[Reply[Any] | LocalChatError]
+        replies = await companion("mapping").map_prompts_async(self.chat, prompts, options)
+        return replies
 
     async def models(self) -> list[Model]:
         """The models that the server lists; see Client.models."""
@@ -258,16 +258,14 @@ class AsyncClient(BaseClient):
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         check_prompt(prompt)
         check_keywords(options, RunKeywords, "run")
-        from . import tool_run
-
+        tool_run = companion("tool_run")
         run: AsyncToolRun = tool_run.start_run(tool_run.AsyncToolRun, self, prompt, tools, **options)
         return run
 
     def conversation(self, **options: Any) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
-        from .conversation import AsyncConversation
-
-        return AsyncConversation(self, **options)
+        conversation: AsyncConversation = companion("conversation").AsyncConversation(self, **options)
+        return conversation
 
     @overload
     async def complete(
@@ -309,8 +307,7 @@ class AsyncClient(BaseClient):
         """The vector of a text, or the vectors of several texts; see Client.embed."""
         settings = self._settings
         call_options = read_options(settings, "", options, EmbeddingKeywords, "embed")
-        from . import embeddings
-
+        embeddings = companion("embeddings")
         texts, parts = embeddings.check_texts(text), []
         call = self._call(call_options.timeout, call_options.max_retries)
         for batch in embeddings.batches(texts, options.get("batch_size")):
@@ -366,8 +363,7 @@ class AsyncClient(BaseClient):
         return settings.model or settings.found_model
 
     async def _embedding_model(self, call: AsyncCall, headers: Mapping[str, str]) -> str | None:
-        from . import embeddings
-
+        embeddings = companion("embeddings")
         settings = self._settings
         if settings.model is not None and embeddings.makes_embeddings(settings.model):
             return settings.model

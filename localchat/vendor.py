@@ -228,16 +228,19 @@ def write(path: Path, source: str) -> None:
         FileExistsError: The file exists, and this program did not write it.
         OSError: The file cannot be written.
     """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(source)
-    except FileExistsError:
+    if path.exists():
         with path.open("rb") as existing:
             first_line = existing.readline(len(MARK) + 2)
         if first_line.rstrip(b"\r\n") != MARK.encode():
             reason = "it exists and was not written by this program. Give another name, or remove the file"
-            raise FileExistsError(errno.EEXIST, reason, str(path)) from None
-        path.write_text(source, encoding="utf-8")
+            raise FileExistsError(errno.EEXIST, reason, str(path))
+    # A failed write must not leave a part of the file, which might lack the first line.
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(source, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

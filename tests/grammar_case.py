@@ -34,12 +34,15 @@ ANY_ACCEPT = '{} [] "" 0 -1.5e-07 true false null {"a":[{"b":null}]} [1,_2]'
 NOT_JSON = '{]} [1,] {"a"} {"a":} {a:1} 01 1. .5 +1 tru nul NaN Infinity "\\x" "\\u12" -'
 
 
-def pattern(text: str, accept: str = "", reject: str = "", unused: str = "", **more: Any) -> Case:
-    """A case of a string pattern, with texts as in `case`, but without their quotes."""
-    quoted = (" ".join(f'"{word}"' for word in words.split()) for words in (accept, reject, unused))
-    return case({"type": "string", "pattern": text, **more}, *quoted)
+def string_case(schema: dict[str, Any], *texts: str) -> Case:
+    """A case of strings: accepted, rejected and unused texts as in `case`, but without their quotes."""
+    quoted = (" ".join(f'"{word}"' for word in words.split()) for words in texts)
+    return case({"type": "string", **schema}, *quoted)
+
+
+def pattern(text: str, accept: str = "", reject: str = "", **more: Any) -> Case:
+    return string_case({"pattern": text, **more}, accept, reject)
 
 
 def formatted(name: str, accept: str, reject: str, unused: str = "") -> Case:
-    quoted = (" ".join(f'"{word}"' for word in words.split()) for words in (accept, reject, unused))
-    return case({"type": "string", "format": name}, *quoted)
+    return string_case({"format": name}, accept, reject, unused)

@@ -193,6 +193,19 @@ def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
     assert f"cannot write {tmp_path / 'chat.py'}: " in capsys.readouterr().err
 
 
+def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    def fail(path, text, encoding):
+        path.write_bytes(text.encode()[:5])
+        raise OSError("the disk is full")
+
+    path = tmp_path / "chat.py"
+    vendor.write(path, vendor.MARK)
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="full"):
+        vendor.write(path, f"{vendor.MARK}\nx = 1\n")
+    assert [(file.name, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [("chat.py", vendor.MARK)]
+
+
 def test_different_definitions_of_one_name_are_refused():
     trees = {"a.py": ast.parse("x = 1"), "b.py": ast.parse("def x(): pass")}
     with pytest.raises(ValueError, match=r"x is defined in a\.py and in b\.py"):
@@ -253,6 +266,39 @@ def test_file_of_a_folder_that_this_program_did_not_write_is_kept(tmp_path, caps
     with pytest.raises(SystemExit):
         vendor.main([str(tmp_path / "one.py"), "--with", "tools"])
     assert "name a folder" in capsys.readouterr().err
+
+
+MISSING = """
+import asyncio
+from chat.aio import AsyncClient
+from chat.client import Client
+for kind in (Client, AsyncClient):
+    client = kind("http://127.0.0.1:1", "k" * 9, "m")
+    for call in (
+        lambda: kind(record="file"),
+        lambda: client.chat("a", response_format=dict),
+        lambda: client.chat("a", images=["a"]),
+        lambda: client.map(["a"]),
+        lambda: client.run("a"),
+        lambda: client.run_stream("a"),
+        lambda: client.conversation(),
+        lambda: client.embed("a"),
+    ):
+        try:
+            result = call()
+            asyncio.run(result)
+        except ImportError as error:
+            print(str(error).split()[3], end=" ")
+"""
+
+
+def test_feature_that_was_not_copied_is_named(tmp_path):
+    vendor.write_folder(tmp_path / "chat", ["asyncio"])
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    files = ["record", "structured", "media", "mapping", "tool_run", "tool_run", "conversation", "embeddings"]
+    assert (done.stdout.split(), done.stderr) == ([f"{name}.py," for name in files * 2], "")
 
 
 def test_docs_name_the_files_of_every_feature():

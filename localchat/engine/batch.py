@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .prefix import n_common_of
+from .prefix import MIN_SAVED, n_common_of
 from .step_cost import StepSize, attended
 
-# No snapshot is taken of shorter prompts, since computing them is as fast as restoring them.
-MIN_CHECKPOINT = 32
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
 
@@ -70,7 +68,7 @@ class Sequence:
     def is_at_checkpoint(self) -> bool:
         """Whether the prompt is computed up to its last token. If slots cannot be truncated, a snapshot is taken here
         for later requests that begin with this prompt."""
-        return self.n_computed == self.n_prompt - 1 >= MIN_CHECKPOINT
+        return self.n_computed == self.n_prompt - 1 >= MIN_SAVED
 
     @property
     def is_full(self) -> bool:

@@ -12,13 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .prefix import n_common_of
+from .prefix import MIN_SAVED, n_common_of
 from .state_files import Data, SavedPrefix, StateFiles
 
 log = logging.getLogger("localchat.engine")
 
-# Shorter prefixes are not saved, since computing them is about as fast as reading a file.
-_MIN_TOKENS = 32
 # Prefixes are saved after this time without a running sequence. The next turn of a conversation may replace them.
 _IDLE_S = 1.0
 # The time limit for saving when the engine is closed.
@@ -83,7 +81,7 @@ class DiskCache:
         unless the file cannot be read. Then it calls `then` in any case.
         """
         prefix = self._files.find(tokens)
-        if prefix is None or n_common_of(prefix.tokens, tokens) < n_known + _MIN_TOKENS:
+        if prefix is None or n_common_of(prefix.tokens, tokens) < n_known + MIN_SAVED:
             return False
         waiting = self._waiting.get(prefix.path)
         if waiting is not None:
@@ -108,7 +106,7 @@ class DiskCache:
         return [
             (slot, tokens)
             for slot, tokens in idle
-            if len(tokens) >= _MIN_TOKENS and self._tried.get(slot) != tokens and not self._is_in_a_file(tokens)
+            if len(tokens) >= MIN_SAVED and self._tried.get(slot) != tokens and not self._is_in_a_file(tokens)
         ]
 
     def _is_in_a_file(self, tokens: list[int]) -> bool:

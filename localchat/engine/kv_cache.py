@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from .backend import CacheBackend
 from .disk_cache import DiskCache
-from .prefix import Match, PrefixTree, n_common_of
+from .prefix import MIN_SAVED, Match, PrefixTree, n_common_of
 from .snapshots import Snapshots
 from .state_files import Data
 
@@ -24,8 +24,6 @@ log = logging.getLogger("localchat.engine")
 
 # If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
 _MIN_SHARED = 4
-# A snapshot is taken or restored only if it saves at least this many tokens of prefill.
-_MIN_SNAPSHOT = 32
 
 
 class KVCache:
@@ -182,7 +180,7 @@ class KVCache:
     def _evict(self, slot: int) -> None:
         if self._takes_snapshots:
             tokens = self._tree.tokens(slot)
-            if len(tokens) - self._snapshots.n_known(tokens) >= _MIN_SNAPSHOT:
+            if len(tokens) - self._snapshots.n_known(tokens) >= MIN_SAVED:
                 self.take_snapshot(slot)
         self._drop(slot)
 
@@ -231,7 +229,7 @@ class KVCache:
 
     def restore_snapshot(self, tokens: list[int]) -> None:
         """Makes an idle prefix from the best snapshot for `tokens`, if that saves enough prefill."""
-        n_gained = _MIN_SNAPSHOT if self._limits.can_truncate else 1
+        n_gained = MIN_SAVED if self._limits.can_truncate else 1
         found = self._snapshots.find(tokens, self.n_cached(tokens) + n_gained)
         if found is None:
             return

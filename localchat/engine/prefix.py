@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+# A state is saved, in memory or on disk, or restored only if that saves the prefill of at least this many tokens: fewer
+# tokens are computed as fast as a state is restored.
+MIN_SAVED = 32
+
 
 @dataclass(eq=False)
 class Node:

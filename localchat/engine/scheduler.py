@@ -13,9 +13,9 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator
 
-from .batch import MIN_CHECKPOINT, Batch, BatchChunk, CacheLimits, Sequence
+from .batch import Batch, BatchChunk, CacheLimits, Sequence
 from .kv_cache import KVCache
-from .prefix import Match, n_common_of
+from .prefix import MIN_SAVED, Match, n_common_of
 
 # A sequence waits for another one to compute their common prefix only if that has more tokens than this. With a chat
 # template, all prompts have a short prefix in common.
@@ -207,7 +207,7 @@ class Scheduler:
         n_checkpoint = sequence.n_prompt - 1
         if self._limits.can_truncate:
             return n_common
-        return n_checkpoint if MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
+        return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
 
     def _fits(self, sequence: Sequence, match: Match | None) -> bool:
         # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
@@ -314,7 +314,7 @@ class Scheduler:
     def _n_to_compute(self, sequence: Sequence) -> int:
         """The prompt tokens that a step may compute: up to the last one first, if a snapshot is to be taken there."""
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
-        if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_CHECKPOINT:
+        if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_SAVED:
             return sequence.n_missing
         return n_to_checkpoint
 

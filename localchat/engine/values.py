@@ -192,7 +192,7 @@ class PromptTooLong(EngineError):
         least = "at least " if is_least else ""
         super().__init__(
             f"the prompt has {least}{n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
-            "for the answer: shorten it or start the server with a larger --ctx"
+            "for the output: shorten it or start the server with a larger --ctx"
         )
 
 

@@ -20,6 +20,9 @@ from pathlib import Path
 from ..live import started
 from .target import DEADLINE_S, Broken, Target, counted, post, responses
 
+# How long the process is stopped by SIGSTOP.
+STOPPED_S = 2.0
+
 
 @contextlib.contextmanager
 def supervised(
@@ -63,19 +66,19 @@ def killed(number: signal.Signals) -> str:
     return f"{number.name}: served again after {seconds:.2f} s"
 
 
-def stopped(seconds: float = 2.0) -> str:
+def stopped() -> str:
     """Stop and continue the process of the server. A request that arrives meanwhile succeeds afterwards."""
     with supervised() as (target, process):
         child, text = child_of(process.pid), target.chat()
         os.kill(child, signal.SIGSTOP)
-        timer = threading.Timer(seconds, os.kill, (child, signal.SIGCONT))
+        timer = threading.Timer(STOPPED_S, os.kill, (child, signal.SIGCONT))
         timer.start()
         start = time.monotonic()
         text_after = target.chat()
         timer.join()
         if text_after != text:
             raise Broken("the greedy text is another one after SIGSTOP")
-    return f"SIGSTOP for {seconds} s: the request ended after {time.monotonic() - start:.2f} s"
+    return f"SIGSTOP for {STOPPED_S} s: the request ended after {time.monotonic() - start:.2f} s"
 
 
 # The server with a time of day that jumps a year back and forth at each call of `time.time`.

@@ -53,7 +53,7 @@ class Target:
         """Send bytes on a new connection, and read until the server closes it.
 
         With `half_close` the client closes its side first, so that a server does not wait for the rest of an
-        incomplete request. The server may then take the client for gone, and cut a response.
+        incomplete request. The server may then treat the client as disconnected, and cut the response.
 
         Raises:
             Broken: The server sends nothing for `timeout_s` and does not close.

@@ -69,9 +69,9 @@ def _call_case(column: str, dialogue: Dialogue, thinking: bool | None = None) ->
     return Case(dialogue.messages[:at], dialogue.tools, thinking, _call_judge(column, wanted))
 
 
-def _last_case(dialogue: Dialogue, judge: Judge, thinking: bool | None = None) -> Case:
+def _last_case(dialogue: Dialogue, judge: Judge) -> Case:
     messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in dialogue.messages[:-1]]
-    return Case(messages, dialogue.tools, thinking, judge)
+    return Case(messages, dialogue.tools, None, judge)
 
 
 def _exchange_case(column: str, exchange: chat_skills.Exchange, right: Callable[[str], bool]) -> Case:
@@ -229,11 +229,11 @@ def everyday_cases() -> Iterator[Case]:
             yield Case([user(request.text)], request.tools, None, _call_judge(column, [request.call]))
 
 
-def held_out_cases(n: int, seed: int = 1, held_out: bool = True) -> Iterator[Case]:
+def held_out_cases(n: int, held_out: bool = True) -> Iterator[Case]:
     """`n` cases of every skill. With `held_out` also every held-out line; else `n` trained lines of each kind."""
     if held_out:
         yield from _written_cases()
     for number, make in enumerate(_MAKERS if held_out else (*_WRITTEN_MAKERS, *_MAKERS)):
-        source = Source(random.Random(1000 * seed + number), held_out)
+        source = Source(random.Random(1000 + number), held_out)
         for _ in range(n):
             yield make(source)

@@ -18,6 +18,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 import llama_cpp.llama_cpp as L  # After the variables above are set.
 
+_N_CTX = 4096
 _BATCH = 512
 _TOP_K = 40
 
@@ -48,7 +49,7 @@ def _no_log(level: int, text: bytes, data: Any) -> None:
 class LlamaRunner:
     """One model and one sequence."""
 
-    def __init__(self, path: Path, context: int = 4096, threads: int = 1) -> None:
+    def __init__(self, path: Path) -> None:
         L.llama_log_set(_no_log, ctypes.c_void_p(0))
         L.llama_backend_init()
         model_params = L.llama_model_default_params()
@@ -58,13 +59,12 @@ class LlamaRunner:
         if not self._model:
             raise SystemExit(f"llama.cpp cannot load {path}: is it a GGUF file?")
         params = L.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = context, _BATCH, _BATCH
-        params.n_threads = params.n_threads_batch = threads
+        params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, _BATCH, _BATCH
+        params.n_threads = params.n_threads_batch = 1
         self._context = L.llama_init_from_model(self._model, params)
         self._vocab = L.llama_model_get_vocab(self._model)
         self._n_vocab = L.llama_vocab_n_tokens(self._vocab)
-        self.n_ctx = L.llama_n_ctx(self._context)
-        self.template = compile_template(L.llama_model_chat_template(self._model, None).decode())
+        self._template = compile_template(L.llama_model_chat_template(self._model, None).decode())
 
     def __enter__(self) -> LlamaRunner:
         return self
@@ -74,16 +74,28 @@ class LlamaRunner:
         L.llama_model_free(self._model)
 
     def generate(self, request: Request, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
-        """The prompt, and the completion."""
-        prompt = self.render(request.messages, request.tools, request.thinking)
-        return prompt, self.complete(prompt, max_tokens, temperature, np.random.default_rng(seed))
+        """The prompt, and the completion. At temperature 0 decoding is greedy, else it samples from the top 40."""
+        prompt = self._render(request)
+        rng = np.random.default_rng(seed)
+        L.llama_memory_clear(L.llama_get_memory(self._context), False)
+        self._decode(self._tokenize(prompt))
+        text, stopped = b"", False
+        for _ in range(max_tokens):
+            token = self._sample(temperature, rng)
+            if L.llama_vocab_is_eog(self._vocab, token):
+                stopped = True
+                break
+            text += self._piece(token)
+            self._decode([token])
+        return prompt, Completion(text.decode("utf-8", "replace"), stopped)
 
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, thinking: bool | None) -> str:
-        """The prompt of a conversation."""
-        variables: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-        return self.template.render(messages=messages, tools=tools, add_generation_prompt=True, **variables)
+    def _render(self, request: Request) -> str:
+        variables = {} if request.thinking is None else {"enable_thinking": request.thinking}
+        return self._template.render(
+            messages=request.messages, tools=request.tools, add_generation_prompt=True, **variables
+        )
 
-    def tokenize(self, text: str) -> list[int]:
+    def _tokenize(self, text: str) -> list[int]:
         """The token ids of rendered text. Special tokens are parsed."""
         data = text.encode("utf-8")
         buffer = (L.llama_token * (len(data) + 8))()
@@ -96,31 +108,18 @@ class LlamaRunner:
             array = (L.llama_token * len(part))(*part)  # The batch has only a pointer to this array.
             code = L.llama_decode(self._context, L.llama_batch_get_one(array, len(part)))
             if code:
-                raise RuntimeError(f"llama_decode returned {code} for {len(part)} tokens, context {self.n_ctx}")
+                raise RuntimeError(f"llama_decode returned {code} for {len(part)} tokens, context {_N_CTX}")
+
+    def _sample(self, temperature: float, rng: np.random.Generator) -> int:
+        pointer = L.llama_get_logits_ith(self._context, -1)
+        logits = np.ctypeslib.as_array(pointer, (self._n_vocab,))
+        if temperature == 0:
+            return int(logits.argmax())
+        best = np.argpartition(logits, -_TOP_K)[-_TOP_K:]
+        scores = np.exp((logits[best] - logits[best].max()) / temperature)
+        return int(rng.choice(best, p=scores / scores.sum()))
 
     def _piece(self, token: int) -> bytes:
         buffer = ctypes.create_string_buffer(256)
         n = L.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, False)
         return buffer.raw[:n]
-
-    def complete(
-        self, prompt: str, max_tokens: int = 200, temperature: float = 0.0, rng: np.random.Generator | None = None
-    ) -> Completion:
-        """Continue the prompt. At temperature 0 decoding is greedy, else tokens are sampled from the top 40."""
-        L.llama_memory_clear(L.llama_get_memory(self._context), False)
-        self._decode(self.tokenize(prompt))
-        text, stopped = b"", False
-        for _ in range(max_tokens):
-            pointer = L.llama_get_logits_ith(self._context, -1)
-            logits = np.ctypeslib.as_array(pointer, (self._n_vocab,))
-            token = int(logits.argmax())
-            if temperature > 0 and rng is not None:
-                best = np.argpartition(logits, -_TOP_K)[-_TOP_K:]
-                scores = np.exp((logits[best] - logits[best].max()) / temperature)
-                token = int(rng.choice(best, p=scores / scores.sum()))
-            if L.llama_vocab_is_eog(self._vocab, token):
-                stopped = True
-                break
-            text += self._piece(token)
-            self._decode([token])
-        return Completion(text.decode("utf-8", "replace"), stopped)

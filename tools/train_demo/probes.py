@@ -105,10 +105,10 @@ class Probe(NamedTuple):
     tools: list[dict[str, Any]] | None = None
 
 
-def known_words(n_dialogues: int = 6000) -> set[str]:
-    """All words of the training outputs, in lower case."""
+def known_words() -> set[str]:
+    """All words of the outputs of 6,000 training dialogues, in lower case."""
     words: set[str] = set()
-    for dialogue in islice(dialogues(1), n_dialogues):
+    for dialogue in islice(dialogues(1), 6000):
         for segment in render(dialogue):
             if segment.learned:
                 words.update(word.lower() for word in _WORD.findall(segment.text))
@@ -130,10 +130,10 @@ def _unusual_characters(rng: random.Random, n: int) -> Iterator[str]:
             yield character
 
 
-def probes(n_characters: int = 120) -> Iterator[Probe]:
+def probes() -> Iterator[Probe]:
     """All probes, the same in every run."""
     rng = random.Random(5)
-    for i, character in enumerate(_unusual_characters(rng, n_characters)):
+    for i, character in enumerate(_unusual_characters(rng, 120)):
         forms = (
             character,
             f"Hello {character}",

@@ -126,7 +126,7 @@ def question(source: Source) -> Exchange:
 def _trained_question(source: Source, phrasings: Phrasings) -> str:
     kind = source.rng.random()
     if kind < 0.1:
-        # The last of a topic's patterns holds bare key words.
+        # The last pattern of a topic has only key words.
         text = source.phrase(_FRAMES, key=source.expand(phrasings.patterns[-1]).rstrip("?.!"))
     else:
         text = source.word(phrasings.lines) if kind < 0.75 else source.expand(source.choice(phrasings.patterns))

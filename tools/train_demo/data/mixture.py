@@ -140,7 +140,7 @@ def not_told(source: Source) -> Dialogue:
 
 
 def told_by_system(source: Source) -> Dialogue:
-    """The system text holds the fact."""
+    """The system text has the fact."""
     told = memory.name(source) if source.chance(0.5) else memory.fact(source)
     if told.question.answer.startswith("Your name"):
         fact = source.choice(

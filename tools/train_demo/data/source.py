@@ -35,10 +35,10 @@ class Pool:
     held_out: tuple[str, ...]
 
 
-def pool(text: str, every: int = 7) -> Pool:
-    """Split a comma-separated listing into a Pool; each `every`-th entry is held out."""
+def pool(text: str) -> Pool:
+    """Split a comma-separated listing into a Pool; every seventh entry is held out."""
     entries = text.split(",")
-    held = tuple(entry for i, entry in enumerate(entries) if i % every == every - 1)
+    held = tuple(entries[6::7])
     return Pool(tuple(entry for entry in entries if entry not in held), held)
 
 
