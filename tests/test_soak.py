@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 
 import pytest
 
 pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
 
-from .soak import fuzz_bodies, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from .soak import faults, fuzz_bodies, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .soak.__main__ import target_at
 
 
@@ -32,6 +34,12 @@ def test_load(target):
     line = load.run(target, 1, 1, n_connections=16, settle_s=0.0)
     assert "read" in line
     assert "MB an hour" in line
+
+
+@pytest.mark.parametrize("name", faults.RAISED)
+def test_method_that_faults_make_raise_exists(name):
+    module, *attributes = name.split(".")
+    assert callable(functools.reduce(getattr, attributes, importlib.import_module(f"localchat.engine.{module}")))
 
 
 def test_damaged_model_files():

@@ -143,40 +143,45 @@ def failing_decode() -> str:
     )
 
 
-# A module that Python imports when it starts, in the supervisor and in the server. It makes methods raise errors, as
-# often as a file says: a line has the name of a method, a number, and the kind of error.
-RAISING = """
-import os, pathlib, sys
-from localchat.engine import backend, engine, kv_cache, scheduler, token_sampler
+# The methods that raise errors, each as module of localchat.engine, class and method.
+RAISED = [
+    "token_sampler.TokenSampler.sample",
+    "scheduler.Scheduler.schedule",
+    "scheduler.Scheduler.update",
+    "scheduler.Scheduler.reset",
+    "scheduler.Scheduler.add",
+    "kv_cache.KVCache.acquire",
+    "kv_cache.KVCache.release",
+    "engine.Engine._free_sampler",
+    "engine.Engine._end_all",
+]
+# Methods that run only after a failure, so that another method must fail first.
+FAILURE_PATH = ("scheduler.Scheduler.reset", "engine.Engine._end_all")
+FAILS_FIRST = "\nscheduler.Scheduler.schedule 1 Exception"
+# A module that Python imports when it starts, in the supervisor and in the server. It makes these methods raise errors,
+# as often as a file says: a line has the name of a method, a number, and the kind of error.
+RAISING = (
+    f"names = {RAISED!r}"
+    + """
+import importlib, os, pathlib
 plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
-def spoil(owner, name):
-    real = getattr(owner, name)
+def spoil(name):
+    module, owner_name, method_name = name.split(".")
+    owner = getattr(importlib.import_module(f"localchat.engine.{module}"), owner_name)
+    real = getattr(owner, method_name)
     def method(*args, **kwargs):
         lines = [line.split() for line in plan.read_text().splitlines()] if plan.exists() else []
         for line in lines:
-            if line[0] == f"{owner.__name__}.{name}" and int(line[1]):
+            if line[0] == name and int(line[1]):
                 line[1] = str(int(line[1]) - 1)
                 plan.write_text("\\n".join(map(" ".join, lines)))
                 raise {"Exception": RuntimeError, "SystemExit": SystemExit}[line[2]]("a fault of the test")
         return real(*args, **kwargs)
-    setattr(owner, name, method)
-spoil(token_sampler.TokenSampler, "sample")
-spoil(scheduler.Scheduler, "schedule")
-spoil(scheduler.Scheduler, "update")
-spoil(scheduler.Scheduler, "reset")
-spoil(kv_cache.KVCache, "acquire")
-spoil(kv_cache.KVCache, "release")
-spoil(scheduler.Scheduler, "add")
-spoil(engine.Engine, "_free_sampler")
-spoil(engine.Engine, "_end_all")
+    setattr(owner, method_name, method)
+for name in names:
+    spoil(name)
 """
-RAISED = [
-    *("TokenSampler.sample", "Scheduler.schedule", "Scheduler.update", "Scheduler.reset", "KVCache.acquire"),
-    *("KVCache.release", "Scheduler.add", "Engine._free_sampler", "Engine._end_all"),
-]
-
-# Methods that run only after a failure, so that another method must fail first.
-FAILURE_PATH, FAILS_FIRST = ("Scheduler.reset", "Engine._end_all"), "\nScheduler.schedule 1 Exception"
+)
 
 
 def raising() -> str:
