@@ -11,7 +11,7 @@ import pytest
 
 from localchat.dialects import DIALECTS, Dialect
 from localchat.dialects.call_layout import CallLayout
-from localchat.engine.constraint import Constraint
+from localchat.engine import Constraint
 from localchat.generation.constraints import constraint_for
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
