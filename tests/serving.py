@@ -63,10 +63,10 @@ class Serving:
     def client(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
 
-    def chat(self, content: str = "hello", **members: Any) -> tuple[int, Any]:
+    def chat(self, content: str = "hello", **fields: Any) -> tuple[int, Any]:
         """Send a chat request on a new connection; return the status, and the body or the payloads of the stream."""
         with contextlib.closing(self.client()) as client:
-            return ask(client, content, **members)
+            return ask(client, content, **fields)
 
     def request(
         self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
@@ -76,9 +76,9 @@ class Serving:
             client.request(method, path, body, headers or {})
             return read_response(client)
 
-    def chat_taken_at_end(self, **members: Any) -> Any:
+    def chat_taken_at_end(self, **fields: Any) -> Any:
         """The body of a chat response whose events are all taken at once, after the end of the generation."""
-        request = parse_chat(chat_body(**members))
+        request = parse_chat(chat_body(**fields))
         with start(self.server.service.model(), request, prepare_chat, "chatcmpl-") as run:
             self.wait_until_idle()
             whole = ChatBody(run.head, request)
@@ -165,8 +165,8 @@ def openai_client(port: int) -> Iterator[Any]:
         yield client
 
 
-def ask(client: http.client.HTTPConnection, content: str = "hello", **members: Any) -> tuple[int, Any]:
-    body = {"messages": [{"role": "user", "content": content}], **members}
+def ask(client: http.client.HTTPConnection, content: str = "hello", **fields: Any) -> tuple[int, Any]:
+    body = {"messages": [{"role": "user", "content": content}], **fields}
     client.request("POST", "/v1/chat/completions", json.dumps(body))
     return read_response(client)
 
@@ -193,8 +193,8 @@ def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", 
     return "\r\n".join(lines).encode("latin-1") + body
 
 
-def chat_request(content: str = "hello", **members: Any) -> bytes:
-    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **members}).encode())
+def chat_request(content: str = "hello", **fields: Any) -> bytes:
+    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **fields}).encode())
 
 
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
@@ -250,8 +250,8 @@ def generating(text: str):
     return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
 
 
-def chat_body(**members: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **members}).encode()
+def chat_body(**fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **fields}).encode()
 
 
 def chunk_kind(choice: dict[str, Any]) -> str:
@@ -266,7 +266,7 @@ ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
 
 
 def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
-    """Check that the chunks of n choices have the order of appendix A of the contract."""
+    """Check the order of the chunks of n choices, of each choice as in `ORDER`, all after the role chunks."""
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     *body, last = chunks
