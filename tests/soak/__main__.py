@@ -76,11 +76,8 @@ def main() -> int:
     for name in names:
         start = time.monotonic()
         try:
-            line = run(
-                *(name, arguments.n, arguments.seed, arguments.url),
-                keeps_going=arguments.keep_going,
-                pid=arguments.pid,
-            )
+            keeps_going, pid = arguments.keep_going, arguments.pid
+            line = run(name, arguments.n, arguments.seed, arguments.url, keeps_going=keeps_going, pid=pid)
         except Broken as error:
             n_broken, line = n_broken + 1, f"BROKEN: {error}"
         print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)
