@@ -57,7 +57,7 @@ def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_number
 
 
 def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(path: Path, backend: LlamaBackend):
-    """By default, llama.cpp reuses the cells of a sequence that are outside of its window."""
+    """llama.cpp frees a cell when no sequence attends to it any more; a second sequence keeps it."""
     alone = load_backend(str(path), OPTIONS)
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
