@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects import DIALECTS
+from localchat.dialects import DIALECTS, Dialect
+from localchat.dialects.call_layout import CallLayout
+from localchat.engine import Constraint
 from localchat.generation.constraints import constraint_for
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
@@ -17,6 +19,20 @@ from tools import formats as templates
 
 from .constraints import MESSAGES, OPEN_SCHEMA, PROMPT, TOOLS, bound, check_calls, fits, read_calls, required
 from .gbnf import generate
+
+
+def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
+    """A function `f` whose one argument `a` has this schema."""
+    return ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+
+
+def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Constraint:
+    """The constraint that requires calls in this layout."""
+    template = ChatTemplate("")
+    template.dialect = replace(dialect, layouts=(layout,))
+    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
+    assert constraint is not None
+    return constraint
 
 
 @pytest.mark.parametrize(
@@ -37,7 +53,7 @@ from .gbnf import generate
     ids=str,
 )
 def test_value_in_tags_matches_its_schema(schema: Any, right: list[str], wrong: list[str]):
-    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    tools = tools_with(schema)
     constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
     call = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
     assert [value for value in right if not fits(constraint, call.format(value))] == []
@@ -87,7 +103,7 @@ def test_values_in_elements_match_the_schema_at_any_depth():
         "P<name>5P</name>",
         "P<name>a b\nP</name>P<sizes>P<item>1P</item>P<item>-2P</item>P</sizes>",
         'P<name>P</name>P<any>{"a": [1]}P</any>',
-        'P<name>P</name>P<next>{"name": "what contains itself is JSON"}P</next>',
+        'P<name>P</name>P<next>{"name": "a recursive value is JSON"}P</next>',
     ]
     wrong = [
         "",
@@ -121,13 +137,13 @@ def test_values_in_elements_match_the_schema_at_any_depth():
 )
 def test_text_in_a_notation_has_no_end_marker_of_calls(marks: str, call: str, end: str, schema: Any):
     """With the marker inside a text, the parser would end the call there."""
-    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    tools = tools_with(schema)
     constraint = bound("{{ tools }}" + marks, **required(tools=tools))
     assert not fits(constraint, call.replace("{}", end))
     assert not fits(constraint, call.replace("{}", "x" + end + "y"))
-    # If the length is limited there is one kind of quotes; beyond 20 characters no prefix of a marker is allowed.
-    held = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
-    assert fits(constraint, call.replace("{}", held)) or ("'" in call and "maxLength" in schema)
+    # A limit of the length allows only one kind of quotes; a limit above 20 allows no prefix of a marker.
+    text = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
+    assert fits(constraint, call.replace("{}", text)) or ("'" in call and "maxLength" in schema)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +163,7 @@ def test_text_in_a_notation_has_no_end_marker_of_calls(marks: str, call: str, en
     ids=str,
 )
 def test_bare_text_does_not_begin_like_quoted_text(schema: Any, right: list[str], wrong: list[str]):
-    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    tools = tools_with(schema)
     constraint = bound('{{ tools }}<function name="<param name="', **required(tools=tools))
     call = '<function name="f"><param name="a">{}</param></function>'
     assert [value for value in right if not fits(constraint, call.format(value))] == []
@@ -156,7 +172,7 @@ def test_bare_text_does_not_begin_like_quoted_text(schema: Any, right: list[str]
         check_calls(DIALECTS["minicpm5"], tools, call.format(value))
 
 
-# Calls as a model generates them that was trained with its template.
+# Calls that a model generates that was trained with a template.
 CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
 SOURCES = dict(templates.sources([]))
 
@@ -178,7 +194,7 @@ def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: s
     assert not fits(constraint, text.replace("days", "hours"))
 
 
-WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.layouts))]
+LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.layouts))]
 
 # Properties of every kind whose bare text could be read as a value of another kind.
 KINDS = {
@@ -225,46 +241,41 @@ HARD = (
 
 
 @pytest.mark.parametrize("tools", [TOOLS, RICH, HARD], ids=["plain", "rich", "hard"])
-@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
 def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
-    """The grammar and the parser of a format agree on what a call is, and its arguments match the schema."""
-    format = DIALECTS[name]
-    template = ChatTemplate("")
-    way = format.layouts[i]
-    template.dialect = type(format)(**{**vars(format), "layouts": (way,)})
-    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
-    assert constraint is not None
+    """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
+    dialect = DIALECTS[name]
+    constraint = layout_constraint(dialect, dialect.layouts[i], tools)
     texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
     found = list(itertools.islice((text for text in texts if text is not None), 3))
     assert found
     for text in found:
-        check_calls(format, tools, text)
+        check_calls(dialect, tools, text)
 
 
 WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""}))
 
 
-@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
 def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
     """The writer of earlier calls, the grammar and the parser use one declaration."""
-    format, template = DIALECTS[name], ChatTemplate("")
-    layout = format.layouts[i]
-    template.dialect = replace(format, layouts=(layout,))
+    dialect = DIALECTS[name]
+    layout = dialect.layouts[i]
     tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
+    constraint = layout_constraint(dialect, layout, tools)
     for calls in (WRITTEN, WRITTEN[1:2]):
         if layout.more:
             calls = calls[:1]
         text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
-        constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
         assert fits(constraint, text), text
-        assert read_calls(format, tools, text) == list(calls)
+        assert read_calls(dialect, tools, text) == list(calls)
 
 
-@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
 def test_opener_begins_the_calls(name: str, i: int):
-    format = DIALECTS[name]
-    texts = format.layouts[i]
-    assert (texts.begin + texts.before_name).startswith(texts.opener)
-    assert "gr\u00f6\u00dfe" in texts.head("gr\u00f6\u00dfe")
-    known = (*format.openers, *format.ignored)
-    assert not texts.is_native or not texts.opener or any(mark.startswith(texts.opener) for mark in known)
+    dialect = DIALECTS[name]
+    layout = dialect.layouts[i]
+    assert (layout.begin + layout.before_name).startswith(layout.opener)
+    assert "gr\u00f6\u00dfe" in layout.head("gr\u00f6\u00dfe")
+    known = (*dialect.openers, *dialect.ignored)
+    assert not layout.is_native or not layout.opener or any(marker.startswith(layout.opener) for marker in known)

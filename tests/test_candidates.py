@@ -39,13 +39,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options_of(n_parallel: int) -> LoadOptions:
-    """Without the matrix instructions of the CPU where they crash."""
+    """Options that avoid the matrix instructions of the CPU if they crash."""
     return passing_options(LoadOptions(n_parallel=n_parallel, n_ctx=512), str(DEMO_PATH))
 
 
 @pytest.fixture(scope="module")
 def backend(path: Path) -> Iterator[LlamaBackend]:
-    """With the logits of three rows."""
+    """A backend that has computed the logits of three rows."""
     backend = load_backend(str(path), options_of(3))
     chunks = [BatchChunk(Sequence(i, [7 + i, 8, 9], 20), i, 3 * i, 3, wants_output=True) for i in range(3)]
     backend.decode(Batch(chunks=tuple(chunks)))
@@ -79,7 +79,7 @@ def test_samples_are_those_from_all_tokens(backend: LlamaBackend, sampling: Samp
         return [backend.new_sampler(request(replace(sampling, seed=row), **options)) for row in ROWS]
 
     quick, slow = samplers(), samplers()
-    for n_drawn in range(50):
+    for n_sampled in range(50):
         assert backend.select_candidates([(sampler, row, 0) for sampler, row in zip(quick, ROWS)])
         tokens = [backend.sample(sampler, row) for sampler, row in zip(quick, ROWS)]
         backend._candidates.clear()
@@ -88,7 +88,7 @@ def test_samples_are_those_from_all_tokens(backend: LlamaBackend, sampling: Samp
             [backend.sampled_logprobs(*pair, 3) for pair in zip(half, tokens)] for half in (quick, slow)
         ]
         assert sampled_logprobs[0] == sampled_logprobs[1]
-        if options.get("min_tokens") == n_drawn + 1:
+        if options.get("min_tokens") == n_sampled + 1:
             for sampler in (*quick, *slow):
                 backend.allow_ends(sampler)
     for sampler in (*quick, *slow):
@@ -100,7 +100,7 @@ def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
     sampling = replace(SAMPLING, top_k=2, presence_penalty=50.0, penalty_last_n=8)
     for row in ROWS:
         quick, slow = (backend.new_sampler(request(replace(sampling, seed=row))) for _ in range(2))
-        draft = (row,) * 6  # the same logits again and again, so that the likeliest are soon all said
+        draft = (row,) * 6  # Equal logits, so the likeliest tokens are soon all sampled.
         assert backend.select_candidates([(quick, row, i) for i, row in enumerate(draft)])
         tokens = [backend.sample(quick, row) for row in draft]
         backend._candidates.clear()
@@ -111,18 +111,18 @@ def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
 
 @pytest.mark.parametrize("n_others", [0, 1, 3])
 def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
-    """The penalties of a row count the draft's tokens before it, whichever thread selects its candidates."""
+    """The penalties of a row count the tokens of the draft before the row, on whichever thread it is sampled."""
     backend = load_backend(str(path), options_of(4))
     decode, steps = backend.decode, [0.0]
 
     def decode_alike(batch: Batch) -> None:
         decode(batch)
-        steps[0] += 1  # the clock: drafts cost nothing, so that there are many
+        steps[0] += 1  # The clock: a draft takes no time, so there are many.
         if backend._outputs:
             backend._logits[:] = -np.arange(N_VOCAB)
 
     backend.decode = decode_alike  # type: ignore[method-assign]
-    prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # the penalty's window does not hold what is drafted
+    prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # The drafted tokens are outside of the window of the penalty.
     new = SamplingParams(temperature=0, presence_penalty=1e6, penalty_last_n=64)
     with Engine(backend, clock=lambda: steps[0]).start() as engine:
         others = [
@@ -131,8 +131,8 @@ def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path,
         *deltas, finish = submit(engine, request_for(prompt, max_tokens=40, sampling=new))
         for other in others:
             other.cancel()
-        said = [token.id for delta in deltas if isinstance(delta, Delta) for token in delta.tokens]
-        assert said == list(range(3, 43))
+        tokens = [token.id for delta in deltas if isinstance(delta, Delta) for token in delta.tokens]
+        assert tokens == list(range(3, 43))
         assert isinstance(finish, Finish)
         assert finish.usage.n_draft_accepted > 10
 
@@ -164,7 +164,7 @@ def test_streams_of_all_kinds_complete_together(path: Path):
 def test_largest_of_each_row_are_found(n: int, n_tokens: int):
     chance = np.random.default_rng(n)
     logits = chance.standard_normal((5, n_tokens)).astype(np.float32)
-    # The largest stand at the very end, where no column is; or side by side; or are all alike.
+    # The largest are at the end, outside of all columns; or side by side; or all values are equal.
     logits[1] = np.arange(n_tokens)
     logits[2] = -np.arange(n_tokens)
     logits[3] = 0

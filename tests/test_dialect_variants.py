@@ -128,7 +128,7 @@ def test_gemma_writes_names_in_the_order_of_its_template():
     assert text == "<|tool_call>call:f{a:{C:3,d:2},B:1}<tool_call|>"
 
 
-def test_minimax_reads_arguments_that_are_json():
+def test_minimax_parses_arguments_that_are_json():
     text = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
     assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
 
@@ -147,7 +147,7 @@ PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
     ("text", "events"),
     [
         pytest.param("all\n" + PYTHON, [ContentDelta(PYTHON)], id="Python's prompt"),
-        pytest.param(">>>all\n" + PYTHON, [ContentDelta(PYTHON)], id="mark repeated"),
+        pytest.param(">>>all\n" + PYTHON, [ContentDelta(PYTHON)], id="marker repeated"),
         pytest.param(PYTHON, [ContentDelta(PYTHON)], id="no recipient at all"),
         pytest.param(">>> 1 + 1", [ContentDelta(">>> 1 + 1")], id="at the beginning"),
         pytest.param("all\nHi \n>>>", [ContentDelta("Hi \n>>>")], id="at the end"),
@@ -156,7 +156,7 @@ PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
         pytest.param("all\nHi\n>>>now {}", [ContentDelta("Hi\n>>>now {}")], id="name without the end of its line"),
         pytest.param("all\nHi\n>>> now\n{}", [ContentDelta("Hi\n>>> now\n{}")], id="space before a name"),
         pytest.param("all\nHi\n>>>all\nMore", [ContentDelta("HiMore")], id="text twice"),
-        pytest.param("all\n<b>>>>now\n{}", [ContentDelta("<b>"), *call("now", "{}")], id="bracket before the mark"),
+        pytest.param("all\n<b>>>>now\n{}", [ContentDelta("<b>"), *call("now", "{}")], id="bracket before the marker"),
         pytest.param(
             "all\n" + PYTHON + ">>>now\n{}", [ContentDelta(PYTHON.rstrip()), *call("now", "{}")], id="a call after it"
         ),
@@ -198,12 +198,12 @@ XML = "<response>\n <status>ok</status>\n</response>"
         pytest.param(
             "<think>hm</think>\n<response>Hi</response>",
             [ReasoningDelta("hm"), ContentDelta("Hi")],
-            id="after thinking",
+            id="after reasoning",
         ),
         pytest.param(
             "<think>hm</think>\nIt:\n" + XML,
             [ReasoningDelta("hm"), ContentDelta("It:\n" + XML)],
-            id="text after thinking",
+            id="text after reasoning",
         ),
         pytest.param("Write it:\n\n" + XML, [ContentDelta("Write it:\n\n" + XML)], id="at the end of a text"),
         pytest.param(
@@ -214,7 +214,7 @@ XML = "<response>\n <status>ok</status>\n</response>"
         pytest.param("<response>Hi\n</respon", [ContentDelta("Hi\n</respon")], id="end that is cut"),
         pytest.param(" <respon", [ContentDelta(" <respon")], id="start that is cut"),
         pytest.param(" <responses>", [ContentDelta(" <responses>")], id="another tag"),
-        pytest.param("<response> </response>", [], id="nothing between them"),
+        pytest.param("<response> </response>", [], id="empty"),
         pytest.param(
             '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]',
             [ContentDelta("Hi"), *call("now", "{}")],
@@ -280,12 +280,12 @@ def test_minimax_closes_empty_reasoning():
 @pytest.mark.parametrize("is_open", [False, True], ids=["opened", "opened by the prompt"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_call_ends_reasoning_that_was_never_closed(name, is_open):
-    form = DIALECTS[name]
+    dialect = DIALECTS[name]
     after = GOLDEN[name].partition("Sure.")[2]
-    after = after[min((at for mark in form.reasoning_ends if (at := after.find(mark)) >= 0), default=0) :]
-    start = ("<|start|>assistant" if name in ("harmony", "muse") else "") + form.reasoning.start
-    text, prompt = ("hm\n" + after, start) if is_open else (form.reasoning.start + "hm\n" + after, "")
-    events = parse_every_way(text, form, tools=TOOLS, prompt=prompt)
+    after = after[min((at for end in dialect.reasoning_ends if (at := after.find(end)) >= 0), default=0) :]
+    start = ("<|start|>assistant" if name in ("harmony", "muse") else "") + dialect.reasoning.start
+    text, prompt = ("hm\n" + after, start) if is_open else (dialect.reasoning.start + "hm\n" + after, "")
+    events = parse_every_way(text, dialect, tools=TOOLS, prompt=prompt)
     assert text_of(events, ReasoningDelta).rstrip() == "hm"
     assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
     assert text_of(events, ContentDelta) == ""
@@ -302,7 +302,7 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
             "hermes",
             "<think>I could <tool_call> it.</think>Hi",
             [ReasoningDelta("I could <tool_call> it."), ContentDelta("Hi")],
-            id="mark in reasoning that begins no call",
+            id="marker in reasoning that begins no call",
         ),
         pytest.param(
             "kimi-k3",
@@ -334,9 +334,11 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
             [ReasoningDelta("h "), *call("now", "{}"), ContentDelta("Hi")],
             id="call without a header in reasoning",
         ),
-        pytest.param("kimi-k2", "Hi<|tool_calls_section_end|>", [ContentDelta("Hi")], id="end of no section"),
-        pytest.param("gemma-4", "<channel|>Hi", [ContentDelta("Hi")], id="end of no reasoning"),
-        pytest.param("gemma-4", "Hi <channel|>you", [ContentDelta("Hi you")], id="end of no reasoning in the text"),
+        pytest.param(
+            "kimi-k2", "Hi<|tool_calls_section_end|>", [ContentDelta("Hi")], id="end of a section that was not opened"
+        ),
+        pytest.param("gemma-4", "<channel|>Hi", [ContentDelta("Hi")], id="end of reasoning that was not opened"),
+        pytest.param("gemma-4", "Hi <channel|>you", [ContentDelta("Hi you")], id="the same in the text"),
         pytest.param(
             "gemma-4", "Hi <|channel>thought\n<channel|>you", [ContentDelta("Hi you")], id="empty reasoning in the text"
         ),
@@ -362,7 +364,7 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
             "mistral",
             '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "not valid"}]',
             call("now", "{}"),
-            id="id that is none",
+            id="invalid id",
         ),
         pytest.param(
             "mistral", '[TOOL_CALLS][{"name": "now", "arguments": {"a', call("now", '{"a'), id="cut before the id"
@@ -404,13 +406,13 @@ def test_white_space_is_held_back_only_before_a_possible_marker():
             "<|start|>assistant<|channel|>final<|message|>", "Hi", [ContentDelta("Hi")], id="header in the prompt"
         ),
         pytest.param(
-            "<|start|>assistant<|channel|>analysis<|message|>It", "hm", [ReasoningDelta("hm")], id="open thinking"
+            "<|start|>assistant<|channel|>analysis<|message|>It", "hm", [ReasoningDelta("hm")], id="open reasoning"
         ),
         pytest.param(
             "<|start|>assistant<|channel|>analysis<|message|>It<|end|>",
             "hm",
             [ContentDelta("hm")],
-            id="closed thinking",
+            id="closed reasoning",
         ),
         pytest.param(
             "<|start|>assistant",
@@ -422,7 +424,7 @@ def test_white_space_is_held_back_only_before_a_possible_marker():
             "<|start|>assistant",
             "<|channel|>commentary to=browser.search<|message|>{}<|end|>",
             [ContentDelta("<|channel|>commentary to=browser.search<|message|>{}<|end|>")],
-            id="foreign recipient",
+            id="recipient that is not a function",
         ),
     ],
 )
@@ -467,7 +469,7 @@ def test_second_call_of_a_name_that_was_not_offered_is_content():
     assert "storm" in text_of(events, ContentDelta)
 
 
-def test_lfm_reads_json_calls():
+def test_lfm_parses_json_calls():
     text = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
     head, arguments = parse_every_way(text, DIALECTS["lfm2"], tools=TOOLS)
     assert isinstance(head, ToolCallStart)

@@ -57,7 +57,7 @@ def test_output_without_tools_has_no_calls(name):
 @pytest.mark.parametrize("name", ALL)
 def test_damaged_output_has_the_same_events_at_any_cut(name):
     """Golden outputs with parts that are left out, doubled, moved or cut. Some models generate such outputs."""
-    known = re.findall(r"<[^<>\s]*>|\w+|\s+|.", ALL[name])
+    dialect, known = DIALECTS[name], re.findall(r"<[^<>\s]*>|\w+|\s+|.", ALL[name])
     for seed in range(N_CUTS // 4):
         dice = random.Random(f"{name} {seed}")
         parts = list(known)
@@ -65,17 +65,17 @@ def test_damaged_output_has_the_same_events_at_any_cut(name):
             at = dice.randrange(len(parts))
             parts[at : at + dice.randint(0, 2)] = dice.choice([[], [], ["x"], dice.sample(known, 2)])
         text = "".join(parts)[: dice.randrange(1, 2 * len(known) + 1) if dice.random() < 0.5 else None]
-        form, tools = DIALECTS[name], dice.choice([TOOLS, TOOLS, ()])
+        tools = dice.choice([TOOLS, TOOLS, ()])
         options = {
             "tools": tools,
-            "prompt": dice.choice(["", form.reasoning.start]),
+            "prompt": dice.choice(["", dialect.reasoning.start]),
             "splits_reasoning": dice.random() < 0.8,
             "is_constrained": dice.random() < 0.2,
         }
-        whole = parse([text], form, **options)
+        whole = parse([text], dialect, **options)
         cuts = sorted(dice.choices(range(len(text) + 1), k=5))
         for pieces in (text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]):
-            assert parse(pieces, form, **options) == whole, (text, options)
+            assert parse(pieces, dialect, **options) == whole, (text, options)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ DOUBLING = 'root ::= "a" root x | "a" root y | "b"\nx ::= "c"\ny ::= "c"'
 NUMBERS = [n / 1000 for n in range(12_000)]
 NAMES = {f"p{n}": {"type": "integer"} for n in range(1000)}
 
-# A function that makes the grammar, whether it or a token is refused, and the limit of the time in seconds.
+# A function that makes the grammar; whether the grammar or a token is refused; the limit in seconds.
 HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
     "regex with many .*": (lambda: regex_to_grammar(".*" * 200), False, 2),
     "pattern with many .*": (lambda: schema_to_grammar({"type": "string", "pattern": ".*" * 200}), False, 2),
@@ -65,17 +65,17 @@ HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
     "many states": (lambda: regex_to_grammar("(a|b)*a(a|b){300}"), False, 2),
     "counts within counts": (lambda: checked('root ::= (("a"|"b"){1,9999} ("a"|"b"){1,9999}){1,999}'), False, 2),
     "large counts": (lambda: checked('root ::= ("a"{1,999999999}){1,999999999}'), False, 2),
-    "states that are counted": (
+    "counted states": (
         lambda: schema_to_grammar({"type": "string", "pattern": "^(a|b)*a(a|b){12}$", "maxLength": 500}),
         True,
         5,
     ),
-    "patterns at once": (
+    "many patterns of one string": (
         lambda: schema_to_grammar({"type": "string", "allOf": [{"pattern": f"x{n}.*y"} for n in range(30)]}),
         True,
         15,
     ),
-    "properties that are counted": (
+    "counted properties": (
         lambda: schema_to_grammar({"type": "object", "properties": NAMES, "minProperties": 400}),
         True,
         5,
@@ -88,7 +88,7 @@ HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
     "stacks that double with each character": (lambda: checked(DOUBLING), True, 5),
     "long chain of rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"')), False, 5),
     "long chain of empty rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"?')), False, 5),
-    "long enum without another": (
+    "long enum minus another": (
         lambda: schema_to_grammar({"enum": NUMBERS, "not": {"enum": [*NUMBERS[1:], "x"]}}),
         False,
         10,
@@ -150,7 +150,7 @@ def test_work_of_a_token_is_bounded_in_steps(vocabulary: Vocabulary):
 def test_compiling_ends_when_it_is_cancelled():
     must_end, errors = threading.Event(), []
 
-    def compile_for_ever() -> None:
+    def compile_forever() -> None:
         try:
             with compiling_cancelled_by(must_end.is_set), compiling(10**9) as budget:
                 while True:
@@ -158,7 +158,7 @@ def test_compiling_ends_when_it_is_cancelled():
         except Cancelled as error:
             errors.append(error)
 
-    thread = threading.Thread(target=compile_for_ever)
+    thread = threading.Thread(target=compile_forever)
     thread.start()
     must_end.set()
     thread.join(10)

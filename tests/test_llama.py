@@ -1,4 +1,4 @@
-"""llama.cpp on the built-in model: facts, tokens, loading, threads, and calls that would end the process."""
+"""llama.cpp on the built-in model: facts, tokens, loading, threads, and calls that would abort the process."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_facts_describe_the_model(engine: Engine):
     assert facts.metadata["general.architecture"] == "llama"
 
 
-def test_greedy_text_fits_the_question_and_ends_by_itself(engine: Engine):
+def test_greedy_text_answers_the_question_and_ends(engine: Engine):
     text, tokens, finish = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))
     assert "localchat" in text
     assert (finish.reason, finish.stop) == ("stop", None)
-    assert finish.usage.n_completion == len(tokens) + 1  # the end token is counted, not shown
+    assert finish.usage.n_completion == len(tokens) + 1  # The end token is counted and has no text.
     assert b"".join(token.piece for token in tokens).decode() == text
 
 
-def test_text_of_the_model_about_its_size_is_true(engine: Engine):
+def test_model_states_its_size_correctly(engine: Engine):
     prompt = chat(engine, "How many parameters do you have?")
     text, _, _ = read(engine, request_for(prompt, sampling=GREEDY))
     assert "about five million parameters and my file is smaller than 4 MB" in text
@@ -51,7 +51,7 @@ def test_text_of_the_model_about_its_size_is_true(engine: Engine):
     assert Path(DEMO).stat().st_size < 4_000_000
 
 
-def test_tokens_come_back_as_the_same_text(engine: Engine):
+def test_pieces_of_tokens_are_the_text(engine: Engine):
     text = "Grüße, 你好 😀\x00\n\tend"
     tokens = engine.tokenize(text)
     assert b"".join(engine.backend.piece(token) for token in tokens).decode() == text
@@ -73,21 +73,21 @@ def test_tokens_come_back_as_the_same_text(engine: Engine):
         ),
         ({"general.sampling.sequence": "top_k;magic"}, SamplingParams()),
     ],
-    ids=["none", "recommended", "no number", "more", "sequence", "unknown step"],
+    ids=["none", "recommended", "not a number", "others", "sequence", "unknown sampler"],
 )
 def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: SamplingParams):
     assert sampling_from(metadata) == expected
 
 
 @pytest.mark.parametrize(("scaling", "same"), [("longrope", False), ("yarn", True), (None, True)])
-def test_saved_prefixes_are_for_one_size_of_context_where_that_counts(engine: Engine, scaling: Any, same: bool):
+def test_saved_prefixes_depend_on_the_size_of_the_context_only_with_longrope(engine: Engine, scaling: Any, same: bool):
     facts = replace(engine.facts, metadata={} if scaling is None else {"phi3.rope.scaling.type": scaling})
     keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions(), CacheLimits(n, 4, 8, 64)) for n in (512, 2048)}
     assert len(keys) == (1 if same else 2)
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100], ids=["empty", "cut", "other"])
-def test_file_that_is_no_model_is_an_error_with_its_name(tmp_path: Path, content: bytes):
+def test_file_that_is_not_a_model_is_an_error_with_its_name(tmp_path: Path, content: bytes):
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
     with pytest.raises(EngineError, match=r"bad\.gguf"):
@@ -117,9 +117,9 @@ def test_progress_goes_from_0_to_1():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
-    ids=["by default", "what the user set", "another wish of the user"],
+    ids=["default", "set by the user", "other policy of the user"],
 )
-def test_threads_wait_as_measured_best_unless_the_user_chose(given: dict[str, str], expected: str):
+def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: dict[str, str], expected: str):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     program = "import os, localchat.engine.llama; print(os.environ.get('GOMP_SPINCOUNT'))"
     command = [sys.executable, "-c", program]
@@ -132,7 +132,7 @@ def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_oth
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
 
 
-def test_the_number_of_threads_changes_between_batches():
+def test_number_of_threads_may_change_between_batches():
     backend = load_backend(DEMO, LoadOptions(n_threads=2, n_gpu_layers=0))
     try:
         assert backend.threads == (2, 2)
@@ -142,7 +142,7 @@ def test_the_number_of_threads_changes_between_batches():
         backend.close()
 
 
-# Calls that would abort the whole process are refused before they reach the library.
+# Calls that would abort the process are refused before they reach llama.cpp.
 
 
 def misuse_batch(backend: Any) -> None:
@@ -181,29 +181,29 @@ def misuse_scores(backend: Any) -> None:
         *("outputs", "scores"),
     ),
 )
-def test_calls_that_would_kill_the_process_are_refused(engine: Engine, misuse: Any):
+def test_calls_that_would_abort_the_process_are_refused(engine: Engine, misuse: Any):
     wait_until_idle(engine)
-    with pytest.raises(ValueError):  # noqa: PT011  # the messages differ; that it is refused is the point
+    with pytest.raises(ValueError):  # noqa: PT011  # Each call has another message.
         misuse(engine.backend)
 
 
-def test_errors_of_the_library_belong_to_the_thread_on_which_it_failed():
+def test_errors_of_llama_cpp_are_kept_by_thread():
     from localchat.engine.llama import library
 
     def fail() -> None:
-        library._on_log(4, b"mine", None)
-        theirs.append(library.last_errors())
+        library._on_log(4, b"second", None)
+        errors.append(library.last_errors())
 
-    theirs: list[str] = []
+    errors: list[str] = []
     library.last_errors()
-    library._on_log(4, b"of the first", None)
+    library._on_log(4, b"first", None)
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join(10)
-    assert (theirs, library.last_errors(), library.last_errors()) == (["mine"], "of the first", "it gave no reason")
+    assert (errors, library.last_errors(), library.last_errors()) == (["second"], "first", "it gave no reason")
 
 
-def test_the_texts_of_all_tokens_are_those_of_each(engine: Engine):
-    vocabulary = engine.backend.vocabulary  # type: ignore[attr-defined]  # that of llama.cpp has one
+def test_list_of_all_pieces_has_the_piece_of_each_token(engine: Engine):
+    vocabulary = engine.backend.vocabulary  # type: ignore[attr-defined]  # Only LlamaBackend has one.
     assert vocabulary.all_pieces == [vocabulary.piece(id, special=True) for id in range(vocabulary.n_tokens)]
     assert b"".join(vocabulary.all_pieces[id] for id in engine.tokenize("Hello, wörld!")) == "Hello, wörld!".encode()

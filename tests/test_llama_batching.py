@@ -1,4 +1,4 @@
-"""Many sequences on the built-in model give what each gives alone; cells, preemption and cached prefixes."""
+"""Long prompts, preemption and the end of an engine, on the built-in model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_a
 from .generations import request_for, submit
 
 
-def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):
-    """A prompt of several batches, read while another stream runs."""
+def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine: Engine):
+    """The prompt is computed in several batches."""
     prompt = conversation(engine, 25)
     request = request_for(prompt, sampling=GREEDY, max_tokens=20, top_logprobs=5)
     alone = read(engine, request)[1]
@@ -22,7 +22,7 @@ def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):
 
 
 def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
-    """6 conversations of their own need more than 768 cells: some are preempted, none suffers."""
+    """Six conversations without a common prefix need more than 768 cells, so some are preempted."""
     prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
     requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768

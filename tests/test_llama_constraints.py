@@ -14,14 +14,12 @@ from localchat.protocol.params import SamplingParams
 from .demo_model import GREEDY, chat, read
 from .generations import request_for, submit
 
-# Grammars.
-
 
 def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
     constraint = Constraint(grammar, options.pop("triggers", ()))
     request = request_for(chat(engine, text), constraint=constraint, **{"max_tokens": 100, **options})
-    said, _, finish = read(engine, request)
-    return said, finish
+    output, _, finish = read(engine, request)
+    return output, finish
 
 
 @pytest.mark.parametrize(
@@ -36,7 +34,7 @@ def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: A
     ids=["greedy", "hot", "whole vocabulary", "penalty", "bias"],
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_grammar_holds_at_any_temperature(engine: Engine, sampling: SamplingParams, seed: int):
+def test_grammar_is_enforced_at_any_temperature(engine: Engine, sampling: SamplingParams, seed: int):
     grammar = 'root ::= "{\\"n\\": " [0-9]{1,3} ", \\"ok\\": " ("true" | "false") "}"'
     text, finish = constrained(engine, grammar, sampling=replace(sampling, seed=seed))
     assert re.fullmatch(r'\{"n": [0-9]{1,3}, "ok": (true|false)\}', text)
@@ -44,8 +42,8 @@ def test_grammar_holds_at_any_temperature(engine: Engine, sampling: SamplingPara
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: int):
-    """The library takes bytes that are no UTF-8 for characters, and a caller would see several for each."""
+def test_grammar_counts_whole_characters(engine: Engine, seed: int):
+    """A byte that is not UTF-8 is not counted as a character."""
     flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
     text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
     assert finish.reason == "stop"
@@ -53,35 +51,33 @@ def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: 
     assert "\ufffd" not in text
 
 
-MARK = "<|im_start|>"
-
-
-BOUND_TO_A_MARK = Constraint(f'root ::= "{MARK}" [a-c]')
+MARKER = "<|im_start|>"
+WITH_MARKER = Constraint(f'root ::= "{MARKER}" [a-c]')
 
 
 @pytest.mark.parametrize("temperature", [0, 1, 2])
-def test_grammar_binds_the_visible_text(engine: Engine, temperature: float):
-    """A control token has the text of a mark too, but it would leave nothing of it in the answer."""
-    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARK)
+def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float):
+    """The control token has the text of the marker too, but its text is not in the output."""
+    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARKER)
     # The control token is by far the likeliest.
     sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
-    request = request_for(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
+    request = request_for(prompt, max_tokens=30, constraint=WITH_MARKER, sampling=sampling)
     text, tokens, _ = read(engine, request)
-    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert re.fullmatch(re.escape(MARKER) + "[a-c]", text)
     assert control not in [token.id for token in tokens]
     text, tokens, _ = read(engine, replace(request, visible_tokens=frozenset({control})))
-    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert re.fullmatch(re.escape(MARKER) + "[a-c]", text)
     assert tokens[0].id == control
 
 
-def test_grammar_that_names_a_control_token_gets_it(engine: Engine):
-    (control,) = engine.tokenize(MARK)
-    request = request_for(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARK} "a"'), max_tokens=9)
+def test_grammar_may_require_a_control_token(engine: Engine):
+    (control,) = engine.tokenize(MARKER)
+    request = request_for(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARKER} "a"'), max_tokens=9)
     text, tokens, _ = read(engine, request)
     assert (text, tokens[0].id) == ("a", control)
 
 
-def test_grammar_binds_from_its_trigger_on(engine: Engine):
+def test_grammar_applies_from_its_trigger_on(engine: Engine):
     """The trigger begins within a token and ends with one."""
     request = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     plain, tokens, _ = read(engine, request)
@@ -93,20 +89,20 @@ def test_grammar_binds_from_its_trigger_on(engine: Engine):
     assert finish.reason == "stop"
 
 
-def test_grammar_whose_trigger_never_comes_changes_nothing(engine: Engine):
+def test_grammar_without_its_trigger_changes_nothing(engine: Engine):
     plain = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))[0]
     text, _ = constrained(engine, 'root ::= "x"', "What is your name?", triggers=("\x01never",), sampling=GREEDY)
     assert text == plain
 
 
 @pytest.mark.parametrize("grammar", ["", " \n", 'root ::= undefined "x"', "no grammar at all", 'other ::= "x"'])
-def test_grammar_that_cannot_be_read_is_refused_at_once(engine: Engine, grammar: str):
+def test_grammar_that_cannot_be_parsed_is_refused(engine: Engine, grammar: str):
     with pytest.raises(InvalidGrammar):
         constrained(engine, grammar)
 
 
 @pytest.mark.parametrize("grammar", [r"root ::= [\x00]", r'root ::= "a" [\uD800]'])
-def test_grammar_that_no_token_can_follow_is_the_requests_fault(engine: Engine, grammar: str):
+def test_grammar_that_no_token_matches_is_refused(engine: Engine, grammar: str):
     with pytest.raises(InvalidGrammar, match="this model has no tokens"):
         constrained(engine, grammar)
 
@@ -114,8 +110,8 @@ def test_grammar_that_no_token_can_follow_is_the_requests_fault(engine: Engine, 
 def test_constrained_and_free_requests_share_a_batch(engine: Engine):
     free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     alone = read(engine, free)[0]
-    bound = replace(free, constraint=Constraint("root ::= [ab]{20}"))
-    generations = [submit(engine, request) for request in (free, bound, free, bound)]
+    constrained = replace(free, constraint=Constraint("root ::= [ab]{20}"))
+    generations = [submit(engine, request) for request in (free, constrained, free, constrained)]
     texts = ["".join(item.text for item in g if isinstance(item, Delta)) for g in generations]
     assert texts[0] == texts[2] == alone
     assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
@@ -135,7 +131,7 @@ def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
     batches, decode = [], engine.backend.decode
     monkeypatch.setattr(engine.backend, "decode", lambda batch: (batches.append(batch), decode(batch)))
     results, steps = [], []
-    # Log probabilities need the logits of each token, so that each takes a step.
+    # Log probabilities need the logits of each token, so each token takes a step.
     for top_logprobs in (None, 0):
         batches.clear()
         params = replace(request.params, top_logprobs=top_logprobs)
@@ -154,7 +150,7 @@ def test_forced_tokens_end_at_the_limit(engine: Engine, max_tokens: int):
     assert (len(tokens), finish.reason, finish.usage.n_completion) == (max_tokens, "length", max_tokens)
 
 
-def test_a_bias_against_a_forced_token_has_its_text_written_with_others(engine: Engine):
+def test_bias_against_a_forced_token_gives_its_text_in_other_tokens(engine: Engine):
     first = engine.tokenize('{"measured_temperature')[0]
     sampling = SamplingParams(temperature=0, logit_bias=((first, -100.0),))
     text, tokens, _ = read(engine, request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling))

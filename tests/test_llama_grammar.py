@@ -1,4 +1,4 @@
-"""A grammar beside the sampler chain: it checks few tokens, and samples the one that masking all of them would."""
+"""Sampling under a grammar checks few tokens, and samples the token that a mask over the vocabulary would give."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GRAMMAR = schema_to_grammar(SCHEMA)
 
 
 class MaskingGrammar(Grammar):
-    """Tries every token by itself, every time."""
+    """A grammar that checks every token of the vocabulary at every step."""
 
     def _candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
         return np.array([token for token in range(len(logits)) if self._after(token) is not None])
@@ -55,7 +55,7 @@ def sampler(vocabulary: Vocabulary, sampling: SamplingParams, grammar: str = GRA
 
 
 def logits_of(vocabulary: Vocabulary, seed: int) -> Any:
-    """Flat as those of no model, and peaked as those of a trained one, in alternation."""
+    """Random logits, by the seed almost flat, or peaked like those of a trained model."""
     chance = np.random.default_rng(seed)
     width = (1.0, 4.0, 12.0)[seed % 3]
     return (chance.standard_normal(vocabulary.n_tokens) * width).astype(np.float32)
@@ -79,7 +79,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("sampling", CHAINS.values(), ids=CHAINS)
-def test_sampled_token_is_that_of_masking_all_tokens(vocabulary: Vocabulary, sampling: SamplingParams):
+def test_sampled_token_is_that_of_a_mask_over_the_vocabulary(vocabulary: Vocabulary, sampling: SamplingParams):
     quick, thorough = sampler(vocabulary, sampling), sampler(vocabulary, sampling)
     thorough._grammar = MaskingGrammar(Constraint(GRAMMAR), vocabulary)
     try:
@@ -96,9 +96,7 @@ def test_sampled_token_is_that_of_masking_all_tokens(vocabulary: Vocabulary, sam
 
 @pytest.mark.parametrize("chain", ["default", "greedy", "top_p", "min_p"])
 @pytest.mark.parametrize(("text", "bias"), [("a", -100.0), ("b", 100.0)])
-def test_bias_counts_before_anything_is_left_out_as_unlikely(
-    vocabulary: Vocabulary, chain: str, text: str, bias: float
-):
+def test_bias_is_added_before_unlikely_tokens_are_dropped(vocabulary: Vocabulary, chain: str, text: str, bias: float):
     ids = {text: vocabulary.tokenize(text, False, False)[-1] for text in "ab"}
     logits = np.full(vocabulary.n_tokens, 0.0, np.float32)
     logits[300:500] = 15.0
@@ -108,26 +106,26 @@ def test_bias_counts_before_anything_is_left_out_as_unlikely(
     one.close()
 
 
-def test_rejected_tokens_leave_the_others_their_probabilities(vocabulary: Vocabulary):
-    """With a temperature alone, rejected tokens are sampled again, which must not favour any of the others."""
+def test_rejected_tokens_do_not_change_the_ratios_of_the_others(vocabulary: Vocabulary):
+    """With a temperature alone, a rejected token is sampled again, which must not favour any other token."""
     ids = {text: vocabulary.tokenize(text, False, False)[-1] for text in "abc"}
     logits = np.full(vocabulary.n_tokens, -20.0, np.float32)
     logits[300:330] = 3.0
     for text, logit in zip("abc", (0.0, 1.0, 2.0)):
         logits[ids[text]] = logit
     counts: Counter[int] = Counter()
-    n_draws = 1500
-    for seed in range(n_draws):
+    n_samples = 1500
+    for seed in range(n_samples):
         one = sampler(vocabulary, SamplingParams(seed=seed, **OFF), 'root ::= "a" | "b" | "c"')
         counts[one.sample(None, 0, logits)] += 1
         one.close()
     total = sum(math.exp(logit) for logit in (0, 1, 2))
     for text, logit in zip("abc", (0, 1, 2)):
-        assert counts[ids[text]] / n_draws == pytest.approx(math.exp(logit) / total, abs=0.04)
+        assert counts[ids[text]] / n_samples == pytest.approx(math.exp(logit) / total, abs=0.04)
 
 
 def allowed(grammar: Grammar, n_tokens: int) -> list[int]:
-    """All tokens that may come next, found at once, which are those that may come one by one."""
+    """All tokens that the grammar allows next; the search and the check of each token agree."""
     found: list[int] = sorted(grammar.candidates(np.zeros(n_tokens, np.float32), None, np.zeros(0, int))["id"].tolist())
     assert found == [token for token in range(n_tokens) if grammar.allows(token)]
     return found
@@ -136,7 +134,7 @@ def allowed(grammar: Grammar, n_tokens: int) -> list[int]:
 @pytest.mark.parametrize(
     "text", [GRAMMAR, 'root ::= [^x]+ "x" "\u00e9"* <|im_end|>?', "root ::= .*", "root ::= !<[7]>+"]
 )
-def test_tokens_found_at_once_are_those_that_are_allowed_one_by_one(vocabulary: Vocabulary, text: str):
+def test_search_finds_the_tokens_that_are_allowed_one_by_one(vocabulary: Vocabulary, text: str):
     one, chance = Grammar(Constraint(text), vocabulary), np.random.default_rng(1)
     for _ in range(N_STEPS // 4):
         token = int(chance.choice(allowed(one, vocabulary.n_tokens)))
@@ -145,7 +143,7 @@ def test_tokens_found_at_once_are_those_that_are_allowed_one_by_one(vocabulary: 
         one.accept(token)
 
 
-def test_grammar_of_a_token_allows_it_whatever_its_text_is(vocabulary: Vocabulary):
+def test_grammar_may_name_a_token_of_any_text(vocabulary: Vocabulary):
     end, a = vocabulary.token_named("<|im_end|>"), vocabulary.tokenize("a", False, False)[-1]
     assert end is not None
     for rule, expected in ((f"<[{a}]>", [a]), ("<|im_end|>", [end]), (f'!<[{a}]> | "a"', None)):
@@ -159,9 +157,7 @@ def test_grammar_of_a_token_allows_it_whatever_its_text_is(vocabulary: Vocabular
 
 @pytest.mark.parametrize("rest", ["[é]+", "[^x]*"])
 @pytest.mark.parametrize("trigger", ["{", "<call>{"])
-def test_grammar_binds_from_a_trigger_on_whose_last_token_ends_within_a_character(
-    rest: str, trigger: str, tmp_path: Path
-):
+def test_last_token_of_a_trigger_may_end_within_a_character(rest: str, trigger: str, tmp_path: Path):
     pytest.importorskip("gguf", reason="part of the extra `bench`")
     from .tiny_models import write_vocabulary_with
 
@@ -182,7 +178,7 @@ def test_grammar_binds_from_a_trigger_on_whose_last_token_ends_within_a_characte
 def test_token_with_a_trigger_and_text_that_the_grammar_refuses_is_not_sampled(
     sampling: SamplingParams, tmp_path: Path
 ):
-    """Otherwise the constraint would begin with a text that it does not allow, and could not bind at all."""
+    """Otherwise the constraint would begin with text that it does not allow, and could not be enforced."""
     pytest.importorskip("gguf", reason="part of the extra `bench`")
     from .tiny_models import write_vocabulary_with
 
@@ -215,8 +211,8 @@ def test_vocabulary_refuses_tokens_that_it_does_not_have(vocabulary: Vocabulary)
     assert ctypes.sizeof(L.llama_token_data) == 12
 
 
-def test_forced_tokens_end_where_a_longer_token_may_go_on(vocabulary: Vocabulary):
-    """The model writes ` {"` as one token: after ` ` alone it would go on with something else."""
+def test_forced_tokens_end_where_a_longer_token_is_possible(vocabulary: Vocabulary):
+    """The model samples ` {"` as one token; after the token ` ` it would sample something else."""
     one = Grammar(Constraint('root ::= "\\"arguments\\": {" (":" | "\\"" [a-z] | "}")'), vocabulary)
     text = b"".join(vocabulary.piece(token, special=True) for token in one.forced_tokens())
     assert vocabulary.trie.has_longer(b" {")

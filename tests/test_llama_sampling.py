@@ -26,7 +26,7 @@ from .generations import request_for, submit
         SamplingParams(temperature=1e-8, samplers=("temperature", "top_p")),
         SamplingParams(temperature=1.0, top_p=1.0, dynatemp_range=1.0, dynatemp_exponent=15.0),
     ],
-    ids=["zero for the library", "tiny", "before the cuts", "dynamic"],
+    ids=["zero for llama.cpp", "tiny", "before the cuts", "dynamic"],
 )
 def test_smallest_temperatures_sample_the_likeliest(engine: Engine, sampling: SamplingParams):
     prompt = chat(engine, "What is your name?")
@@ -70,8 +70,8 @@ def test_logit_bias_forbids_and_forces(engine: Engine):
     assert [t.id for t in read(engine, request_for(prompt, sampling=forced, max_tokens=3))[1]] == [42] * 3
 
 
-def test_repeat_penalty_knows_the_prompt(engine: Engine):
-    """A token that only the prompt has is pushed down by the penalty, never up."""
+def test_repeat_penalty_counts_the_prompt(engine: Engine):
+    """The penalty makes a token less likely that only the prompt has."""
     prompt = chat(engine, "Repeat after me: zebra zebra zebra")
     plain = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=20))[0]
     strong = SamplingParams(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
@@ -111,18 +111,18 @@ def test_every_sampler_repeats_with_its_seed(engine: Engine, sampling: SamplingP
     ],
     ids=["penalties", "dry"],
 )
-def test_window_longer_than_the_context_is_the_context(engine: Engine, sampling: SamplingParams):
-    """The library would take its memory at once, and end the process."""
+def test_window_is_limited_to_the_context(engine: Engine, sampling: SamplingParams):
+    """llama.cpp would allocate memory for the whole window, and abort the process."""
     _, _, finish = read(engine, request_for(chat(engine, "Hello!"), max_tokens=3, sampling=sampling))
     assert finish.usage.n_completion > 0
 
 
-def test_ignore_eos_goes_on_to_the_limit(engine: Engine):
+def test_ignore_eos_generates_up_to_the_limit(engine: Engine):
     request = request_for(chat(engine, "Hello!"), sampling=GREEDY, ignore_eos=True, max_tokens=60)
     assert read(engine, request)[2].reason == "length"
 
 
-def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engine):
+def test_min_tokens_forbids_the_end_token_before_them_and_not_after(engine: Engine):
     prompt = chat(engine, "Hello!")
     plain = read(engine, request_for(prompt, sampling=GREEDY))[2]
     request = request_for(prompt, sampling=GREEDY, min_tokens=plain.usage.n_completion + 5)
@@ -131,11 +131,11 @@ def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engin
     assert longer.usage.n_completion > plain.usage.n_completion + 5
 
 
-@pytest.mark.parametrize("n_least", [0, 1, 3])
+@pytest.mark.parametrize("min_tokens", [0, 1, 3])
 @pytest.mark.parametrize("constraint", [None, Constraint("root ::= [a-z ]+")], ids=["free", "grammar"])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
-def test_min_tokens_forbids_stop_tokens_until_then_and_ignored_ends_for_ever(
-    engine: Engine, sampling: SamplingParams, constraint: Constraint | None, n_least: int
+def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(
+    engine: Engine, sampling: SamplingParams, constraint: Constraint | None, min_tokens: int
 ):
     (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
@@ -143,13 +143,13 @@ def test_min_tokens_forbids_stop_tokens_until_then_and_ignored_ends_for_ever(
         chat(engine, "Hello!"),
         sampling=wanted,
         stop_token_ids=(stop,),
-        min_tokens=n_least,
+        min_tokens=min_tokens,
         max_tokens=20,
         ignore_eos=True,
         constraint=constraint,
     )
     finish = read(engine, request)[2]
-    assert (finish.reason, finish.stop, finish.usage.n_completion) == ("stop", stop, n_least + 1)
+    assert (finish.reason, finish.stop, finish.usage.n_completion) == ("stop", stop, min_tokens + 1)
 
 
 def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
@@ -162,14 +162,14 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
         assert all(t.logprob <= 0 for t in token.top)
 
 
-def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
-    """The log probabilities of an output are the same when it comes back as a prompt, in several steps."""
-    # In a user's place it is less sure of its words, and says none that are all but impossible.
+def test_prompt_logprobs_are_those_of_sampling_the_same_tokens(engine: Engine):
+    """The output of a request is the prompt of the next one, which is computed in several steps."""
+    # In the role of the user the model is less certain, and samples no token that is nearly impossible.
     prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
     sampling = SamplingParams(temperature=1, seed=2)
-    said = read(engine, request_for(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
-    assert any(token.logprob < -0.5 for token in said)
-    whole = (*prompt, *(token.id for token in said))
+    output = read(engine, request_for(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
+    assert any(token.logprob < -0.5 for token in output)
+    whole = (*prompt, *(token.id for token in output))
     with submit(engine, request_for(whole, max_tokens=1, prompt_logprobs=3)) as generation:
         finish = list(generation)[-1]
         scored = generation.prompt_tokens()
@@ -178,7 +178,7 @@ def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
     assert [token.id for token in scored] == list(whole)
     assert scored[0].logprob is None
     assert all(token.logprob is not None for token in scored[1:])
-    for one, other in zip(said, scored[len(prompt) :]):
+    for one, other in zip(output, scored[len(prompt) :]):
         assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING)
         assert one.top[0].logprob == pytest.approx(other.top[0].logprob, abs=ROUNDING)
         assert other.logprob is not None
@@ -186,13 +186,15 @@ def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
 
 
 def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
-    """The library ends the process when a batch asks for more rows of logits than it has room for."""
+    """llama.cpp aborts the process if a batch needs more rows of logits than its buffer has."""
     prompt = conversation(engine, 1)
     with contextlib.ExitStack() as stack:
         score = request_for(prompt, max_tokens=2, prompt_logprobs=0)
-        say = request_for(chat(engine, "Hello!"), max_tokens=30, ignore_eos=True)
-        scored, said = ([stack.enter_context(submit(engine, work)) for _ in range(12)] for work in (score, say))
-        assert [list(generation)[-1].usage.n_completion for generation in said] == [30] * 12  # type: ignore[union-attr]
+        complete = request_for(chat(engine, "Hello!"), max_tokens=30, ignore_eos=True)
+        scored, completed = (
+            [stack.enter_context(submit(engine, request)) for _ in range(12)] for request in (score, complete)
+        )
+        assert [list(generation)[-1].usage.n_completion for generation in completed] == [30] * 12  # type: ignore[union-attr]
         values = []
         for generation in scored:
             assert isinstance(list(generation)[-1], Finish)
@@ -223,7 +225,7 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
         chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
     )
     n_vocab = engine.facts.n_vocab
-    # What an earlier test left behind must not share a batch with one of the two: sums round differently then.
+    # A request of an earlier test must not share a batch with one of the two: its sums would be rounded differently.
     wait_until_idle(engine)
     read(engine, request)
     text, tokens, _ = read(
@@ -231,11 +233,11 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
     )
     assert text == read(engine, request)[0]
     for token in tokens:
-        left = {top.token: math.exp(top.logprob) for top in token.top}
-        assert sum(left.values()) == pytest.approx(1, abs=1e-3)
+        probabilities = {top.token: math.exp(top.logprob) for top in token.top}
+        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-3)
         assert token.logprob is not None
-        assert left[token.id] == pytest.approx(math.exp(token.logprob))
-        assert len(left) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
+        assert probabilities[token.id] == pytest.approx(math.exp(token.logprob))
+        assert len(probabilities) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class OpenReasoning:
 def test_forced_token_is_certain_after_sampling(
     engine: Engine, sampling: SamplingParams, n_top: int, budget: int, grammar: Constraint | None
 ):
-    """It is not sampled, and the candidates of the token before it are not shown for it."""
+    """It is not sampled, and does not get the candidates of the token before it."""
     closing = tuple(engine.tokenize("So.</think>"))
     request = request_for(
         chat(engine, "Tell me about yourself."),

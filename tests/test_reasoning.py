@@ -1,4 +1,4 @@
-"""The tracker of reasoning: it counts and forces what the parser reads, however the output is cut into tokens."""
+"""The tracker counts the tokens that the parser reads as reasoning, and ends the reasoning at its limit."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from localchat.protocol.events import ReasoningDelta
 
 from .dialect_outputs import ALL, TOOLS, text_of
 
-# The forced tokens of each family: a last message, then the end tag.
-LAST = 901
+# The tokens that a budget forces: a message, then the end tag of the family.
+MESSAGE = 901
 END = 902
 
 
 def tracker(name: str = "qwen-coder", max_tokens: int | None = None, **options: Any) -> ReasoningTracker:
     parser = OutputParser(DIALECTS[name], **{"tools": TOOLS, **options})
-    budget = None if max_tokens is None else ReasoningBudget(max_tokens, (LAST, END))
+    budget = None if max_tokens is None else ReasoningBudget(max_tokens, (MESSAGE, END))
     return ReasoningTracker(parser, budget)
 
 
 def written(pieces: list[bytes], max_tokens: int | None, name: str = "qwen-coder", **options: Any) -> bytes:
     """The output of a model that samples these tokens, with the tokens that the budget forces."""
-    forced = {LAST: b" enough", END: DIALECTS[name].reasoning.end.encode()}
+    forced = {MESSAGE: b" enough", END: DIALECTS[name].reasoning.end.encode()}
     made = tracker(name, max_tokens, **options)
     text = b""
     for piece in [*pieces, b""]:
@@ -43,7 +43,8 @@ def written(pieces: list[bytes], max_tokens: int | None, name: str = "qwen-coder
 
 
 def tokens(text: str) -> list[bytes]:
-    return [part.encode() for part in text.replace("|", "\0|\0").split("\0") if part != "|"]
+    """The tokens of a text that is written with `|` between them."""
+    return [part.encode() for part in text.split("|")]
 
 
 OPEN = {"prompt": "<think>\n"}
@@ -53,17 +54,17 @@ CALL = "<function=now></function>"
 @pytest.mark.parametrize(
     ("text", "max_tokens", "options", "expected"),
     [
-        pytest.param("<think>|a|b|c|</think>|hi", 2, {}, "<think>ab enough</think>c</think>hi", id="too long"),
-        pytest.param("<think>|a|b|c|</think>|hi", 3, {}, "<think>abc enough</think></think>hi", id="just too long"),
-        pytest.param("<think>|a|b|c|</think>|hi", 4, {}, "<think>abc</think>hi", id="in time"),
+        pytest.param("<think>|a|b|c|</think>|hi", 2, {}, "<think>ab enough</think>c</think>hi", id="over the budget"),
+        pytest.param("<think>|a|b|c|</think>|hi", 3, {}, "<think>abc enough</think></think>hi", id="one token over"),
+        pytest.param("<think>|a|b|c|</think>|hi", 4, {}, "<think>abc</think>hi", id="within the budget"),
         pytest.param(f"<think>|a|b|c|{CALL}|x|y", 4, {}, f"<think>abc{CALL}xy", id="ended by a call"),
         pytest.param(
-            "<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>x enough</think>bc", id="no call in the end"
+            "<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>x enough</think>bc", id="marker without a call"
         ),
         pytest.param(
             f"<think>|a|{CALL}|x|y", 3, {"tools": ()}, f"<think>a{CALL}x enough</think>y", id="no tools, no call"
         ),
-        pytest.param("<think>|a", 0, {}, "<think> enough</think>a", id="none at all"),
+        pytest.param("<think>|a", 0, {}, "<think> enough</think>a", id="budget of zero"),
         pytest.param("<thi|nk>|a|b", 1, {}, "<think>a enough</think>b", id="start in pieces"),
         pytest.param(" |\n|<think>|a|b", 1, {}, " \n<think>a enough</think>b", id="white space first"),
         pytest.param("<think>x|a|b", 1, {}, "<think>xa enough</think>b", id="start with more"),
@@ -73,8 +74,8 @@ CALL = "<function=now></function>"
         pytest.param("<thing>|a|<think>|b|c", 1, {}, "<thing>a<think>bc", id="another tag"),
         pytest.param("<think>|a|</think>|b|<think>|c|d", 2, {}, "<think>a</think>b<think>cd", id="once only"),
         pytest.param("a|b|c", 2, OPEN, "ab enough</think>c", id="opened by the prompt"),
-        pytest.param("a|</think>|b|c", 2, OPEN, "a</think>bc", id="opened by the prompt, in time"),
-        pytest.param("a|b", 0, OPEN, " enough</think>ab", id="opened by the prompt, none at all"),
+        pytest.param("a|</think>|b|c", 2, OPEN, "a</think>bc", id="opened by the prompt, within the budget"),
+        pytest.param("a|b", 0, OPEN, " enough</think>ab", id="opened by the prompt, budget of zero"),
         pytest.param("a|b|<think>|c", 1, OPEN, "a enough</think>b<think>c", id="opened by the prompt, once only"),
         pytest.param("<think>|a|b", None, {}, "<think>ab", id="no budget"),
     ],
@@ -91,7 +92,7 @@ def test_reasoning_in_several_messages_has_one_budget():
     assert written([part.encode() for part in pieces.split("\0")], 4, "harmony") == expected.encode()
 
 
-def test_reasoning_that_begins_again_at_once_is_ended_at_once():
+def test_reasoning_that_opens_again_beyond_the_budget_ends_at_once():
     start, end, again = "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"
     pieces = [start, "a", "b", again + start, "c"]
     expected = f"{start}ab enough{end}{again}{start} enough{end}c"
@@ -99,7 +100,7 @@ def test_reasoning_that_begins_again_at_once_is_ended_at_once():
 
 
 @pytest.mark.parametrize(
-    ("source", "prompt", "members", "start"),
+    ("source", "prompt", "fields", "start"),
     [
         ("<think></think>", "", {}, ReasoningStart.POSSIBLE),
         ("", "", {}, ReasoningStart.CLOSED),
@@ -116,9 +117,9 @@ def test_reasoning_that_begins_again_at_once_is_ended_at_once():
         *("text prefilled", "text prefilled, and open", "reasoning prefilled"),
     ],
 )
-def test_reasoning_before_the_first_token(source: str, prompt: str, members: Any, start: ReasoningStart):
+def test_reasoning_before_the_first_token(source: str, prompt: str, fields: Any, start: ReasoningStart):
     messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
-    request = ChatRequest(messages=messages, **members)
+    request = ChatRequest(messages=messages, **fields)
     assert reasoning_start(request, ChatTemplate("{{ messages }}" + source), prompt) is start
 
 
@@ -127,7 +128,7 @@ def test_reasoning_does_not_end_within_a_character():
     assert written(pieces, 2) == "<think>a\u00e9 enough</think>b".encode()
 
 
-def test_end_is_forced_once_where_the_tokens_do_not_write_it():
+def test_end_is_forced_once_even_if_the_reasoning_stays_open():
     made = tracker(max_tokens=1, **OPEN)
     for piece in (b"a", b"so", b"so", b"b", b"c"):
         made.feed(piece)
@@ -141,7 +142,7 @@ def test_end_is_forced_once_where_the_tokens_do_not_write_it():
         pytest.param([" ", "<thi", "nk>", "a", "</th", "ink>", "b"], {}, 6, False, True, id="with its tags"),
         pytest.param(["<think>a</think>b", "c"], {}, 1, False, True, id="in one token"),
         pytest.param(["<think>", "\n\n", "</think>", "b"], {}, 0, False, True, id="empty"),
-        pytest.param(["<think>", "</thi"], {}, 2, True, False, id="cut in what may be the end tag"),
+        pytest.param(["<think>", "</thi"], {}, 2, True, False, id="cut in the end tag"),
         pytest.param(["a", "<think>", "b"], {}, 0, False, True, id="text first"),
         pytest.param(["a", "b", "</think>", "c"], OPEN, 3, False, True, id="opened by the prompt"),
         pytest.param([], {}, 0, False, False, id="nothing yet"),
@@ -205,7 +206,7 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
         ("muse", "<|start|>assistant to=self<|message|>", ReasoningStart.OPEN),
     ],
 )
-def test_where_reasoning_stands_after_a_prompt(name: str, prompt: str, start: ReasoningStart):
+def test_state_of_reasoning_after_a_prompt(name: str, prompt: str, start: ReasoningStart):
     assert DIALECTS[name].reasoning_start(prompt) is start
     assert tracker(name, prompt=prompt).is_open == (start is ReasoningStart.OPEN)
 
@@ -218,7 +219,7 @@ def test_where_reasoning_stands_after_a_prompt(name: str, prompt: str, start: Re
         ("<seed:think>", "<think>"),
         ("<seed:think> </seed:think>", "<seed:think>"),
         ("[THINK] [/THINK]", "[THINK]"),
-        # The family's own tags, without any, and beside others.
+        # A family with its own tags: the template has no tags, other tags, or both.
         ("<|tool_call>", "<|channel>thought"),
         ("<|tool_call> <think> </think>", "<think>"),
         ("<|tool_call> <think> </think> <|channel>thought <channel|>", "<|channel>thought"),
@@ -229,7 +230,7 @@ def test_tags_come_from_the_template(template: str, start: str):
 
 
 @pytest.mark.parametrize(
-    ("members", "defaults", "closing"),
+    ("fields", "defaults", "closing"),
     [
         ({"reasoning_budget": 8}, ReasoningDefaults(), (0, 8)),
         ({"reasoning_budget": 8, "reasoning_budget_message": "So."}, ReasoningDefaults(3, "Enough."), (3, 8)),
@@ -239,14 +240,14 @@ def test_tags_come_from_the_template(template: str, start: str):
     ],
     ids=["request", "request and default", "default", "no limit for this request", "no limit"],
 )
-def test_limit_comes_from_the_request_or_the_server(members: Any, defaults: ReasoningDefaults, closing: Any):
-    request = ChatRequest(messages=({"role": "user", "content": "hello"},), **members)
+def test_limit_comes_from_the_request_or_the_server(fields: Any, defaults: ReasoningDefaults, closing: Any):
+    request = ChatRequest(messages=({"role": "user", "content": "hello"},), **fields)
     limit = reasoning_limit(request, DIALECTS["hermes"], "", lambda text, parse_special: [len(text)], defaults)
     assert (limit and limit.budget.closing) == closing
 
 
 @pytest.mark.parametrize("continued", [False, "reasoning_content"])
-def test_limit_makes_trackers_that_stand_where_the_request_does(continued: Any):
+def test_trackers_of_a_limit_have_the_state_of_the_request(continued: Any):
     messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
     request = ChatRequest(messages=messages, reasoning_budget=1, continue_final_message=continued)
     limit = reasoning_limit(request, DIALECTS["hermes"], "", lambda text, parse_special: [7], ReasoningDefaults())

@@ -1,4 +1,4 @@
-"""A recurrent model on the real engine: a memory that cannot be truncated gives the same text, and is used again."""
+"""A recurrent model on the real engine: its state cannot be truncated, is reused, and gives the same text."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def prompt(engine: Engine, text: str) -> tuple[int, ...]:
     return tuple(engine.tokenize(text))
 
 
-def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
+def greedy_request(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
     return request_for(tokens, sampling=GREEDY, max_tokens=max_tokens, ignore_eos=True, top_logprobs=5)
 
 
-def test_limits_mark_a_cache_that_cannot_be_truncated(engine: Engine):
+def test_limits_report_that_the_cache_cannot_be_truncated(engine: Engine):
     assert not engine.backend.limits.can_truncate
     assert engine.backend.limits.max_drafted == 0
 
 
-def test_same_prompt_again_is_not_computed_again(engine: Engine):
-    request = asked(prompt(engine, LONG))
+def test_equal_prompt_is_not_computed_again(engine: Engine):
+    request = greedy_request(prompt(engine, LONG))
     _, fresh, first = read(engine, request)
     _, cached, second = read(engine, request)
     assert (first.usage.n_cached, second.usage.n_cached) == (0, len(request.prompt) - 1)
     assert_same_or_near_tie(fresh, cached)
 
 
-def test_next_turn_begins_with_the_last_prompt(engine: Engine, model: str):
+def test_next_turn_reuses_the_last_prompt(engine: Engine, model: str):
     first = prompt(engine, LONG)
-    read(engine, asked(first))
-    following = asked((*first, *prompt(engine, "no answer that was ever given; and then?")))
+    read(engine, greedy_request(first))
+    following = greedy_request((*first, *prompt(engine, "an answer that was not generated; and then?")))
     _, cached, finish = read(engine, following)
     assert finish.usage.n_cached == len(first) - 1
     engine.forget()
@@ -65,7 +65,7 @@ def test_next_turn_begins_with_the_last_prompt(engine: Engine, model: str):
 
 
 def test_streams_together_have_the_text_of_each_alone(engine: Engine):
-    requests = [asked(prompt(engine, LONG + text)) for text in ("one", "two, three", "four")] * 2
+    requests = [greedy_request(prompt(engine, LONG + text)) for text in ("one", "two, three", "four")] * 2
     alone = [read(engine, request)[1] for request in requests[:3]]
     engine.forget()
     generations = [submit(engine, request) for request in requests]
@@ -79,12 +79,12 @@ def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
     for _ in range(2):
         with load(model, LoadOptions(n_parallel=2), cache_folder=tmp_path, self_test_model=DEMO) as engine:
             first = prompt(engine, LONG)
-            _, tokens, finish = read(engine, asked((*first, *(ends[0][0] if ends else ())), 10))
+            _, tokens, finish = read(engine, greedy_request((*first, *(ends[0][0] if ends else ())), 10))
             ends.append(([token.id for token in tokens], finish))
-    # All that was computed: the prompt, and of the output all but the last token, which was only sampled.
+    # The computed tokens: the prompt and the output without its last token, which was only sampled.
     assert ends[1][1].usage.n_cached == ends[0][1].usage.n_prompt + 9
 
 
-def test_recurrent_model_is_no_draft(model: str):
+def test_recurrent_model_is_refused_as_draft_model(model: str):
     with pytest.raises(WrongDraftModel, match="recurrent"):
         load(model, LoadOptions(n_parallel=2), draft_path=model, self_test_model=DEMO)

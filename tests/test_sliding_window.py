@@ -50,14 +50,14 @@ def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int
     return logits
 
 
-def test_more_sequences_than_the_library_takes_are_refused_with_both_numbers(path: Path):
+def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_numbers(path: Path):
     with pytest.raises(EngineError, match=r"--parallel 128 is more than .* is 127"):
         load_backend(str(path), LoadOptions(n_parallel=128, n_ctx=500))
     load_backend(str(path), LoadOptions(n_parallel=127, n_ctx=500)).close()
 
 
-def test_prefixes_of_idle_sequences_are_kept_while_others_come_and_go(path: Path, backend: LlamaBackend):
-    """The library would give away the cells that their own sequence does not look at any more."""
+def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(path: Path, backend: LlamaBackend):
+    """llama.cpp frees a cell when no sequence attends to it any more; a second sequence keeps it."""
     alone = load_backend(str(path), OPTIONS)
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
@@ -76,8 +76,8 @@ def test_prefixes_of_idle_sequences_are_kept_while_others_come_and_go(path: Path
     alone.close()
 
 
-def ask(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
-    """How sure the model is of its answer."""
+def greedy_logprobs(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
+    """The log probabilities of a greedy output."""
     with submit(engine, request_for(prompt, max_tokens=4, sampling=GREEDY, top_logprobs=0)) as generation:
         tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
     return [token.logprob or 0.0 for token in tokens]
@@ -85,7 +85,7 @@ def ask(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
 
 @pytest.mark.parametrize("has_files", [False, True])
 def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path, tmp_path: Path, has_files: bool):
-    """Copies have nothing of what is outside of the window."""
+    """A snapshot does not have the cells outside of the window."""
     options = LoadOptions(n_parallel=2, n_ctx=500, n_cells=2048)
     chance = random.Random(1)
     prompts = [tuple(chance.randrange(1, 1900) for _ in range(200)) for _ in range(5)]
@@ -96,13 +96,17 @@ def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path, tmp_path
         return Engine(load_backend(str(path), options), state_files=files).start()
 
     with engine() as first:
-        expected = [ask(first, prompt) for prompt in begun]
+        expected = [greedy_logprobs(first, prompt) for prompt in begun]
         first.forget()
         for prompt in prompts:
-            ask(first, prompt)
-        assert [ask(first, prompt) for prompt in begun] == [pytest.approx(logprobs, abs=0.05) for logprobs in expected]
+            greedy_logprobs(first, prompt)
+        assert [greedy_logprobs(first, prompt) for prompt in begun] == [
+            pytest.approx(logprobs, abs=0.05) for logprobs in expected
+        ]
         first.forget()
         for prompt in prompts:
-            ask(first, prompt)
+            greedy_logprobs(first, prompt)
     with engine() as second:
-        assert [ask(second, prompt) for prompt in begun] == [pytest.approx(logprobs, abs=0.05) for logprobs in expected]
+        assert [greedy_logprobs(second, prompt) for prompt in begun] == [
+            pytest.approx(logprobs, abs=0.05) for logprobs in expected
+        ]

@@ -1,4 +1,4 @@
-"""Long texts are tokenized in blocks: the same tokens, in linear time, and no more than are needed."""
+"""Tokenization of long texts in blocks: the same tokens, in linear time, and no more tokens than the limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = ["<think>", "</think>", "<|im_end|>", "[CALL]", "<s>", "<unk>", " ", "\n
 
 
 @pytest.fixture(scope="module", params=["BPE", "SentencePiece", "word pieces"])
-def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+def any_vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     path = tmp_path_factory.mktemp("vocabulary") / "model.gguf"
     if request.param == "BPE":
         path = Path(DEMO_PATH)
@@ -39,27 +39,31 @@ def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("parse_special", [True, False])
 @pytest.mark.parametrize("add_bos", [True, False])
 def test_text_in_blocks_has_the_tokens_of_the_whole(
-    read: Vocabulary, add_bos: bool, parse_special: bool, monkeypatch: pytest.MonkeyPatch
+    any_vocabulary: Vocabulary, add_bos: bool, parse_special: bool, monkeypatch: pytest.MonkeyPatch
 ):
     chance = random.Random(1)
     for i in range(60):
         text = "".join(chance.choice(TEXTS) for _ in range(chance.randrange(40)))
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
-        whole = read.tokenize(text, add_bos, parse_special)
+        whole = any_vocabulary.tokenize(text, add_bos, parse_special)
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1 + i % 7)
         monkeypatch.setattr(text_blocks, "_WINDOW", 1 + i % 5)
-        assert read.tokenize(text, add_bos, parse_special) == whole, text
+        assert any_vocabulary.tokenize(text, add_bos, parse_special) == whole, text
 
 
 @pytest.mark.parametrize(
     ("texts", "uncut", "data", "blocks"),
     [
-        pytest.param([b"<a>"], [], b"<a>x<a><a>", [b"<a>x", b"<a>", b"<a>"], id="before each"),
-        pytest.param([b"<a>", b"<a>>"], [], b"x<a>>y<a>", [b"x", b"<a>>y", b"<a>"], id="the longest"),
-        pytest.param([b"<ab>", b"xyz<a"], [], b"-xyz<ab>-<ab>", [b"-xyz<ab>-", b"<ab>"], id="not where two overlap"),
-        pytest.param([b"<ab>", b"b>xyz"], [], b"-<ab>xyz<ab>", [b"-<ab>xyz", b"<ab>"], id="nor with the next"),
-        pytest.param([b"\n", b"\n\n"], [], b"\n\n\n\n", [b"\n\n\n\n"], id="not in a run"),
-        pytest.param([b"<a>", b"<b>"], [b"<a>"], b"x <a>x<b>", [b"x <a>x", b"<b>"], id="not where space is stripped"),
+        pytest.param([b"<a>"], [], b"<a>x<a><a>", [b"<a>x", b"<a>", b"<a>"], id="cut before each"),
+        pytest.param([b"<a>", b"<a>>"], [], b"x<a>>y<a>", [b"x", b"<a>>y", b"<a>"], id="longest token"),
+        pytest.param([b"<ab>", b"xyz<a"], [], b"-xyz<ab>-<ab>", [b"-xyz<ab>-", b"<ab>"], id="no cut where two overlap"),
+        pytest.param(
+            [b"<ab>", b"b>xyz"], [], b"-<ab>xyz<ab>", [b"-<ab>xyz", b"<ab>"], id="no cut where the next overlaps"
+        ),
+        pytest.param([b"\n", b"\n\n"], [], b"\n\n\n\n", [b"\n\n\n\n"], id="no cut in a run"),
+        pytest.param(
+            [b"<a>", b"<b>"], [b"<a>"], b"x <a>x<b>", [b"x <a>x", b"<b>"], id="no cut where space is stripped"
+        ),
         pytest.param([], [], b"x<a>", [b"x<a>"], id="no special tokens"),
         pytest.param([b"<a>"], [], b"", [b""], id="empty"),
     ],
@@ -88,12 +92,12 @@ def test_many_special_tokens_are_tokenized_in_blocks_until_the_limit(text: str, 
     assert n_bytes == []
 
 
-def test_texts_that_a_tokenizer_may_shorten_are_tokenized_before_they_are_refused(read: Vocabulary):
-    is_bounded = read.n_tokens > 100
-    assert bool(read._longest_piece) == is_bounded
-    longest = max(map(len, read.all_pieces))
+def test_texts_that_a_tokenizer_may_shorten_are_tokenized_before_they_are_refused(any_vocabulary: Vocabulary):
+    is_bounded = any_vocabulary.n_tokens > 100
+    assert bool(any_vocabulary._longest_piece) == is_bounded
+    longest = max(map(len, any_vocabulary.all_pieces))
     text = "a" * (longest * 10 + 1)
-    found = read.tokenize(text, False, False)
+    found = any_vocabulary.tokenize(text, False, False)
     assert len(found) >= 10 or not is_bounded
 
 
