@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -50,14 +51,8 @@ _SPECIAL = re.compile("(" + "|".join(re.escape(token) for token in SPECIAL_TOKEN
 def byte_letters() -> tuple[str, ...]:
     """The printable character that stands for each byte in a GPT-2 vocabulary."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters, shifted = [], 0
-    for byte in range(256):
-        if byte in plain:
-            letters.append(chr(byte))
-        else:
-            letters.append(chr(256 + shifted))
-            shifted += 1
-    return tuple(letters)
+    others = (chr(256 + i) for i in count())
+    return tuple(chr(byte) if byte in plain else next(others) for byte in range(256))
 
 
 def _class_of(category: str) -> str:
@@ -142,8 +137,8 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
                 words.update(_word_pattern().findall(part))
     tokens = sorted(byte_letters())
     bare: Counter[str] = Counter()
-    for word, count in words.items():
-        bare[_as_letters(word.lstrip(" "))] += count
+    for word, n in words.items():
+        bare[_as_letters(word.lstrip(" "))] += n
     n_merges = vocab_size - len(tokens) - len(SPECIAL_TOKENS) - len(_SPACED)
     merges = _learn_merges(bare, n_merges)
     tokens += [a + b for a, b in merges]
