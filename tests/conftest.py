@@ -50,6 +50,15 @@ def vocabulary() -> Any:
 
 
 @pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    """The base URL of a server process with the built-in model."""
+    from .live import running_server
+
+    with running_server() as base_url:
+        yield base_url
+
+
+@pytest.fixture(scope="module")
 def port(engine: Any) -> Iterator[int]:
     """The port of a server with this engine."""
     from .demo_server import serving_demo

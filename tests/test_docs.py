@@ -1,58 +1,33 @@
-"""Every code block of docs/ runs, against a server with the built-in model."""
+"""Every code block of docs/ runs against a server with the built-in model, or is in a tested file."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import localchat
 
-from .live import running_server
+from .documents import ROOT, code_blocks, run_program, with_address
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-DOCUMENTED = "http://127.0.0.1:8080"
-# The limit of the time of a block.
-TIMEOUT_S = 10
+CLIENT, TOOLS, CLIENTS = (code_blocks(DOCS / name) for name in ("client.md", "tools.md", "clients.md"))
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """The language and the text of each block."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def first_lines(blocks: list[tuple[str, str]]) -> list[str]:
+    """The ids of the tests of these blocks."""
+    return [code.strip().splitlines()[0][:50] for _, code in blocks]
 
 
-def named(page: str) -> list[str]:
-    return [f"{page}: {code.strip().splitlines()[0][:50]}" for _, code in blocks(page)]
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_server() as base_url:
-        yield base_url.removesuffix("/v1")
-
-
-def run(command: list[str], url: str, folder: Path) -> str:
-    environment = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize(("language", "code"), blocks("client.md"), ids=named("client.md"))
-def test_block_about_the_client_runs(language: str, code: str, url: str, tmp_path: Path):
-    code = code.replace(DOCUMENTED, url)
+@pytest.mark.parametrize(("language", "code"), CLIENT, ids=first_lines(CLIENT))
+def test_block_about_the_client_runs(language: str, code: str, base_url: str, tmp_path: Path):
+    code = with_address(code, base_url)
     python = [sys.executable, "-W", "error", "-c", code]
     command = python if language == "python" else [sys.executable, *shlex.split(code)[1:]]
-    assert run(command, url, tmp_path).strip()
+    assert run_program(command, base_url, tmp_path).stdout.strip()
 
 
 # A part of the output of each block of tools.md with the built-in model.
@@ -68,16 +43,16 @@ SHOWN = [
 ]
 
 
-def test_what_the_blocks_about_tools_print_is_listed():
-    assert len(blocks("tools.md")) == len(SHOWN)
+def test_list_has_an_output_for_each_block_about_tools():
+    assert len(TOOLS) == len(SHOWN)
 
 
-@pytest.mark.parametrize(("code", "shown"), [*zip((code for _, code in blocks("tools.md")), SHOWN)])
-def test_block_about_tools_runs(code: str, shown: str, url: str, tmp_path: Path):
-    assert shown in run([sys.executable, "-W", "error", "-c", code], url, tmp_path)
+@pytest.mark.parametrize(("code", "shown"), [(code, shown) for (_, code), shown in zip(TOOLS, SHOWN)], ids=SHOWN)
+def test_block_about_tools_runs(code: str, shown: str, base_url: str, tmp_path: Path):
+    assert shown in run_program([sys.executable, "-W", "error", "-c", code], base_url, tmp_path).stdout
 
 
-@pytest.mark.parametrize("code", [code for _, code in blocks("clients.md")], ids=named("clients.md"))
+@pytest.mark.parametrize("code", [code for _, code in CLIENTS], ids=first_lines(CLIENTS))
 def test_configuration_is_in_a_tested_file(code: str):
     assert any(code in path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "configuration").iterdir())
 

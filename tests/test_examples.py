@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .live import running_server
+from .documents import ROOT, TIMEOUT_S, run_program, with_address
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-DOCUMENTED = "http://127.0.0.1:8080"
-TIMEOUT_S = 10
 
 NOTES = """The server is started with the command make run and listens on port 8080.
 
@@ -61,32 +56,17 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_server() as base_url:
-        yield base_url
-
-
 def test_every_example_is_run():
     assert {name for name, *_ in RUNS.values()} == {path.name for path in EXAMPLES.glob("*.py")}
 
 
-@pytest.mark.parametrize(("name", "arguments", "text", "shown"), RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(("name", "arguments", "piped", "shown"), RUNS.values(), ids=RUNS)
 def test_example_prints_the_expected_output(
-    name: str, arguments: list[str], text: str, shown: list[str], url: str, tmp_path: Path
+    name: str, arguments: list[str], piped: str, shown: list[str], base_url: str, tmp_path: Path
 ):
     (tmp_path / "notes.md").write_text(NOTES, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "OPENAI_BASE_URL": url, "PYTHONPATH": str(ROOT)},
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    done = run_program(command, base_url, tmp_path, piped)
     position = 0
     for part in shown:
         assert part in done.stdout[position:], done.stdout
@@ -99,7 +79,7 @@ def test_example_prints_the_expected_output(
 
 
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "configuration").iterdir()), ids=lambda path: path.name)
-def test_configuration_can_be_read_and_its_address_answers(path: Path, url: str, tmp_path: Path):
+def test_configuration_is_valid_and_its_address_is_right(path: Path, base_url: str):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".sh":
         subprocess.run(["sh", "-eu", str(path)], check=True, timeout=TIMEOUT_S)
@@ -111,8 +91,6 @@ def test_configuration_can_be_read_and_its_address_answers(path: Path, url: str,
         assert pytest.importorskip("yaml").safe_load(text)
     (address,) = re.findall(r"http://[\w.:/]+", text)
     # The addresses for Ollama and Anthropic end with the port.
-    own = address.replace(DOCUMENTED, url.removesuffix("/v1"))
-    with urllib.request.urlopen(
-        own + ("/models" if own.endswith("/v1") else "/v1/models"), timeout=TIMEOUT_S
-    ) as answer:
-        assert json.load(answer)["data"]
+    models = with_address(address, base_url).removesuffix("/v1") + "/v1/models"
+    with urllib.request.urlopen(models, timeout=TIMEOUT_S) as response:
+        assert json.load(response)["data"]

@@ -2,66 +2,45 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from .live import running_server
+from .documents import ROOT, code_blocks, run_program, with_address
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTED = "http://127.0.0.1:8080"
-# The limit of the time of a block.
-TIMEOUT_S = 10
+PATH = ROOT / "README.md"
+README = PATH.read_text(encoding="utf-8")
+BLOCKS = code_blocks(PATH)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def run(command: list[str], base_url: str) -> str:
+    return run_program(command, base_url, ROOT).stdout
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_server() as base_url:
-        yield base_url.removesuffix("/v1")
-
-
-def run(command: list[str], url: str) -> str:
-    environment = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def shell(line: str, url: str) -> str:
+def run_shell(line: str, base_url: str) -> str:
     """Run a line in a shell, with this interpreter and this server; `make` only prints its commands."""
     line = re.sub(r"^make ", "make --dry-run ", line)
-    line = line.replace(".venv/bin/python", sys.executable).replace(DOCUMENTED, url)
-    return run(["sh", "-c", line], url)
+    line = with_address(line.replace(".venv/bin/python", sys.executable), base_url)
+    return run(["sh", "-c", line], base_url)
 
 
 def test_every_block_has_a_language_that_is_run():
-    languages = re.findall(r"^```(\w*)\n.*?^```", README, re.MULTILINE | re.DOTALL)
-    assert set(languages) == {"sh", "python"}
+    assert {language for language, _ in BLOCKS} == {"sh", "python"}
 
 
-@pytest.mark.parametrize("block", blocks("sh"))
-def test_shell_block_runs(block: str, url: str):
+@pytest.mark.parametrize("block", [code for language, code in BLOCKS if language == "sh"])
+def test_shell_block_runs(block: str, base_url: str):
     for line in block.splitlines():
-        assert shell(line, url).strip()
+        assert run_shell(line, base_url).strip()
 
 
-@pytest.mark.parametrize("block", blocks("python"))
-def test_python_block_runs(block: str, url: str):
+@pytest.mark.parametrize("block", [code for language, code in BLOCKS if language == "python"])
+def test_python_block_runs(block: str, base_url: str):
     if "openai" in block:
         pytest.importorskip("openai", reason="no release for this Python")
-    assert run([sys.executable, "-c", block.replace(DOCUMENTED, url)], url).strip()
+    assert run([sys.executable, "-c", with_address(block, base_url)], base_url).strip()
 
 
 def test_make_run_and_make_test_do_as_the_readme_describes():
@@ -79,7 +58,7 @@ def test_links_have_targets(target: str):
     assert (ROOT / target).exists()
 
 
-def test_library_for_a_gpu_is_built_where_make_runs_the_server():
+def test_library_for_a_gpu_is_installed_for_the_python_of_make():
     (command,) = re.findall(r"`CMAKE_ARGS=\S+ (\S+) .*--force-reinstall", README)
     assert command == ".venv/bin/python"
 
@@ -93,10 +72,10 @@ def test_sources_contain_the_files_that_the_readme_names():
     assert all((ROOT / name).exists() for name in included)
 
 
-def test_options_in_the_readme_are_those_of_the_server(url: str):
+def test_options_in_the_readme_are_those_of_the_server(base_url: str):
     table = README[README.index("| option |") : README.index("| endpoint |")]
     documented = set(re.findall(r"`(--[\w-]+)`", table))
-    shown = run([sys.executable, "-m", "localchat.server", "--help"], url)
+    shown = run([sys.executable, "-m", "localchat.server", "--help"], base_url)
     offered = {
         name for line in re.findall(r"^  (-\S.*)", shown, re.MULTILINE) for name in re.findall(r"--[\w-]+", line)
     }

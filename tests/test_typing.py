@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from .documents import ROOT, code_blocks
+
 USER = ROOT / "tests" / "typing" / "user.py"
 
 
@@ -38,17 +39,15 @@ def errors_of_pyright(*files: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("checker", [errors_of_mypy, errors_of_pyright])
-def test_program_of_a_user(checker, tmp_path):
-    """Together with the programs of the README and the documentation, so that the package is checked once."""
+def test_only_marked_lines_of_a_program_are_refused(checker, tmp_path):
+    """The programs of README.md and docs/client.md are checked in the same run, since a run checks the package too."""
     if checker is errors_of_mypy:
         pytest.importorskip("mypy")
     elif shutil.which("pyright") is None:
         pytest.skip("there is no pyright on this machine")
     pages = []
     for page in ("README.md", "docs/client.md"):
-        blocks = re.findall(
-            r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-        )
+        blocks = [code for language, code in code_blocks(ROOT / page) if language == "python"]
         for number, block in enumerate(blocks):
             path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"
             path.write_text(re.sub(r"^async def main\(\):", "async def main() -> None:", block, flags=re.MULTILINE))

@@ -1,0 +1,41 @@
+"""The code blocks of documents, and programs of documents and examples that run against a server."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTED_ADDRESS = "http://127.0.0.1:8080"
+# The time limit of a program.
+TIMEOUT_S = 10
+
+
+def code_blocks(path: Path) -> list[tuple[str, str]]:
+    """The language and the text of each code block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def with_address(text: str, base_url: str) -> str:
+    """The text with the address of this server in place of the documented one."""
+    return text.replace(DOCUMENTED_ADDRESS, base_url.removesuffix("/v1"))
+
+
+def run_program(
+    command: list[str], base_url: str, folder: Path, piped: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, with this server as the default one; it must succeed."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "OPENAI_BASE_URL": base_url, "PYTHONPATH": str(ROOT)},
+        input=piped,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
