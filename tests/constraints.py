@@ -38,10 +38,10 @@ CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
-THOUGHT = "<think>\nI wonder: <tool?\n</think>\n\n"
+REASONING = "<think>\nI wonder: <tool?\n</think>\n\n"
 
 
-def bound(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) -> Constraint | None:
+def constraint_of(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) -> Constraint | None:
     request = ChatRequest(messages=MESSAGES, **fields)
     return constraint_for(request, ChatTemplate(template), prompt)
 
@@ -66,24 +66,24 @@ def formatted(kind: str, value: Any = None) -> dict[str, Any]:
 CITY = formatted("json_schema", SCHEMA)
 
 
-def _parser(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> OutputParser:
+def _parser(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> OutputParser:
     """A parser for a text of calls. Calls of Muse follow a header with the name of the function."""
     header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    return OutputParser(format, tools=tools, prompt=header if text.startswith("<atem") else prompt)
+    return OutputParser(dialect, tools=tools, prompt=header if text.startswith("<atem") else prompt)
 
 
-def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
+def read_calls(dialect: Dialect, tools: Any, text: str) -> list[Any]:
     """The calls of a text that has nothing else."""
-    parser = _parser(format, tools, text)
+    parser = _parser(dialect, tools, text)
     events = merged([*parser.feed(text), *parser.finish()])
     assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}
     arguments = [json.loads(event.text) for event in events if isinstance(event, ToolCallArguments)]
     return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
 
 
-def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
+def check_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
     """Check that a text has only calls, and that their arguments match the schemas."""
-    parser = _parser(format, tools, text, prompt)
+    parser = _parser(dialect, tools, text, prompt)
     events = [*parser.feed(text), *parser.finish()]
     heads = [event for event in events if isinstance(event, ToolCallStart)]
     assert heads, (text, events)

@@ -156,7 +156,7 @@ def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: 
         for n in range(max_tokens):
             hurry = n > max_tokens // 2
             firsts = matcher.allowed([*vocab.bytes, vocab.end])
-            assert firsts, f"no way on after {bytes(out)!r}"
+            assert firsts, f"no token is allowed after {bytes(out)!r}"
             may_end = firsts[-1] == vocab.end
             if may_end and (len(firsts) == 1 or hurry or random_.random() < 0.5):
                 return out.decode()

@@ -17,7 +17,7 @@ from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
 from tools import formats as templates
 
-from .constraints import MESSAGES, OPEN_SCHEMA, PROMPT, TOOLS, bound, check_calls, fits, read_calls, required
+from .constraints import MESSAGES, OPEN_SCHEMA, PROMPT, TOOLS, check_calls, constraint_of, fits, read_calls, required
 from .gbnf import generate
 
 
@@ -54,7 +54,7 @@ def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Const
 )
 def test_value_in_tags_matches_its_schema(schema: Any, right: list[str], wrong: list[str]):
     tools = tools_with(schema)
-    constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
+    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
     call = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
     assert [value for value in right if not fits(constraint, call.format(value))] == []
     assert [value for value in wrong if fits(constraint, call.format(value))] == []
@@ -75,7 +75,7 @@ def test_value_in_tags_matches_its_schema(schema: Any, right: list[str], wrong: 
 def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: bool):
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, **others}
     tools = ({"function": {"name": "f", "parameters": schema}},)
-    constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
+    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
     in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
     as_object = '<tool_call>f{"a": "b", "x": "c"}\n</tool_call>'
     assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
@@ -96,7 +96,7 @@ TREE = {
 
 def test_values_in_elements_match_the_schema_at_any_depth():
     tools = ({"function": {"name": "f", "parameters": {"properties": {"tree": TREE}, "required": ["tree"]}}},)
-    constraint = bound("{{ tools }}]<]minimax[>[", **required(tools=tools))
+    constraint = constraint_of("{{ tools }}]<]minimax[>[", **required(tools=tools))
     assert constraint is not None
     call = 'P<tool_call>P<invoke name="f">P<tree>{}P</tree>P</invoke>P</tool_call>'
     right = [
@@ -138,7 +138,7 @@ def test_values_in_elements_match_the_schema_at_any_depth():
 def test_text_in_a_notation_has_no_end_marker_of_calls(marks: str, call: str, end: str, schema: Any):
     """With the marker inside a text, the parser would end the call there."""
     tools = tools_with(schema)
-    constraint = bound("{{ tools }}" + marks, **required(tools=tools))
+    constraint = constraint_of("{{ tools }}" + marks, **required(tools=tools))
     assert not fits(constraint, call.replace("{}", end))
     assert not fits(constraint, call.replace("{}", "x" + end + "y"))
     # A limit of the length allows only one kind of quotes; a limit above 20 allows no prefix of a marker.
@@ -164,7 +164,7 @@ def test_text_in_a_notation_has_no_end_marker_of_calls(marks: str, call: str, en
 )
 def test_bare_text_does_not_begin_like_quoted_text(schema: Any, right: list[str], wrong: list[str]):
     tools = tools_with(schema)
-    constraint = bound('{{ tools }}<function name="<param name="', **required(tools=tools))
+    constraint = constraint_of('{{ tools }}<function name="<param name="', **required(tools=tools))
     call = '<function name="f"><param name="a">{}</param></function>'
     assert [value for value in right if not fits(constraint, call.format(value))] == []
     assert [value for value in wrong if fits(constraint, call.format(value))] == []

@@ -28,31 +28,31 @@ from .constraints import (
     OPEN_PROMPT,
     PLAIN,
     PROMPT,
+    REASONING,
     THINKS,
-    THOUGHT,
     TOOLS,
     WEATHER,
     WRONG,
     auto,
-    bound,
     check_calls,
+    constraint_of,
     fits,
     formatted,
     required,
 )
 from .gbnf import generate
 
-# The request, the template and the prompt; valid outputs, and invalid ones.
-ANSWERS = {
-    "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, THOUGHT + NOW]),
+# The fields of the request, the template and the prompt; valid outputs, and invalid ones.
+OUTPUTS = {
+    "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
     "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
     "named": (required(allowed=("now",)), PLAIN, PROMPT, [NOW, f"{NOW}\n{NOW}"], [WEATHER]),
     "required-thinks": (
         required(),
         THINKS,
         PROMPT,
-        [NOW, THOUGHT + WEATHER, "<think>\nhm\n" + NOW],
-        [THOUGHT, THOUGHT + WRONG, "<think>", "<think>hm" + WRONG],
+        [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
+        [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
     ),
     "required-open": (
         required(),
@@ -61,36 +61,36 @@ ANSWERS = {
         ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
         ["hm", "hm</think>\n\nhm", WRONG],
     ),
-    "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [THOUGHT + NOW]),
+    "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [REASONING + NOW]),
     "required-off": (
         required(template_vars={"enable_thinking": False}),
         THINKS,
         PROMPT,
         [NOW],
-        [THOUGHT + NOW],
+        [REASONING + NOW],
     ),
-    "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", THOUGHT + '{"city": "Rome"}', NOW]),
-    "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', THOUGHT + '{"city":"Rome"}'], [THOUGHT + "{}"]),
+    "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
+    "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
     "schema-open": (CITY, THINKS, OPEN_PROMPT, ['hm</think>\n\n{"city":"Rome"}'], ['{"city":"Rome"}', "hm"]),
     "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
     "schema-or-call-thinks": (
         auto(**CITY),
         THINKS,
         PROMPT,
-        [THOUGHT + '{"city":"Rome"}', THOUGHT + NOW],
-        [THOUGHT + "{}"],
+        [REASONING + '{"city":"Rome"}', REASONING + NOW],
+        [REASONING + "{}"],
     ),
     "object": (formatted("json_object"), PLAIN, PROMPT, ["{}", '{"a": [1, null]}'], ["[]", "1", ""]),
-    "regex": (formatted("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", THOUGHT + "000-c"], ["12-a", ""]),
+    "regex": (formatted("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", REASONING + "000-c"], ["12-a", ""]),
     "choice": (formatted("choice", ("yes", "no")), PLAIN, PROMPT, ["yes", "no"], ["", "maybe", "yesno"]),
     "grammar": (
         formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'),
         THINKS,
         PROMPT,
-        ["aab", THOUGHT + "ab"],
-        ["a", THOUGHT],
+        ["aab", REASONING + "ab"],
+        ["a", REASONING],
     ),
-    "none-shaped": ({**auto(**CITY), "tool_choice": "none"}, PLAIN, PROMPT, ['{"city":"Rome"}'], [NOW]),
+    "none-schema": ({**auto(**CITY), "tool_choice": "none"}, PLAIN, PROMPT, ['{"city":"Rome"}'], [NOW]),
     "not-strict": (
         required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)),
         PLAIN,
@@ -101,32 +101,32 @@ ANSWERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("case", OUTPUTS.values(), ids=OUTPUTS)
 def test_output_is_constrained_as_requested(case: Any):
-    members, template, prompt, right, wrong = case
-    constraint = bound(template, prompt, **members)
+    fields, template, prompt, right, wrong = case
+    constraint = constraint_of(template, prompt, **fields)
     assert constraint is not None
     assert constraint.triggers == ()
     assert [text for text in right if not fits(constraint, text)] == []
     assert [text for text in wrong if fits(constraint, text)] == []
 
 
-@pytest.mark.parametrize("members", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
-def test_request_without_a_format_has_no_constraint(members: Any):
-    assert bound(**members) is None
+@pytest.mark.parametrize("fields", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
+def test_request_without_a_format_has_no_constraint(fields: Any):
+    assert constraint_of(**fields) is None
 
 
 def test_model_may_emit_empty_reasoning():
     thinks = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
     call = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
-    for members, text in ((required(), call), (CITY, '{"city": "Rome"}')):
-        constraint = bound(thinks, **members)
+    for fields, text in ((required(), call), (CITY, '{"city": "Rome"}')):
+        constraint = constraint_of(thinks, **fields)
         assert all(fits(constraint, start + text) for start in ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n"))
         assert not fits(constraint, "</mm:think>")
 
 
 def test_auto_constrains_from_the_markers_of_calls():
-    constraint = bound(**auto())
+    constraint = constraint_of(**auto())
     assert constraint is not None
     assert constraint.triggers == ("<tool_call>", "<function=")
     assert fits(constraint, f"{WEATHER}\n{NOW}")
@@ -134,18 +134,18 @@ def test_auto_constrains_from_the_markers_of_calls():
     for text in (WRONG, "<tool_call>", NOW + "Hi."):
         assert not fits(constraint, text)
     # Calls end reasoning, so they are constrained there too.
-    assert bound(THINKS, OPEN_PROMPT, **auto()) == bound(THINKS, **auto()) == constraint
+    assert constraint_of(THINKS, OPEN_PROMPT, **auto()) == constraint_of(THINKS, **auto()) == constraint
 
 
 def test_auto_of_bare_calls_constrains_from_the_name_of_a_tool():
-    constraint = bound('{{ tools }}{"name": function name, "parameters":', **auto())
+    constraint = constraint_of('{{ tools }}{"name": function name, "parameters":', **auto())
     assert constraint is not None
     assert constraint.triggers[0] == '{"name": "weather", "parameters": '
     assert fits(constraint, '{"name": "now", "parameters": {}}')
 
 
 def test_auto_constrains_calls_in_tags():
-    constraint = bound("{{ tools }}<tool_call><arg_key>", **auto())
+    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **auto())
     assert constraint is not None
     call = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
     assert fits(constraint, call)
@@ -157,11 +157,11 @@ def test_auto_constrains_calls_in_tags():
 
 @pytest.mark.parametrize("end", ["<|start|>", "<|call|>", "<|return|>"])
 def test_reasoning_in_channels_ends_only_where_the_response_format_begins(end: str):
-    """The parser ends a message at any of these markers, and the text after it would be unconstrained."""
+    """The parser ends a message at any of these markers, so the text after the marker would be unconstrained."""
     channels = "{{ tools }}<|start|><|channel|><|message|>"
     prompt = "<|start|>assistant<|channel|>analysis<|message|>"
-    for members, text in ((CITY, '<|channel|>final<|message|>{"city": "Rome"}'), (required(), None)):
-        constraint = bound(channels, prompt, **members)
+    for fields, text in ((CITY, '<|channel|>final<|message|>{"city": "Rome"}'), (required(), None)):
+        constraint = constraint_of(channels, prompt, **fields)
         text = text or "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
         assert fits(constraint, f"hm<|end|><|start|>assistant{text}")
         for after in ("assistant", "", "<|end|><|start|>assistant"):
@@ -173,8 +173,8 @@ def test_calls_that_end_reasoning_are_constrained():
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
     wrong = call.replace("now", "then")
     bare = "<function=now>\n</function>"
-    for members in (auto(), required()):
-        constraint = bound(thinks, OPEN_PROMPT, **members)
+    for fields in (auto(), required()):
+        constraint = constraint_of(thinks, OPEN_PROMPT, **fields)
         assert constraint is not None
         before = "" if constraint.triggers else "hm\n"
         assert fits(constraint, before + call)
@@ -188,17 +188,17 @@ def test_response_section_that_ends_reasoning_is_constrained():
     """A marker that opens the text also ends reasoning, and the response format begins after it."""
     kimi = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
     response = "<|open|>response<|sep|>"
-    constraint = bound(kimi, "<|open|>think<|sep|>", **CITY)
+    constraint = constraint_of(kimi, "<|open|>think<|sep|>", **CITY)
     for end in (response, "<|close|>think<|sep|>" + response):
         assert fits(constraint, f'hm{end}{{"city": "Rome"}}')
         assert not fits(constraint, f"hm{end}Rome")
-    constraint = bound(kimi, "<|open|>think<|sep|>", **required())
+    constraint = constraint_of(kimi, "<|open|>think<|sep|>", **required())
     assert not fits(constraint, f"hm{response}Hi")
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_auto_constrains_from_every_opener_of_the_parser(name: str):
-    """If the parser read a call that no grammar constrains, the call could have any arguments."""
+    """A call that the parser reads and no grammar constrains could have any arguments."""
     template = ChatTemplate("")
     template.dialect = DIALECTS[name]
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **auto()), template, PROMPT)
@@ -221,15 +221,19 @@ def test_long_pattern_is_enforced_or_refused_in_milliseconds(name: str):
     """Gemma 4 and LFM keep the marker that ends a call out of strings."""
     template = ChatTemplate("")
     template.dialect = DIALECTS[name]
-    for pattern, is_bound_beside_markers in LONG_PATTERNS.items():
+    for pattern, is_enforced_without_markers in LONG_PATTERNS.items():
         schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
         tools = ({"function": {"name": "f", "parameters": schema}},)
-        is_bound = is_bound_beside_markers or not template.dialect.layouts[0].end_marker
+        is_enforced = is_enforced_without_markers or not template.dialect.layouts[0].end_marker
         started = time.process_time()
         assert constraint_for(ChatRequest(messages=MESSAGES, **auto(tools=tools)), template, PROMPT) is not None
-        with contextlib.nullcontext() if is_bound else pytest.raises(BadRequest, match="too long to keep out") as error:
+        with (
+            contextlib.nullcontext()
+            if is_enforced
+            else pytest.raises(BadRequest, match="too long to keep out") as error
+        ):
             assert constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
-        assert is_bound or error.value.param == "tools[0].function.parameters#/properties/a"
+        assert is_enforced or error.value.param == "tools[0].function.parameters#/properties/a"
         assert time.process_time() - started < 0.5
 
 
@@ -237,7 +241,7 @@ PARTS = "{{ tools }}>>>all"
 
 
 def test_auto_of_parts_constrains_each_part():
-    constraint = bound(PARTS, PROMPT + ">>>", **auto())
+    constraint = constraint_of(PARTS, PROMPT + ">>>", **auto())
     assert constraint is not None
     assert constraint.triggers == ()
     right = ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"]
@@ -272,7 +276,7 @@ def test_completion_is_constrained_from_its_start():
 
 BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
-# The request, the `param` of the error, and a word of its message.
+# The fields of the request, the `param` of the error, and a word of its message.
 REFUSED = {
     "schema": (formatted("json_schema", BAD), "json_schema#/properties/a/if", "anyOf"),
     "tool": (
@@ -300,47 +304,47 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_constraint_that_cannot_be_enforced_is_refused(case: Any):
-    members, param, word = case
+    fields, param, word = case
     with pytest.raises(BadRequest, match=word) as caught:
-        bound(**members)
+        constraint_of(**fields)
     assert caught.value.param == param
 
 
 @pytest.mark.parametrize("tools", [(), TOOLS], ids=["alone", "or calls"])
 @pytest.mark.parametrize("name", DIALECTS)
 def test_constrained_text_with_markers_is_read_exactly(name: str, tools: Any):
-    """A response format may allow the markers of the family as text. The parser then reads them as text."""
-    format = DIALECTS[name]
-    marks = (*format.openers, *format.preserved, *format.reasoning_ends)
-    value = f' \n"a" {" ".join(marks)} \n'
-    template = ChatTemplate(f"{{# {format.reasoning.start} #}}")
-    template.dialect = format
+    """The parser reads the markers of the family as text if the response format allows them."""
+    dialect = DIALECTS[name]
+    markers = (*dialect.openers, *dialect.preserved, *dialect.reasoning_ends)
+    value = f' \n"a" {" ".join(markers)} \n'
+    template = ChatTemplate(f"{{# {dialect.reasoning.start} #}}")
+    template.dialect = dialect
     request = ChatRequest(messages=MESSAGES, tools=tools, **formatted("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
-    thought = f"{format.reasoning.start}hm{format.reasoning.end}"
-    outputs = {format.text_start[0] + value: [ContentDelta(value)]}
-    if name != "functionary-3.2":  # which has no reasoning
-        outputs[thought + format.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
+    reasoning = f"{dialect.reasoning.start}hm{dialect.reasoning.end}"
+    outputs = {dialect.text_start[0] + value: [ContentDelta(value)]}
+    if name != "functionary-3.2":  # This family has no reasoning.
+        outputs[reasoning + dialect.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
     for text, expected in outputs.items():
         assert fits(constraint, text)
         for pieces in ([text], text):
-            parser = OutputParser(format, tools=tools, prompt=PROMPT, is_constrained=True)
+            parser = OutputParser(dialect, tools=tools, prompt=PROMPT, is_constrained=True)
             events = merged([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
             assert events == expected
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_calls_come_after_a_prefilled_text(name: str):
-    """The grammar requires the marker that ends such a text, if the family has one."""
-    format, template = DIALECTS[name], ChatTemplate("")
-    template.dialect = format
+def test_calls_may_follow_a_prefilled_text(name: str):
+    """The grammar requires the marker that ends the text, if the family has one."""
+    dialect, template = DIALECTS[name], ChatTemplate("")
+    template.dialect = dialect
     messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
-    asked = required(parallel_tool_calls=False)
-    request = ChatRequest(messages=messages, continue_final_message="content", **asked)
+    fields = required(parallel_tool_calls=False)
+    request = ChatRequest(messages=messages, continue_final_message="content", **fields)
     prompt = "<|start|>assistant"
-    prompt += text_of(format.prefilled_text("", "Hi", prompt))
+    prompt += text_of(dialect.prefilled_text("", "Hi", prompt))
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None
     text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)
     assert text is not None
-    check_calls(format, TOOLS, text, prompt)
+    check_calls(dialect, TOOLS, text, prompt)

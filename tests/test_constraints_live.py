@@ -1,4 +1,4 @@
-"""Constraints hold on the real engine: sampled at random, the built-in model generates only what they allow.
+"""Constraints on the real engine: the built-in model, sampled at random, generates only what they allow.
 
 LOCALCHAT_ANSWERS sets the number of outputs for the main constraints. The other constraints get half as many.
 """
@@ -22,7 +22,7 @@ from .demo_server import serving_demo
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
-N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
+N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
 # The number of choices of a request. Each choice has its own seed.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
@@ -71,19 +71,19 @@ def port() -> Iterator[int]:
         yield port
 
 
-def post(port: int, path: str = "/v1/chat/completions", **members: Any) -> tuple[int, bytes]:
-    body = {"messages": [{"role": "user", "content": "Call a tool: what is the weather in Rome?"}], **members}
+def post(port: int, path: str = "/v1/chat/completions", **fields: Any) -> tuple[int, bytes]:
+    body = {"messages": [{"role": "user", "content": "Call a tool: what is the weather in Rome?"}], **fields}
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
         client.request("POST", path, json.dumps(body))
         response = client.getresponse()
         return response.status, response.read()
 
 
-def answers(port: int, n_answers: int, **members: Any) -> Iterator[dict[str, Any]]:
-    """`n_answers` outputs, from requests that are alternately streamed or not."""
-    for first in range(0, n_answers, N_CHOICES):
-        is_streamed = first // N_CHOICES % 2 == 1
-        given = {**WILD, "n": min(N_CHOICES, n_answers - first), "seed": first, "stream": is_streamed, **members}
+def outputs_of(port: int, n_outputs: int, **fields: Any) -> Iterator[dict[str, Any]]:
+    """`n_outputs` outputs, from requests that are alternately streamed or not."""
+    for seed in range(0, n_outputs, N_CHOICES):
+        is_streamed = seed // N_CHOICES % 2 == 1
+        given = {**WILD, "n": min(N_CHOICES, n_outputs - seed), "seed": seed, "stream": is_streamed, **fields}
         status, raw = post(port, **given)
         assert status == 200, raw
         yield from joined(raw) if is_streamed else whole(raw)
@@ -92,14 +92,14 @@ def answers(port: int, n_answers: int, **members: Any) -> Iterator[dict[str, Any
 def whole(raw: bytes) -> Iterator[dict[str, Any]]:
     for choice in json.loads(raw)["choices"]:
         calls = [call["function"] for call in choice["message"].get("tool_calls", [])]
-        yield answer(choice["message"].get("content") or "", calls, choice["finish_reason"])
+        yield output(choice["message"].get("content") or "", calls, choice["finish_reason"])
 
 
 def joined(raw: bytes) -> Iterator[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for event in raw.decode().split("\n\n")[:-2]:
         for choice in json.loads(event[len("data: ") :])["choices"]:
-            into = found.setdefault(choice["index"], answer("", [], None))
+            into = found.setdefault(choice["index"], output("", [], None))
             into["content"] += choice["delta"].get("content") or ""
             into["end"] = choice["finish_reason"] or into["end"]
             for call in choice["delta"].get("tool_calls", []):
@@ -109,7 +109,7 @@ def joined(raw: bytes) -> Iterator[dict[str, Any]]:
     yield from found.values()
 
 
-def answer(content: str, calls: list[Any], end: Any) -> dict[str, Any]:
+def output(content: str, calls: list[Any], end: Any) -> dict[str, Any]:
     return {"content": content, "calls": calls, "end": end}
 
 
@@ -117,53 +117,58 @@ def are_valid(calls: list[Any]) -> bool:
     return all(call["name"] in SCHEMAS and is_valid(call["arguments"], SCHEMAS[call["name"]]) for call in calls)
 
 
-def is_calls(said: dict[str, Any]) -> bool:
-    return said["end"] == "tool_calls" and bool(said["calls"]) and not said["content"] and are_valid(said["calls"])
+Check = Callable[[dict[str, Any]], bool]
 
 
-def calls_only(*names: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda said: is_calls(said) and {call["name"] for call in said["calls"]} <= set(names)
+def is_calls(output: dict[str, Any]) -> bool:
+    return (
+        output["end"] == "tool_calls" and bool(output["calls"]) and not output["content"] and are_valid(output["calls"])
+    )
 
 
-def is_said(test: Callable[[str], Any]) -> Callable[[dict[str, Any]], bool]:
-    return lambda said: said["end"] == "stop" and not said["calls"] and bool(test(said["content"]))
+def is_calls_of(name: str) -> Check:
+    return lambda output: is_calls(output) and {call["name"] for call in output["calls"]} == {name}
 
 
-def is_cut_or(test: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
-    """An output whose length is not limited by the constraint may be cut."""
-    return lambda said: said["end"] == "length" or test(said)
+def is_text(test: Callable[[str], Any]) -> Check:
+    return lambda output: output["end"] == "stop" and not output["calls"] and bool(test(output["content"]))
+
+
+def is_cut_or(check: Check) -> Check:
+    """The check of an output that may be cut, since the constraint does not limit its length."""
+    return lambda output: output["end"] == "length" or check(output)
 
 
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
 LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
 
-# The request, and a check of each output.
-PROMISES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
+# The fields of the request, and the check of each output.
+CONSTRAINTS: dict[str, tuple[dict[str, Any], Check]] = {
     "required": ({"tools": TOOLS, "tool_choice": "required"}, is_calls),
-    "named": ({"tools": TOOLS, "tool_choice": NAMED}, calls_only("greet")),
-    "allowed": ({"tools": TOOLS, "tool_choice": ALLOWED}, calls_only("add")),
+    "named": ({"tools": TOOLS, "tool_choice": NAMED}, is_calls_of("greet")),
+    "allowed": ({"tools": TOOLS, "tool_choice": ALLOWED}, is_calls_of("add")),
     "one-call": (
         {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
-        lambda said: is_calls(said) and len(said["calls"]) == 1,
+        lambda output: is_calls(output) and len(output["calls"]) == 1,
     ),
-    "json_schema": ({"response_format": JSON_SCHEMA}, is_said(lambda text: is_valid(text, PERSON))),
+    "json_schema": ({"response_format": JSON_SCHEMA}, is_text(lambda text: is_valid(text, PERSON))),
     "json_object": (
         {"response_format": {"type": "json_object"}, "max_tokens": 100},
-        is_cut_or(is_said(lambda text: isinstance(json.loads(text), dict))),
+        is_cut_or(is_text(lambda text: isinstance(json.loads(text), dict))),
     ),
-    "regex": ({"regex": r"\d{3}-[a-c]{1,4}"}, is_said(re.compile(r"\d{3}-[a-c]{1,4}").fullmatch)),
-    "choice": ({"choice": ["yes", "no", "a \"third\" way"]}, is_said(("yes", "no", "a \"third\" way").__contains__)),
+    "regex": ({"regex": r"\d{3}-[a-c]{1,4}"}, is_text(re.compile(r"\d{3}-[a-c]{1,4}").fullmatch)),
+    "choice": ({"choice": ["yes", "no", "a \"third\" way"]}, is_text(("yes", "no", "a \"third\" way").__contains__)),
     "grammar": (
         {"grammar": LIST, "max_tokens": 100},
-        is_cut_or(is_said(re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*").fullmatch)),
+        is_cut_or(is_text(re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*").fullmatch)),
     ),
     "schema or call": (
         {"tools": TOOLS, "response_format": JSON_SCHEMA},
-        lambda said: is_calls(said) or is_said(lambda text: is_valid(text, PERSON))(said),
+        lambda output: is_calls(output) or is_text(lambda text: is_valid(text, PERSON))(output),
     ),
     "auto": (
         {"tools": TOOLS, "max_tokens": 200, "temperature": 1},
-        is_cut_or(lambda said: are_valid(said["calls"]) and "<tool_call>" not in said["content"]),
+        is_cut_or(lambda output: are_valid(output["calls"]) and "<tool_call>" not in output["content"]),
     ),
 }  # fmt: skip
 
@@ -171,15 +176,13 @@ PROMISES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
 MAIN = ("required", "named", "json_schema")
 
 
-@pytest.mark.parametrize(("members", "is_kept"), PROMISES.values(), ids=PROMISES)
-def test_output_follows_the_constraint_at_any_temperature(
-    port: int, members: Any, is_kept: Callable[[dict[str, Any]], bool]
-):
-    is_main = members in [PROMISES[name][0] for name in MAIN]
-    n_answers = N_ANSWERS if is_main else N_ANSWERS // 2
-    said = list(answers(port, n_answers, enable_thinking=False, **members))
-    assert len(said) == n_answers
-    assert [one for one in said if not is_kept(one)] == []
+@pytest.mark.parametrize("name", CONSTRAINTS)
+def test_output_follows_the_constraint_at_any_temperature(port: int, name: str):
+    fields, check = CONSTRAINTS[name]
+    n_outputs = N_OUTPUTS if name in MAIN else N_OUTPUTS // 2
+    outputs = list(outputs_of(port, n_outputs, enable_thinking=False, **fields))
+    assert len(outputs) == n_outputs
+    assert [output for output in outputs if not check(output)] == []
 
 
 @pytest.mark.parametrize(
@@ -189,11 +192,11 @@ def test_output_follows_the_constraint_at_any_temperature(
 )
 def test_output_follows_the_constraint_after_reasoning(port: int, name: str, enable_thinking: Any):
     """The length of the reasoning is not limited, so the output may be cut."""
-    members, is_kept = PROMISES[name]
-    given = {**members, "enable_thinking": enable_thinking, "max_tokens": 400, "temperature": 0.7}
-    said = list(answers(port, N_ANSWERS // 2, **given))
-    assert [one for one in said if not is_cut_or(is_kept)(one)] == []
-    assert any(one["end"] != "length" for one in said)
+    fields, check = CONSTRAINTS[name]
+    given = {**fields, "enable_thinking": enable_thinking, "max_tokens": 400, "temperature": 0.7}
+    outputs = list(outputs_of(port, N_OUTPUTS // 2, **given))
+    assert [output for output in outputs if not is_cut_or(check)(output)] == []
+    assert any(output["end"] != "length" for output in outputs)
 
 
 # Templates whose prompts open reasoning, each with the tag that ends it.
@@ -206,16 +209,16 @@ OPENING = {
     ),
 }
 BUDGET = 7
-LIKE_MARKS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
+MARKER_TEXTS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
 
 
-@pytest.mark.parametrize("text", LIKE_MARKS)
+@pytest.mark.parametrize("text", MARKER_TEXTS)
 @pytest.mark.parametrize("template", OPENING)
 def test_constrained_text_may_contain_markers(port: int, template: str, text: str):
-    """The markers of the family, and the control tokens of this model."""
+    """The text may contain markers of the family and the text of control tokens."""
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
-    said = list(answers(port, 4, choice=[text], **thinking))
-    assert [one["content"] for one in said] == [text] * 4
+    outputs = outputs_of(port, 4, choice=[text], **thinking)
+    assert [output["content"] for output in outputs] == [text] * 4
 
 
 @pytest.mark.parametrize(
@@ -224,11 +227,11 @@ def test_constrained_text_may_contain_markers(port: int, template: str, text: st
 )
 def test_output_follows_the_constraint_after_reasoning_with_a_budget(port: int, name: str, template: str):
     """The reasoning ends with its budget, and then the response format begins, so no output is cut."""
-    members, is_kept = PROMISES[name]
+    fields, check = CONSTRAINTS[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
     # With some templates, this model generates hundreds of calls.
-    said = list(answers(port, N_ANSWERS // 10, parallel_tool_calls=False, **members, **thinking))
-    assert [one for one in said if not is_kept(one)] == []
+    outputs = list(outputs_of(port, N_OUTPUTS // 10, parallel_tool_calls=False, **fields, **thinking))
+    assert [output for output in outputs if not check(output)] == []
 
 
 @pytest.mark.parametrize(
@@ -237,24 +240,24 @@ def test_output_follows_the_constraint_after_reasoning_with_a_budget(port: int, 
 def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
     """The reasoning tokens are those of the budget, the budget message and the end tag."""
     source, end = OPENING[template]
-    last = " So be it."
-    members = {"enable_thinking": True, "chat_template": source, "reasoning_budget_message": last, **WILD}
-    n_closing = len(tokens(port, last, parse_special=False)) + len(tokens(port, end))
+    message = " So be it."
+    fields = {"enable_thinking": True, "chat_template": source, "reasoning_budget_message": message, **WILD}
+    n_closing = len(tokens(port, message, parse_special=False)) + len(tokens(port, end))
     n_reached = 0
     for seed in range(4):
-        given = {**members, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 40}
+        given = {**fields, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 40}
         status, raw = post(port, **given, ignore_eos=True)
         assert status == 200, raw
         body = json.loads(raw)
-        thought = body["choices"][0]["message"].get("reasoning_content") or ""
-        n_thought = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
-        if thought.endswith(last.strip()):
+        reasoning = body["choices"][0]["message"].get("reasoning_content") or ""
+        n_reasoning = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        if reasoning.endswith(message.strip()):
             n_reached += 1
             # Reasoning does not end within a character. A character outside ASCII may have up to four tokens.
-            assert 0 <= n_thought - budget - n_closing <= (0 if thought.isascii() else 3)
+            assert 0 <= n_reasoning - budget - n_closing <= (0 if reasoning.isascii() else 3)
             assert body["usage"]["completion_tokens"] == 40
         else:
-            assert n_thought < budget + len(tokens(port, end))
+            assert n_reasoning < budget + len(tokens(port, end))
     assert n_reached >= 2
 
 
@@ -272,8 +275,8 @@ def test_k8_budget_applies_to_reasoning_that_the_model_opens(port: int):
         assert ("reasoning_content" in message) == (budget > 0)
 
 
-def tokens(port: int, text: str, **members: Any) -> list[int]:
-    status, raw = post(port, "/tokenize", content=text, add_special=False, **members)
+def tokens(port: int, text: str, **fields: Any) -> list[int]:
+    status, raw = post(port, "/tokenize", content=text, add_special=False, **fields)
     assert status == 200, raw
     found = json.loads(raw)["tokens"]
     assert isinstance(found, list)
@@ -283,9 +286,9 @@ def tokens(port: int, text: str, **members: Any) -> list[int]:
 @pytest.mark.parametrize("wanted", ["old", "new"])
 def test_completion_follows_the_constraint(port: int, wanted: str):
     """The text is always one of the choices, and each of them can be generated."""
-    members = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
+    fields = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
     for bias, expected in (({}, {"old", "new"}), ({tokens(port, wanted)[0]: 60}, {wanted})):
-        status, raw = post(port, "/v1/completions", logit_bias=bias, **members)
+        status, raw = post(port, "/v1/completions", logit_bias=bias, **fields)
         assert status == 200, raw
         assert {choice["text"] for choice in json.loads(raw)["choices"]} <= expected
 

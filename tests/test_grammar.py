@@ -15,7 +15,7 @@ from .grammar_validator import has_double_names, is_valid
 
 @pytest.mark.parametrize("name", CASES)
 def test_grammar_accepts_only_the_texts_of_the_table(name: str):
-    """Tested with llama.cpp's engine and with localchat's automaton. Generated texts are valid, too."""
+    """This holds for llama.cpp's engine and localchat's automaton. Texts that the engine generates are valid, too."""
     case = CASES[name]
     grammar = schema_to_grammar(case.schema)
     check_grammar(grammar)

@@ -1,4 +1,4 @@
-"""Grammars of requests: those that would hang or abort the process are refused."""
+"""Grammars of requests: one that would hang or abort the process is refused."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .test_grammar import own_matches
 HARMFUL = {
     "counts in the wrong order": ('root ::= "a"{5,4}', "smaller number first"),
     "left recursion": ('root ::= root "a" | "b"', "left recursion"),
-    "left recursion by way of others": ('root ::= a "x"\na ::= b | "y"\nb ::= root "z"', "left recursion"),
+    "indirect left recursion": ('root ::= a "x"\na ::= b | "y"\nb ::= root "z"', "left recursion"),
     "left recursion behind an empty rule": ('root ::= a root "x" | "y"\na ::= b\nb ::= "z"?', "left recursion"),
     "left recursion behind an empty group": ('root ::= (a)* ("" | [b]?) root | "y"\na ::= "b"', "left recursion"),
     "endless repetition": ('root ::= (a)*\na ::= b\nb ::= "z"?', "never ends"),
-    "count of what may be empty": ('root ::= ("a"?){2,3}', "never ends"),
+    "count of an empty group": ('root ::= ("a"?){2,3}', "never ends"),
     "deep groups": ("root ::= " + "(" * 200 + '"a"' + ")" * 200, "deeper"),
     "undefined rule": ('root ::= "a" b', "refers to the rule b"),
     "unknown escape": (r'root ::= "\q"', "unknown escape"),
-    "no character": (r"root ::= [\U00110000]", "beyond"),
+    "code point beyond Unicode": (r"root ::= [\U00110000]", "beyond"),
     "long": ("root ::= " + '"a" ' * 200_000, "characters"),
     "no root": ('other ::= "a"', "does not define the rule root"),
-    "no grammar": ("root ::= %", "syntax error at character 9"),
-    "no rule": ('"a"', "begin with a rule"),
+    "syntax error": ("root ::= %", "syntax error at character 9"),
+    "rule without a name": ('"a"', "begin with a rule"),
     "nothing to repeat": ("root ::= *", "nothing before"),
     "group not closed": ('root ::= ("a"', "without its"),
     "group not opened": ('root ::= "a")', "without its"),

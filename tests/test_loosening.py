@@ -1,4 +1,4 @@
-"""Schemas of tools that no grammar enforces are loosened only at that place, in every family."""
+"""A place in a tool's schema that no grammar can enforce is dropped, and only this place, in every family."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ LOOSENED: dict[str, tuple[Any, str, list[Any], list[Any]]] = {
     "type with a capital": ({"type": "String", "enum": ["a"]}, "/type", ["a"], ["b"]),
     "required is a flag": ({"type": "object", "properties": {"b": INT}, "required": True}, "/required", [{}], [1]),
     "properties are a list": ({"type": "object", "properties": []}, "/properties", [{"b": 1}], [1]),
-    "null for a schema": (
+    "null in place of a schema": (
         {"type": "object", "properties": {"b": None, "c": INT}},
         "/properties/b",
         [{"b": 1}],
@@ -92,9 +92,10 @@ LOOSENED: dict[str, tuple[Any, str, list[Any], list[Any]]] = {
     "too much work": ({"allOf": [{"pattern": f"x{n}.*y"} for n in range(30)], "type": "string"}, "", ["x"], [1]),
 }
 
-# These take a third of a second or more, so only the second one is tested with families that exclude markers.
+# These cases take a third of a second or more. The test of all families uses the second one, only where it differs: in
+# families that exclude markers from strings.
 MUCH_WORK = {"too much work", "pattern beside a length"}
-KEEPS_MARKERS_OUT = ("gemma-4.jinja", "lfm2.jinja")
+EXCLUDES_MARKERS = ("gemma-4.jinja", "lfm2.jinja")
 
 
 def tool(schema: Any, **fields: Any) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def tool(schema: Any, **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "parameters": parameters, **fields}}
 
 
-def bound(template: str, *tools: Any, choice: str = "auto") -> Any:
+def constraint_of(template: str, *tools: Any, choice: str = "auto") -> Any:
     request = ChatRequest(messages=({"role": "user", "content": "x"},), tools=tools, tool_choice=choice)
     return constraint_for(request, ChatTemplate(template), "<|im_start|>assistant\n")
 
@@ -112,14 +113,14 @@ def call(arguments: Any) -> str:
 
 
 @pytest.mark.parametrize("case", LOOSENED.values(), ids=LOOSENED)
-def test_only_the_place_that_no_grammar_enforces_is_loosened(case: Any, caplog: pytest.LogCaptureFixture):
+def test_only_the_place_that_no_grammar_can_enforce_is_dropped(case: Any, caplog: pytest.LogCaptureFixture):
     schema, place, right, wrong = case
     output_grammar._report.cache_clear()
     constraints._constraint.cache_clear()
     with caplog.at_level(logging.INFO, "localchat.server"):
-        constraint = bound(PLAIN, tool(schema))
+        constraint = constraint_of(PLAIN, tool(schema))
         constraints._constraint.cache_clear()
-        bound(PLAIN, tool(schema))
+        constraint_of(PLAIN, tool(schema))
     assert [value for value in right if not matches(constraint.grammar, call({"a": value}), constraint.root)] == []
     others = [{"a": value} for value in wrong] + [{"a": right[0], "b": "two"}, {"b": "one"}]
     assert [value for value in others if matches(constraint.grammar, call(value), constraint.root)] == []
@@ -132,7 +133,7 @@ def test_only_the_place_that_no_grammar_enforces_is_loosened(case: Any, caplog: 
 def test_request_with_such_tools_runs_in_every_family(name: str):
     """For some families, markers cannot be excluded from a pattern of long texts."""
     template = ChatTemplate(TEMPLATES[name], bos_token=formats.BOS, eos_token=formats.EOS)
-    left_out = MUCH_WORK - ({"pattern beside a length"} if name in KEEPS_MARKERS_OUT else set())
+    left_out = MUCH_WORK - ({"pattern beside a length"} if name in EXCLUDES_MARKERS else set())
     schemas = [schema for case, (schema, *_) in LOOSENED.items() if case not in left_out] + [
         {**STR, "pattern": "^.{1,1500}$"},
         {**STR, "pattern": "^<+$"},
@@ -150,7 +151,7 @@ def test_strict_tool_and_required_call_are_refused(name: str):
     schema = LOOSENED[name][0]
     for one, choice in ((tool(schema, strict=True), "auto"), (tool(schema), "required"))[name in MUCH_WORK :]:
         with pytest.raises(BadRequest, match="cannot be enforced") as caught:
-            bound(PLAIN, one, choice=choice)
+            constraint_of(PLAIN, one, choice=choice)
         assert (caught.value.param or "").startswith("tools[0].function.parameters#")
 
 
@@ -185,7 +186,7 @@ POINTERS: dict[str, tuple[Any, str, Any]] = {
         "#/properties/a",
         {"properties": {"a": {**STR, "pattern": "a"}}},
     ),
-    "schema around": (
+    "schema around a keyword": (
         {"properties": {"a": {"maxItems": 1, "items": STR}}},
         "#/properties/a/items",
         {"properties": {"a": {"items": STR}}},
@@ -196,10 +197,10 @@ POINTERS: dict[str, tuple[Any, str, Any]] = {
         "#/components/schemas/A/if",
         {"components": {"schemas": {"A": {}}}},
     ),
-    "nothing there": ({"required": ["a"]}, "#/with-a/required", {}),
+    "pointer without a target": ({"required": ["a"]}, "#/with-a/required", {}),
     "no such property": ({"properties": {"a": {}}}, "#/properties/b", {}),
-    "nothing left": ({"description": "d"}, "#", {}),
-    "no schema": ([], "#", {}),
+    "empty pointer": ({"description": "d"}, "#", {}),
+    "not a schema": ([], "#", {}),
 }
 
 
