@@ -112,7 +112,7 @@ TWO_CALLS = THOUGHT + "".join(
         pytest.param("abc", {"stop": "b"}, id="v19-stop text"),
     ],
 )
-def test_appendix_a_order_in_every_mode(text, members, n, include_usage):
+def test_order_of_a_stream_in_every_mode(text, members, n, include_usage):
     """V15, V16, V19, V20, V21, V25, T16, G38, K2, K3, T45, V23."""
     with serving(generating(text), **BIG) as running:
         options = {"include_usage": include_usage}
