@@ -1,4 +1,4 @@
-"""The acceptance list of the client: the tests of each item, and those that no other file has.
+"""The acceptance list of the client: the tests of each item, and the tests that no other file has.
 
 1. SSE: the rules, the web platform tests and every cut
        test_sse.py::test_decode_by_rule, test_sse.py::test_decode_web_platform_tests,
@@ -45,8 +45,8 @@
        test_imports.py::test_import_of_the_client_loads_nothing_heavy,
        test_imports.py::test_a_chat_over_http_loads_nothing_heavy
 8. Versions of Python
-       test_vendor.py::test_one_file_answers_without_site_and_environment,
-       test_vendor.py::test_one_file_is_a_module_too, test_vendor.py::test_asynchronous_client_under_every_python
+       test_vendor.py::test_one_file_runs_without_site_and_environment,
+       test_vendor.py::test_one_file_can_be_imported, test_vendor.py::test_asynchronous_client_under_every_python
 """
 
 from __future__ import annotations
@@ -116,15 +116,15 @@ def test_ctrl_c_ends_the_stream_at_once():
         "    except KeyboardInterrupt:\n"
         "        print('interrupted with', stream.reply.text)\n"
     )
-    gone_at: list[float] = []
-    gone = threading.Event()
+    disconnected_at: list[float] = []
+    disconnected = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(chunked(piece("a"), end=False))
         if peer.is_disconnected():
-            gone_at.append(time.monotonic())
-            gone.set()
+            disconnected_at.append(time.monotonic())
+            disconnected.set()
 
     with Server(handle) as server:
         command = [sys.executable, "-c", program, server.url]
@@ -135,8 +135,8 @@ def test_ctrl_c_ends_the_stream_at_once():
             process.send_signal(signal.SIGINT)
             assert process.stdout.read() == "interrupted with a\n"
             assert process.wait(DEADLINE_S) == 0
-        assert gone.wait(DEADLINE_S)
-    assert gone_at[0] - start < 0.5  # 50 ms on an idle machine.
+        assert disconnected.wait(DEADLINE_S)
+    assert disconnected_at[0] - start < 0.5  # 50 ms on an idle machine.
 
 
 # 5
@@ -148,10 +148,10 @@ def test_key_is_in_no_repr():
     assert KEY not in f"{client!r} {client} {stream!r} {stream}"
 
 
-# 7. The benchmark measures the times, since a test of times fails on a busy machine.
+# 7. The benchmark measures times, since a test of a time would fail on a busy machine.
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory otherwise")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems measure memory in another way")
 def test_memory():
     assert bench.peak_memory("localchat with network") < 25
 

@@ -33,7 +33,7 @@ def chunked(part: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(part), part)
 
 
-def test_response_has_the_times_of_content_and_the_servers_count():
+def test_response_has_the_times_of_its_content_and_the_count_of_the_server():
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(EVENTS)]
     response = read_response(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
     assert (response.n_tokens, response.first_s, response.gaps_s, response.text) == (3, 1.5, [1.0], "ab")
@@ -54,7 +54,10 @@ def test_refused_request_is_an_error():
 
 @pytest.mark.parametrize(
     ("events", "words"),
-    [(EVENTS[:2], "was cut"), ([*EVENTS[:2], b'data: {"error":{"message":"no room"}}\n\n', EVENTS[-1]], "no room")],
+    [
+        (EVENTS[:2], "was cut"),
+        ([*EVENTS[:2], b'data: {"error":{"message":"no memory"}}\n\n', EVENTS[-1]], "no memory"),
+    ],
 )
 def test_cut_or_failed_response_is_an_error(events: list[bytes], words: str):
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(events)]
@@ -77,9 +80,9 @@ def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
 
 
 def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Of localchat alone: chat, choices, constraints, embeddings, and the resources of the process."""
+    """The loads are chat, choices, constraints, embeddings, and the resources of the process."""
     loads = ["decode4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
-    monkeypatch.setattr("bench.loads.SYSTEM", "rule 1 of this house")
+    monkeypatch.setattr("bench.loads.SYSTEM", "a short system prompt")
     sizes = ["--tokens", "4", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
     compare.main([str(DEMO_PATH), "--servers", "localchat", *sizes, "--loads", *loads])
     out, err = capsys.readouterr()
@@ -99,7 +102,7 @@ MORE, LESS = Figure("", "tokens/s", True), Figure("", "ms", False)
         (MORE, [20.0, 30.0], [10.0, 10.0], "2.50"),
         (LESS, [20.0, 20.0], [10.0, 30.0], "1.00"),
         (LESS, [math.nan], [1.0], "-"),
-        # The machine is half as fast in the second round, and the first round has only their value.
+        # The first round has no value of ours and counts for neither; the machine is slower in the second.
         (MORE, [math.nan, 10.0], [20.0, 10.0], "1.00"),
     ],
 )
@@ -119,7 +122,7 @@ def test_another_checkout_runs_in_its_own_folder(tmp_path: Path):
 
 
 def test_failed_load_has_no_value_in_its_round(monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    rounds = iter([[], [3.0]])  # The first round raises, as if a response could not be parsed.
+    rounds = iter([[], [3.0]])  # The load fails in the first round, with an IndexError.
     load = Load("a load", (LESS,), lambda *arguments: (next(rounds)[0],))
     monkeypatch.setitem(compare.LOADS, "start", load)
     monkeypatch.setattr(compare, "running", lambda *command: contextlib.nullcontext(Server("ours", "", 0, 0.0)))

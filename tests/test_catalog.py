@@ -36,7 +36,7 @@ def test_alias_is_the_name(folder):
     assert model_file(str(folder / "one"), alias="mine").name == "mine"
 
 
-def test_name_of_a_file_that_is_not_utf_8_is_found_as_it_is_listed(folder):
+def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
     path = folder / "m\udcfcller.gguf"
     try:
         path.touch()
@@ -48,7 +48,7 @@ def test_name_of_a_file_that_is_not_utf_8_is_found_as_it_is_listed(folder):
 
 
 @pytest.mark.parametrize("argument", [None, "demo"])
-@pytest.mark.skipif(not DEMO_PATH.is_file(), reason="the built-in model is not there")
+@pytest.mark.skipif(not DEMO_PATH.is_file(), reason="there is no built-in model")
 def test_built_in_model(argument):
     assert model_file(argument) == ModelFile(DEMO_PATH, "demo")
 
@@ -122,6 +122,6 @@ def test_error_of_another_name_gives_both_names():
 @pytest.mark.parametrize("any_name", [False, True])
 def test_model_may_be_served_under_any_name(any_name: bool):
     service = Service(ModelFile(DEMO_PATH, "tiny"), any_name=any_name)
-    # A name that is accepted gets as far as the model, which is not loaded.
+    # The model is not loaded, which is the error for an accepted name.
     with pytest.raises(ModelLoading if any_name else ModelNotFound):
         service.resolve("gpt-4")

@@ -44,8 +44,8 @@ def test_report_as_json_has_the_choice_and_the_speed():
 
 def test_report_as_text_ends_with_the_result():
     done = run_check()
-    *lines, verdict = done.stdout.splitlines()
-    assert verdict == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
+    *lines, result = done.stdout.splitlines()
+    assert result == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
     names = (
         "versions ",
         "build ",
@@ -71,18 +71,18 @@ def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: p
     cut.write_bytes(DEMO.read_bytes()[:100_000])
     done = run_check(str(cut))
     assert done.returncode == FAILS
-    *_, problem, verdict = done.stdout.splitlines()
+    *_, problem, result = done.stdout.splitlines()
     size = DEMO.stat().st_size
     assert problem.startswith(
         f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need {size}: it was cut, so"
     )
-    assert verdict == "it does not work"
+    assert result == "it does not work"
 
 
 @pytest.mark.parametrize(
     ("problems", "advice", "status"), [([], [], WORKS), ([], ["a"], COULD_BE_BETTER), (["p"], ["a"], FAILS)]
 )
-def test_status_is_that_of_the_worst(problems: list[str], advice: list[str], status: int):
+def test_status_is_that_of_the_worst_finding(problems: list[str], advice: list[str], status: int):
     assert Report(problems=problems, advice=advice).status == status
 
 
@@ -102,11 +102,11 @@ def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: 
 
 
 def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):
-    """In a new process, since this one has loaded the library."""
+    """A new process is needed, since this one has loaded llama.cpp."""
     environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)}
     command = [sys.executable, "-m", "localchat.server", "--check", "--no-supervise"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (FAILS, "")
-    *_, problem, verdict = done.stdout.splitlines()
+    *_, problem, result = done.stdout.splitlines()
     assert problem.startswith(f"problem  cannot load {DEMO}: ")
-    assert verdict == "it does not work"
+    assert result == "it does not work"

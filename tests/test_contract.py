@@ -47,7 +47,7 @@ def functions_of(file: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-# The files whose tests must name the rows that they test.
+# A test in one of these files must name the rows that it tests.
 CITING = (
     "test_server",
     "test_server_access",
@@ -81,13 +81,13 @@ def sources(file: str) -> dict[str, str]:
 @pytest.mark.parametrize("file", CITING)
 def test_tests_of_the_server_cite_their_rows(file: str):
     text = sources(file)
-    silent = [
+    wrong = [
         (row, function)
         for row, _, shown_by in TABLE
         for function in re.findall(rf"`{file}::(test_\w+)`", shown_by)
         if not re.search(rf"(?<![a-z0-9]){row}(?![a-z0-9])", text[function], re.IGNORECASE)
     ]
-    assert silent == []
+    assert wrong == []
 
 
 def test_page_lists_the_fields_that_are_refused():

@@ -1,4 +1,4 @@
-"""The training text of the built-in model: template, tools, held-out names, answers about localchat."""
+"""The training text of the built-in model: template, tools, held-out names, statements about localchat."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compiled():
     return compile_template(template_source())
 
 
-def test_template_gives_the_training_text(trained):
+def test_template_renders_the_training_text(trained):
     """The server must render exactly the text that the model was trained on."""
     for dialogue in trained:
         assert template_text(dialogue) == rendered_text(dialogue)
@@ -104,15 +104,15 @@ def test_template_writes_any_tool_as_one_line():
     assert f"<tools>\n{line}\nping: ping()\nbare: bare()\n</tools>" in text
 
 
-def test_template_leaves_old_reasoning_out():
-    """Reasoning before the last user message is not sent again."""
+def test_template_omits_earlier_reasoning():
+    """Reasoning before the last user message is not rendered."""
     history = [user("Hi"), assistant("Hello!", "A greeting."), user("Bye"), assistant("Goodbye!", "The end.")]
     text = template_text(Dialogue(history))
     assert "A greeting." not in text
     assert "<think>\nThe end.\n</think>\n\nGoodbye!" in text
 
 
-def test_template_accepts_a_missing_content():
+def test_template_accepts_a_message_without_content():
     """A message that only calls tools has no content in OpenAI's format."""
     call = {**calling([("ping", {})]), "content": None}
     assert '{"name": "ping", "arguments": {}}' in template_text(Dialogue([user("Ping"), call]))
@@ -130,8 +130,8 @@ def test_calls_use_only_offered_names(held_out):
             assert set(call["arguments"]) <= set(offered[call["name"]])
 
 
-def test_arguments_are_in_the_request():
-    """The values that the model must copy are in the request, in the order of the arguments."""
+def test_request_contains_the_arguments_in_order():
+    """The model must copy these values from the request."""
     for dialogue in itertools.islice(dialogues(4), N_DIALOGUES):
         text = ""
         for message in dialogue.messages:
@@ -143,7 +143,7 @@ def test_arguments_are_in_the_request():
                     assert found, (before, value)
 
 
-def test_requests_show_which_parameter_a_value_is_for():
+def test_request_names_the_parameter_of_a_value():
     """A value has the name of its parameter before it, or is one of its options, or the parameter is the only one."""
     source = Source(random.Random(8), held_out=True)
     n_values = 0
@@ -153,11 +153,11 @@ def test_requests_show_which_parameter_a_value_is_for():
         for param in tool.params:
             if param.name in arguments and not param.options and len(tool.params) > 1:
                 value = re.escape(tool_calls.spoken_result(arguments[param.name]))
-                befores = [text[: found.start()].rstrip(" =:") for found in re.finditer(rf" {value}(?!\w)", text)]
-                befores = [before.removesuffix(" is").removesuffix(" to") for before in befores]
+                starts = [found.start() for found in re.finditer(rf" {value}(?!\w)", text)]
+                texts_before = [text[:start].rstrip(" =:").removesuffix(" is").removesuffix(" to") for start in starts]
                 shown = (f" {param.words}", f"({param.words}")
-                assert not befores or any(before.endswith(shown) for before in befores), text
-                n_values += bool(befores)
+                assert not texts_before or any(before.endswith(shown) for before in texts_before), text
+                n_values += bool(texts_before)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def test_nothing_follows_an_open_ended_value(text, value, open_ended):
 
 @pytest.mark.parametrize("text", ["I need it", "I'd like it", "Ana needs an account"])
 def test_values_keep_their_capitals_inside_a_sentence(text):
-    """Values are unchanged; other words get a small first letter."""
+    """A value is unchanged; another word gets a lower-case first letter."""
     assert tool_calls._without_capital(text, {"name": "Ana"}) == text
     assert tool_calls._without_capital("Show it", {"name": "Ana"}) == "show it"
 
 
-def test_same_seed_same_text_and_another_seed_another(trained):
+def test_seed_determines_the_text(trained):
     """A run can be repeated and resumed."""
     texts = [rendered_text(dialogue) for dialogue in trained]
     assert [rendered_text(dialogue) for dialogue in itertools.islice(dialogues(seed=11), N_DIALOGUES)] == texts
@@ -190,7 +190,7 @@ def test_same_seed_same_text_and_another_seed_another(trained):
 
 
 def test_held_out_names_are_never_trained(trained):
-    """Neither listed names nor made-up words of the held-out half occur in training dialogues."""
+    """No listed name of the held-out half occurs in a training dialogue."""
     listed = {*values.FIRST_NAMES.held_out, *values.CITIES.held_out}
     text = " ".join(rendered_text(dialogue) for dialogue in trained)
     assert not [name for name in listed if re.search(rf"\b{name}\b", text)]
@@ -210,15 +210,14 @@ def test_held_out_tools_are_never_trained(trained):
     assert not held & {part for name in (*WORDS, *listed) for part in (name, *name.split("_"))}
 
 
-def test_made_up_values_are_of_the_right_half():
-    """A Source gives only words of its half."""
+def test_made_up_words_are_of_the_half_of_their_source():
     for held_out in (False, True):
         source = Source(random.Random(1), held_out)
         assert {is_held_out(values.word(source)) for _ in range(50)} == {held_out}
 
 
-def test_pool_splits_a_list():
-    """Trained and held-out entries never overlap, even when the list names one twice."""
+def test_pool_splits_a_list_into_trained_and_held_out_entries():
+    """The parts never overlap, even if the list has an entry twice."""
     words = pool("a,b,c,d,e,f,g,g,a")
     assert not set(words.trained) & set(words.held_out)
     assert words.held_out == ("g",)
@@ -232,8 +231,8 @@ def test_phrase_expands_alternatives():
     assert texts == {"Hi, Ana", "Hello, Ana", "Hi!", "Hi.", "Hello!", "Hello."}
 
 
-def test_thirty_questions_with_fifteen_paraphrases():
-    """A model learns few phrasings by heart; it needs many to understand new ones."""
+def test_topics_have_many_phrasings():
+    """With few phrasings, a model learns them by heart; it needs many to understand new ones."""
     source = Source(random.Random(3))
     assert len(localchat_facts.TOPICS) >= 30
     for topic in localchat_facts.TOPICS:
@@ -263,7 +262,7 @@ def as_expression(pattern):
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_held_out_phrasings_are_never_trained(module):
-    """No trained pattern expands to one of them, apart from upper and lower case and the marks at the end."""
+    """No trained pattern expands to a held-out phrasing, apart from case and the punctuation at the end."""
     source = Source(random.Random(1))
     found = [phrasings for phrasings in pools(module) if phrasings.held_out]
     assert found
@@ -273,12 +272,12 @@ def test_held_out_phrasings_are_never_trained(module):
         for _ in range(60):
             text = source.expand(source.choice(phrasings.held_out))
             text = re.sub(r"\$(\w+)", lambda blank: blank[1].upper(), text)
-            for form in (text, text.rstrip(" .!?")):
-                assert not [other.pattern for other in trained if other.fullmatch(form)]
+            for variant in (text, text.rstrip(" .!?")):
+                assert not [other.pattern for other in trained if other.fullmatch(variant)]
 
 
 def test_held_out_lines_are_never_trained():
-    """No trained line or pattern equals one of them, apart from upper and lower case and the marks at the end."""
+    """No trained line or pattern equals a held-out line, apart from case and the punctuation at the end."""
     kinds = [topic.phrasings for topic in localchat_facts.TOPICS]
     kinds += [talk.phrasings for talk in chat_skills.TALK] + [limit.phrasings for limit in chat_skills.LIMITS]
     patterns = [as_expression(pattern) for kind in kinds for pattern in kind.patterns]
@@ -287,11 +286,11 @@ def test_held_out_lines_are_never_trained():
         assert kind.lines.held_out
         for line in kind.lines.held_out:
             assert line.lower().rstrip(" .!?") not in trained
-            forms = (line, line.rstrip(" .!?"))
-            assert not [pattern.pattern for pattern in patterns for form in forms if pattern.fullmatch(form)]
+            variants = (line, line.rstrip(" .!?"))
+            assert not [pattern.pattern for pattern in patterns if any(map(pattern.fullmatch, variants))]
 
 
-def test_answers_about_localchat_are_true():
+def test_statements_about_localchat_are_true():
     """The flags, endpoints and variables that the model names exist, with the defaults that it names."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localchat").rglob("*.py")]
     code = "\n".join([*sources, *((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "README.md"))])
@@ -305,8 +304,8 @@ def test_answers_about_localchat_are_true():
     assert set(re.findall(r"`make (\w+)`", answers)) <= set(re.findall(r"^(\w+):", code, re.MULTILINE))
 
 
-def test_a_stuttered_text_has_one_piece_of_it_twice():
-    """The text is up to four characters longer, and these repeat the characters before them."""
+def test_stuttered_text_repeats_a_piece():
+    """The text is up to four characters longer; the added characters repeat those before them."""
     source = Source(random.Random(5))
     for _ in range(500):
         text = values.any_text(source)
@@ -316,8 +315,8 @@ def test_a_stuttered_text_has_one_piece_of_it_twice():
         assert any(stuttered == text[: start + n_more] + text[start:] for start in range(len(text)))
 
 
-def test_common_tools_are_requested_with_all_that_they_need():
-    """Every request has all blanks filled in, a value for each required parameter, and no parameter twice."""
+def test_request_for_a_common_tool_has_its_required_values():
+    """All placeholders are replaced, each required parameter has a value, and no parameter occurs twice."""
     source = Source(random.Random(7))
     for _ in range(5000):
         tool = common_tool(source)
@@ -329,7 +328,7 @@ def test_common_tools_are_requested_with_all_that_they_need():
 
 
 def test_everyday_requests_contain_the_arguments_of_their_calls():
-    """Every value is in the request, every parameter has one, and no request is trained."""
+    """Every parameter has a value, every value is in the request, and no offered tool is trained."""
     source = Source(random.Random(1))
     trained_names = {tool.name for tool in (*SAMPLE_TOOLS, *(common_tool(source) for _ in range(5000)))}
     for n_tools in (1, 2, 3):
@@ -353,8 +352,8 @@ WEATHER = {
 
 
 @pytest.mark.parametrize("kind", ["LlamaRunner", "ServedRunner"])
-def test_evaluation_reads_calls_and_reasoning_as_the_model_writes_them(kind):
-    """Both when llama.cpp alone runs the model and when localchat's server does."""
+def test_evaluation_parses_the_calls_and_the_reasoning_of_the_model(kind):
+    """The model runs on llama.cpp alone or on localchat's server."""
     pytest.importorskip("llama_cpp")
     from tools.train_demo import llama_runner, served_runner
     from tools.train_demo.cases import parse_calls, without_reasoning

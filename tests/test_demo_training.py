@@ -71,12 +71,12 @@ def test_values_have_the_same_tokens_everywhere(tokenizer, value):
         assert tokenizer.encode(before + value)[-len(ids) :] == ids
 
 
-def test_vocabulary_has_its_exact_size(tokenizer):
-    """The model's embedding has one row per token."""
+def test_vocabulary_has_the_requested_size(tokenizer):
+    """The embedding of the model has a row for each token."""
     assert len(tokenizer.tokens) == len(set(tokenizer.tokens)) == 900
 
 
-def test_batches_weight_outputs_and_prompts(tokenizer):
+def test_weights_of_outputs_and_prompts(tokenizer):
     """The tokens of an output and its end have weight one, the first three more, and those of prompts less."""
     batch = next(iter(batches.BatchStream(tokenizer, TrainConfig(seed=5, batch_tokens=2048, prompt_weight=0.1))))
     weights = np.zeros(batch.inputs.size)
@@ -94,8 +94,8 @@ def test_batches_weight_outputs_and_prompts(tokenizer):
 
 
 @pytest.mark.parametrize("time", [1, 32, 128, 129, 300])
-def test_attention_in_blocks_is_attention(time):
-    """Blocks give the same result and gradients as PyTorch's own function."""
+def test_attention_in_blocks_equals_attention_of_pytorch(time):
+    """The result and the gradients are the same."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.model import causal_attention
 
@@ -112,8 +112,8 @@ def test_attention_in_blocks_is_attention(time):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling the model needs a C++ compiler")
 @pytest.mark.filterwarnings("ignore")  # PyTorch's compiler emits warnings about its own code.
-def test_a_fused_model_learns_the_same():
-    """Compiling changes neither the losses nor the gradients, at any length."""
+def test_fused_model_has_the_same_losses_and_gradients():
+    """This holds at any length of the input."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig
     from tools.train_demo.model import DemoModel
@@ -131,7 +131,7 @@ def test_a_fused_model_learns_the_same():
         assert all(torch.allclose(ours, theirs, atol=1e-4) for ours, theirs in zip(found, wanted))
 
 
-def test_orthogonalise_evens_out_singular_values():
+def test_orthogonalise_makes_singular_values_about_equal():
     """Muon's updates change all directions of a matrix about equally."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.muon import orthogonalise
@@ -143,7 +143,7 @@ def test_orthogonalise_evens_out_singular_values():
         assert singular.max() < 1.5
 
 
-def test_repeated_tokens_repeat():
+def test_repeated_tokens_have_a_period():
     """The tokens of the warm start are determined after the first period."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.warm_start import repeated_tokens
@@ -169,7 +169,7 @@ def test_learned_tokens_of_drills_occur_before(tokenizer):
 
 
 def drill_text(tokenizer, kind, seed):
-    """The uncut row of a drill as text, with one letter that no mark has for each random token except digits."""
+    """The uncut row of a drill as text. A random token that is not a digit is a character of the private use area."""
     writer = drills._Writer(np.random.default_rng(seed), tokenizer, drills._letters(tokenizer))
     kind(writer)
     special = tokenizer_module.SPECIAL_TOKENS
@@ -221,11 +221,11 @@ def test_calls_of_drills_are_those_requested(tokenizer, seed):
             if i:
                 (joint,) = {one for one in drills._BETWEEN_REQUESTS if ASKED.fullmatch(request.removeprefix(one))}
                 request = request.removeprefix(joint)
-            said_verb, said_noun, request = ASKED.fullmatch(request).groups()
+            verb_of_request, noun_of_request, request = ASKED.fullmatch(request).groups()
             if verb:
-                assert (said_verb, said_noun) == (verb, noun)
+                assert (verb_of_request, noun_of_request) == (verb, noun)
             else:
-                assert said_verb + said_noun == re.sub("[_-]", "", call["name"])
+                assert verb_of_request + noun_of_request == re.sub("[_-]", "", call["name"])
             for field, value in call["arguments"].items():
                 kind = fields[field]
                 assert isinstance(value, int) == (kind == "integer")
@@ -249,7 +249,7 @@ def test_arguments_of_option_drills_have_the_right_fields(tokenizer, seed):
 
 
 @pytest.mark.parametrize("wanted", SAMPLE_TOOLS, ids=lambda tool: f"{tool.name}_{len(tool.params)}")
-def test_a_sample_tool_stays_beside_one_of_its_name(monkeypatch, wanted):
+def test_sample_tool_is_kept_beside_a_tool_of_the_same_name(monkeypatch, wanted):
     """If a made-up tool has the same name by chance, the request is for the sample tool."""
     alike = tool_schemas.ToolSpec(wanted.name, wanted.verb, wanted.noun, wanted.params)
     monkeypatch.setattr(tool_calls, "tool_set", lambda source, n: [alike, alike, alike][:n])
@@ -279,7 +279,7 @@ def test_first_layer_starts_with_previous_token_heads():
     assert int(scores.argmax()) == 9
 
 
-def _meet(folder: Path) -> None:
+def _write_shared_values(folder: Path) -> None:
     import torch
 
     from tools.train_demo import workers
@@ -294,7 +294,7 @@ def test_workers_share_their_gradients(tmp_path):
     pytest.importorskip("torch")
     from tools.train_demo import workers
 
-    workers.run(2, _meet, tmp_path)
+    workers.run(2, _write_shared_values, tmp_path)
     assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
         "0": "(0.5, 6.0, 0)",
         "1": "(0.5, 6.0, 0)",
@@ -326,9 +326,9 @@ def test_workers_share_the_updates_of_matrices(tmp_path):
     assert torch.allclose(updated[0], updated[1], atol=1e-6)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing tells a process that its parent has ended")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not signal the end of a parent")
 def test_workers_end_with_their_command():
-    """Also those of a background job, which ignore Ctrl-C: they would overwrite the checkpoints of the next run."""
+    """Workers of a background job ignore Ctrl-C. If they went on, they would overwrite the next run's checkpoints."""
     pytest.importorskip("torch")
     work = "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"
     code = f"""
@@ -362,7 +362,7 @@ def test_training_continues_from_an_exported_file(tmp_path):
         from_gguf(DEMO, ModelConfig(width=128), TrainConfig())
 
 
-def test_a_deeper_model_begins_with_the_output_of_the_file():
+def test_deeper_model_has_the_output_of_the_file():
     """Additional layers do not change the output before they are trained. A model must not have fewer layers."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
@@ -380,7 +380,7 @@ def test_a_deeper_model_begins_with_the_output_of_the_file():
 
 
 def test_weights_are_averaged_with_those_of_the_file():
-    """The result lies between the trained weights and those of the file."""
+    """The share of the file is 0.25."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.from_gguf import from_gguf, keep

@@ -1,4 +1,4 @@
-"""The parser of the header of a model file."""
+"""The parser of GGUF headers."""
 
 import struct
 
@@ -85,7 +85,7 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("order", ["<", ">"], ids=["little-endian", "big-endian"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_metadata_is_read(write, order, version):
+def test_metadata_is_parsed(write, order, version):
     header = read_header(write(Writer(order).file(METADATA, version=version)))
     assert header.version == version
     assert header.metadata == {
@@ -149,7 +149,7 @@ def test_header_cut_anywhere_is_truncated(write):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        pytest.param(b"ELF\x01", "not a GGUF file: it starts with b'ELF.x01', expected b'GGUF'", id="other"),
+        pytest.param(b"ELF\x01", "not a GGUF file: it starts with b'ELF.x01', expected b'GGUF'", id="other format"),
         pytest.param(b"", "an empty file", id="empty"),
         pytest.param(b"PK\x03\x04rest", "a ZIP archive.*PyTorch", id="ZIP"),
         pytest.param(LFS_POINTER, "a Git LFS pointer to a file of 4850 bytes.*git lfs pull", id="LFS pointer"),
@@ -157,10 +157,10 @@ def test_header_cut_anywhere_is_truncated(write):
         pytest.param(b'{"error": "no access"}\n', 'a download, not a model: {"error": "no access"}', id="error"),
         pytest.param(b'\x10\0\0\0\0\0\0\0{"a":', "the format safetensors", id="safetensors"),
         pytest.param(b"tjgg\x03", "the format GGJT", id="before GGUF"),
-        pytest.param(Writer().file(version=1), "GGUF version 1, expected 2 or 3", id="old"),
-        pytest.param(Writer(">").file(version=4), "GGUF version 4", id="new, other order"),
-        pytest.param(Writer().file()[:16] + struct.pack("<Q", 2**60), "header needs at least", id="absurd count"),
-        pytest.param(Writer().file([("k", STRING, "")])[:-8] + struct.pack("<Q", 2**63), "needs", id="absurd length"),
+        pytest.param(Writer().file(version=1), "GGUF version 1, expected 2 or 3", id="old version"),
+        pytest.param(Writer(">").file(version=4), "GGUF version 4", id="newer version, big-endian"),
+        pytest.param(Writer().file()[:16] + struct.pack("<Q", 2**60), "header needs at least", id="huge count"),
+        pytest.param(Writer().file([("k", STRING, "")])[:-8] + struct.pack("<Q", 2**63), "needs", id="huge length"),
         pytest.param(
             Writer().file([("k", 4, 0)])[:-8] + struct.pack("<II", 77, 0),
             "unknown type 77",

@@ -196,12 +196,12 @@ def test_import_of_the_client_loads_nothing_heavy():
 @pytest.mark.parametrize(
     ("name", "unneeded"), [("AsyncClient", "localchat.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")]
 )
-def test_a_name_imports_only_its_module(name: str, unneeded: str):
+def test_name_imports_only_its_module(name: str, unneeded: str):
     program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
-@pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["answer", "error"])
+@pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["response", "error"])
 def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
     """The client imports some modules only in the calls that need them."""
     heavy = ("http.client", "email.utils", "ssl", "asyncio", "dataclasses", "inspect", "urllib.request", "logging")

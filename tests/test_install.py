@@ -45,7 +45,7 @@ def test_advice_names_the_packages_of_the_system(platform_name, os_release, comm
     assert "\n" not in advice
 
 
-def test_advice_for_an_unknown_system_lists_all():
+def test_advice_for_an_unknown_system_lists_all_systems():
     advice = packages_for("linux", "ID=plan9\n")
     assert all(system in advice for system in ("Debian", "Fedora", "Arch", "Alpine", "macOS", "Windows"))
 
@@ -54,7 +54,7 @@ def test_advice_for_an_unknown_system_lists_all():
 @pytest.mark.parametrize(
     "compiler", [None, "#!/bin/sh\necho 'vector: no such file' >&2\nexit 1\n"], ids=["none", "bad"]
 )
-def test_without_a_usable_compiler_nothing_is_built(compiler, tmp_path):
+def test_missing_or_broken_compiler_is_reported(compiler, tmp_path):
     if compiler is not None:
         (tmp_path / "c++").write_text(compiler)
         (tmp_path / "c++").chmod(0o755)
@@ -117,7 +117,7 @@ def test_error_names_the_missing_compiler_of_a_graphics_card(name, tmp_path, mon
 
 def test_old_python_is_refused_in_one_line(tmp_path):
     old = tmp_path / "python"
-    # Any Python evaluates the check; this one claims an older version.
+    # This interpreter runs the check with an older version number.
     old.write_text(f"""#!{sys.executable}
 import sys
 sys.version_info = (3, 8, 18)
@@ -153,18 +153,18 @@ def test_both_console_commands_are_declared():
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "system", "has", "has_not"),
+    ("accelerator", "system", "included", "excluded"),
     [
         ("", "linux", "-DGGML_CPU_ALL_VARIANTS=on", "-DGGML_CUDA"),
         ("cuda", "linux", "-DGGML_CUDA=on", "-DGGML_NATIVE=on"),
         ("metal", "darwin", "-DGGML_METAL=on", "-DGGML_BACKEND_DL"),
     ],
 )
-def test_wheelhouse_builds_for_every_cpu(accelerator, system, has, has_not):
+def test_wheelhouse_builds_for_every_cpu(accelerator, system, included, excluded):
     options = wheelhouse.cmake_args(accelerator, system, "-DEXTRA=1")
     assert "-DGGML_NATIVE=off" in options
-    assert has in options
-    assert has_not not in options
+    assert included in options
+    assert excluded not in options
     assert options.endswith("-DEXTRA=1")
 
 

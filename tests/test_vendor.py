@@ -76,7 +76,7 @@ def run(command: list[str], server: Server, **environment: str) -> str:
     return done.stdout
 
 
-def test_one_file_answers_without_site_and_environment(python, one_file):
+def test_one_file_runs_without_site_and_environment(python, one_file):
     with always(HELLO) as server:
         assert run([python, "-I", "-S", "-W", "error", str(one_file), "hi"], server) == "Hello\n"
 
@@ -100,7 +100,7 @@ with c.Client(model="m", timeout=5) as client:
 """
 
 
-def test_one_file_is_a_module_too(python, one_file):
+def test_one_file_can_be_imported(python, one_file):
     types = "message_start content_delta content_delta usage message_stop"
     with always(HELLO) as server:
         command = [python, "-I", "-S", "-W", "error", "-c", USE, str(one_file.parent), types]
@@ -140,8 +140,8 @@ def test_asynchronous_client_under_every_python(python):
 PROGRAM = {
     "piped": (["and?"], "text", HELLO, (0, "Hello\n", "")),
     "cut": (["hi"], "", chunked(piece("Hel", "length"), DONE), (3, "Hel\n", "localchat: the server cut the answer")),
-    "nothing": ([], " ", HELLO, (2, "", "usage: python FILE.py")),
-    "down": (["hi"], "", None, (1, "", "localchat: nothing listens on 127.0.0.1:")),
+    "no prompt": ([], " ", HELLO, (2, "", "usage: python FILE.py")),
+    "server is down": (["hi"], "", None, (1, "", "localchat: nothing listens on 127.0.0.1:")),
 }
 
 
@@ -172,7 +172,7 @@ def test_licence_is_in_the_file(one_file):
     assert (ROOT / "LICENSE").read_text(encoding="utf-8") in one_file.read_text(encoding="utf-8")
 
 
-def test_only_a_file_that_this_program_wrote_is_overwritten(one_file, tmp_path, capsys):
+def test_file_that_this_program_did_not_write_is_not_overwritten(one_file, tmp_path, capsys):
     path = tmp_path / "chat_client.py"
     path.write_text(f"{vendor.MARK}\nolder\n", encoding="utf-8")
     assert vendor.main([str(path)]) == 0
@@ -187,9 +187,9 @@ def test_only_a_file_that_this_program_wrote_is_overwritten(one_file, tmp_path, 
 
 def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
     (tmp_path / "chat.py").mkdir()
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         vendor.main([str(tmp_path / "chat.py")])
-    assert left.value.code == 2
+    assert exited.value.code == 2
     assert f"cannot write {tmp_path / 'chat.py'}: " in capsys.readouterr().err
 
 
