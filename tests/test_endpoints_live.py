@@ -35,8 +35,8 @@ def connection(port: int) -> Iterator[http.client.HTTPConnection]:
         yield connection
 
 
-def ask(connection: http.client.HTTPConnection, path: str, members: Any | None = None) -> tuple[int, Any]:
-    body = None if members is None else json.dumps(members)
+def ask(connection: http.client.HTTPConnection, path: str, fields: Any | None = None) -> tuple[int, Any]:
+    body = None if fields is None else json.dumps(fields)
     connection.request("GET" if body is None else "POST", path, body)
     return read_response(connection)
 
@@ -63,10 +63,10 @@ def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnec
     # Two tokens are almost equally likely, so that small differences of the logits beside other sequences do not change
     # the sampled token.
     dice = {"logit_bias": [[300, 100], [301, 100]], "top_k": 2, "top_p": 1, "min_p": 0, "temperature": 100}
-    members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
-    _, whole = ask(connection, "/v1/completions", members)
+    fields = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
+    _, whole = ask(connection, "/v1/completions", fields)
     _, chunks = ask(
-        connection, "/v1/completions", {**members, "stream": True, "stream_options": {"include_usage": True}}
+        connection, "/v1/completions", {**fields, "stream": True, "stream_options": {"include_usage": True}}
     )
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
     # The choices of one prompt have different seeds. Those of two prompts may be equal.
@@ -84,7 +84,7 @@ def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnec
         assert offsets == choice["logprobs"]["text_offset"]
 
 
-def test_logprobs_fit_the_text(connection: http.client.HTTPConnection):
+def test_logprobs_are_those_of_the_text(connection: http.client.HTTPConnection):
     _, body = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY, "logprobs": 3})
     logprobs = body["choices"][0]["logprobs"]
     assert "".join(logprobs["tokens"]) == body["choices"][0]["text"]
@@ -96,12 +96,12 @@ def test_logprobs_fit_the_text(connection: http.client.HTTPConnection):
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HTTPConnection, stream: bool):
     _, plain = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada.", **GREEDY, "logprobs": 2})
-    said = plain["choices"][0]
-    members = {**GREEDY, "max_tokens": 1, "echo": True, "logprobs": 2, "n": 2, "stream": stream}
-    _, answer = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada." + said["text"], **members})
-    assert stream or answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    text = plain["choices"][0]["text"]
+    fields = {**GREEDY, "max_tokens": 1, "echo": True, "logprobs": 2, "n": 2, "stream": stream}
+    _, found = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada." + text, **fields})
+    assert stream or found["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     for i in range(2):
-        parts = [part for body in (answer if stream else [answer]) for part in body["choices"] if part["index"] == i]
+        parts = [part for body in (found if stream else [found]) for part in body["choices"] if part["index"] == i]
         lists = [part["logprobs"] for part in parts if part["logprobs"]]
         merged = {name: [value for part in lists for value in part[name]] for name in lists[0]}
         text = "".join(part["text"] for part in parts)
@@ -113,18 +113,18 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
         assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
 
 
-def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTTPConnection):
+def test_prompt_without_a_completion_has_the_same_log_probabilities(connection: http.client.HTTPConnection):
     """As requested by evaluation harnesses: the log probabilities are those of a request with one output token."""
     text = "Hello, my name is Ada. What is your name?"
     _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
-    members = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
-    _, alone = ask(connection, "/v1/completions", {**members, "max_tokens": 0})
-    _, answered = ask(connection, "/v1/completions", {**members, "max_tokens": 1})
-    scores, with_answer = (body["choices"][0]["logprobs"] for body in (alone, answered))
+    fields = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
+    _, alone = ask(connection, "/v1/completions", {**fields, "max_tokens": 0})
+    _, completed = ask(connection, "/v1/completions", {**fields, "max_tokens": 1})
+    scores, with_output = (body["choices"][0]["logprobs"] for body in (alone, completed))
     assert alone["choices"][0]["text"] == text
     assert (alone["choices"][0]["finish_reason"], alone["usage"]["completion_tokens"]) == ("length", 0)
-    assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_answer["token_logprobs"]) - 1
-    assert scores["token_logprobs"][1:] == pytest.approx(with_answer["token_logprobs"][1:-1], abs=SAME)
+    assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_output["token_logprobs"]) - 1
+    assert scores["token_logprobs"][1:] == pytest.approx(with_output["token_logprobs"][1:-1], abs=SAME)
     # The same in vLLM's format, by token id.
     _, named = ask(connection, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "max_tokens": 0})
     listed = named["choices"][0]["prompt_logprobs"]
@@ -134,12 +134,12 @@ def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTT
 
 
 def test_end_of_a_completion_has_its_log_probability(connection: http.client.HTTPConnection):
-    asked = {"messages": [{"role": "user", "content": "What is your name?"}]}
-    _, prompt = ask(connection, "/apply-template", asked)
+    chat = {"messages": [{"role": "user", "content": "What is your name?"}]}
+    _, prompt = ask(connection, "/apply-template", chat)
     _, body = ask(connection, "/v1/completions", {**prompt, "temperature": 0, "max_tokens": 200, "logprobs": 0})
-    choice, n_drawn = body["choices"][0], body["usage"]["completion_tokens"]
+    choice, n_sampled = body["choices"][0], body["usage"]["completion_tokens"]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
-    assert len(choice["logprobs"]["tokens"]) == n_drawn
+    assert len(choice["logprobs"]["tokens"]) == n_sampled
     assert choice["logprobs"]["text_offset"][-1] == len(choice["text"])
 
 
@@ -149,15 +149,15 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
         return sum(values) / len(values)
 
     # The four sequences may start in different steps, and then another token may be sampled at a near tie.
-    n_alike = 0
+    n_equal = 0
     for seed in range(10):
-        members = {"prompt": "I think", "seed": seed, "temperature": 1.5, "max_tokens": 4}
-        _, all_of_them = ask(connection, "/v1/completions", {**members, "n": 4, "logprobs": 0})
-        _, best = ask(connection, "/v1/completions", {**members, "best_of": 4})
+        fields = {"prompt": "I think", "seed": seed, "temperature": 1.5, "max_tokens": 4}
+        _, all_choices = ask(connection, "/v1/completions", {**fields, "n": 4, "logprobs": 0})
+        _, best = ask(connection, "/v1/completions", {**fields, "best_of": 4})
         assert best["choices"][0]["logprobs"] is None
         assert 4 <= best["usage"]["completion_tokens"] <= 16
-        n_alike += best["choices"][0]["text"] == max(all_of_them["choices"], key=likelihood)["text"]
-    assert n_alike >= 7
+        n_equal += best["choices"][0]["text"] == max(all_choices["choices"], key=likelihood)["text"]
+    assert n_equal >= 7
 
 
 # --- vectors ---
@@ -167,8 +167,8 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
 TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 120]
 
 
-def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) -> list[list[float]]:
-    status, body = ask(connection, "/v1/embeddings", {"input": given, **members})
+def embed(connection: http.client.HTTPConnection, given: Any, **fields: Any) -> list[list[float]]:
+    status, body = ask(connection, "/v1/embeddings", {"input": given, **fields})
     assert status == 200, body
     assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
     return [entry["embedding"] for entry in body["data"]]
@@ -243,11 +243,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("path", "members", "status", "param", "code"), WRONG)
+@pytest.mark.parametrize(("path", "fields", "status", "param", "code"), WRONG)
 def test_wrong_request_gets_an_error_and_the_connection_stays_open(
-    connection: http.client.HTTPConnection, path: str, members: Any, status: int, param: str, code: str | None
+    connection: http.client.HTTPConnection, path: str, fields: Any, status: int, param: str, code: str | None
 ):
-    found, body = ask(connection, path, members)
+    found, body = ask(connection, path, fields)
     error = body["error"]
     assert (found, error["param"]) == (status, param), error
     assert error["code"] == (code or error["type"])
@@ -271,12 +271,12 @@ def test_pieces_are_texts_or_bytes(connection: http.client.HTTPConnection):
 
 
 def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnection):
-    members = {"messages": [{"role": "user", "content": "What is your name?"}]}
-    status, body = ask(connection, "/apply-template", members)
+    fields = {"messages": [{"role": "user", "content": "What is your name?"}]}
+    status, body = ask(connection, "/apply-template", fields)
     assert status == 200
     assert "What is your name?" in body["prompt"]
     _, tokens = ask(connection, "/tokenize", {"content": body["prompt"]})
-    _, reply = ask(connection, "/v1/chat/completions", {**members, "max_tokens": 1})
+    _, reply = ask(connection, "/v1/chat/completions", {**fields, "max_tokens": 1})
     assert reply["usage"]["prompt_tokens"] == len(tokens["tokens"])
 
 
@@ -298,8 +298,8 @@ def test_slots_show_what_runs(connection: http.client.HTTPConnection, port: int,
     assert status == 200
     assert [slot["id"] for slot in idle] == list(range(engine.facts.n_parallel))
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
-        members = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 800, "stream": True}
-        other.request("POST", "/v1/completions", json.dumps(members))
+        fields = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 800, "stream": True}
+        other.request("POST", "/v1/completions", json.dumps(fields))
         response = other.getresponse()
         response.read(1)
         _, slots = ask(connection, "/slots")

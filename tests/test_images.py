@@ -106,6 +106,6 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
 )
 def test_image_of_a_tool_is_left_out_with_a_note(path: str, body: dict[str, Any], note: str):
     with serving(echo, **BIG) as running:
-        status, answer = post(running, path, body)
-        assert status == 200, answer
+        status, found = post(running, path, body)
+        assert status == 200, found
         assert note in running.last_prompt

@@ -1,4 +1,4 @@
-"""How much memory is free, by files as systems have them, and how large a context it allows."""
+"""The free memory, by the files of each operating system, and the size of the context that it allows."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def group_2(folder: str, limit: str, used: int, cached: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have no such files")
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these systems have no such files")
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        pytest.param({}, None, id="nothing is told"),
+        pytest.param({}, None, id="no files"),
         pytest.param({"proc/meminfo": "MemTotal: 8 kB\n"}, None, id="old kernel"),
         pytest.param({"proc/meminfo": MEMINFO}, FreeMemory(4_096_000_000), id="no groups"),
         pytest.param(
@@ -63,7 +63,7 @@ def group_2(folder: str, limit: str, used: int, cached: int) -> dict[str, str]:
                 **group_2(f"{V2}/user.slice/app.service", str(3 * GB), GB, 0),
             },
             FreeMemory(GB, IN_GROUP),
-            id="a group around it has less",
+            id="an outer group has a lower limit",
         ),
         pytest.param(
             {
@@ -91,9 +91,9 @@ def group_2(folder: str, limit: str, used: int, cached: int) -> dict[str, str]:
         pytest.param(
             {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", **group_2(V2, str(GB), GB + 5, 0)},
             FreeMemory(0, IN_GROUP),
-            id="above its limit",
+            id="usage above the limit",
         ),
-        pytest.param({"proc/meminfo": MEMINFO, "proc/self/cgroup": "?\n"}, FreeMemory(4_096_000_000), id="broken"),
+        pytest.param({"proc/meminfo": MEMINFO, "proc/self/cgroup": "?\n"}, FreeMemory(4_096_000_000), id="not a group"),
     ],
 )
 def test_free_memory_is_the_least_of_all_sources(tmp_path: Path, files: dict[str, str], expected: FreeMemory | None):
@@ -106,7 +106,7 @@ def test_free_memory_is_the_least_of_all_sources(tmp_path: Path, files: dict[str
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="needs /proc")
 @pytest.mark.parametrize("option", ["-v", "-d"])
-def test_limits_of_ulimit_count(option: str):
+def test_limits_of_ulimit_are_respected(option: str):
     program = "from localchat.engine.memory import free_memory; memory = free_memory(); print(memory.n_bytes, memory)"
     command = ["sh", "-c", f'ulimit {option} 500000; exec "$@"', "sh", sys.executable, "-c", program]
     out = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
@@ -144,21 +144,21 @@ KV = 100_000
 @pytest.mark.parametrize(
     ("options", "n_ctx_train", "n_weight_bytes", "free", "expected"),
     [
-        # The KV cache takes as much as the weights at most, or 1 GiB.
+        # The KV cache takes at most the size of the weights, or 1 GiB.
         ({}, 4096, GB, 100 * GB, ContextSize(4096, 10_496)),
         ({}, 131_072, GB, 100 * GB, ContextSize(10_496, 10_496)),
         ({}, 131_072, 5 * GB, 100 * GB, ContextSize(49_920, 49_920)),
         ({}, 131_072, 50 * GB, 100 * GB, ContextSize(131_072, 131_072)),
-        # 8 likely requests of 4096 tokens.
+        # 4096 tokens for each request.
         ({}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 32_768)),
         ({"n_parallel": 2}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 8192)),
         ({"n_parallel": 64}, 2048, 50 * GB, 100 * GB, ContextSize(2048, 131_072)),
-        # Half of the free memory.
+        # At most half of the free memory.
         ({}, 4096, GB, 2 * GB, ContextSize(4096, 9984)),
         ({}, 4096, GB, GB // 10, ContextSize(512, 512)),
         ({}, 4096, GB, 0, ContextSize(512, 512)),
         ({}, 4096, 50 * GB, None, ContextSize(4096, 32_768)),
-        # What is asked for is given, and more where the default would be larger.
+        # The requested size, or more cells if the default has more.
         ({"n_ctx": 50_000}, 4096, GB, 100 * GB, ContextSize(50_000, 50_000)),
         ({"n_ctx": 300}, 4096, GB, 100 * GB, ContextSize(300, 2400)),
         ({"n_ctx": 300, "n_parallel": 1}, 4096, GB, 100 * GB, ContextSize(300, 512)),
@@ -167,7 +167,7 @@ KV = 100_000
         ({"n_cells": 768}, 4096, GB, GB, ContextSize(768, 768)),
     ],
 )
-def test_context_has_the_requested_size_or_the_one_likely_needed(
+def test_size_of_the_context_is_requested_or_chosen(
     options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, free: int | None, expected: ContextSize
 ):
     memories = [CacheMemory(free, KV)]
@@ -207,28 +207,28 @@ def write_models(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("n_cells", [2048, 100_096])
 @pytest.mark.parametrize("name", ["full", "sliding", "recurrent"])
-def test_estimate_of_the_context_is_near_to_what_llama_cpp_takes(
+def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, n_cells: int
 ):
-    """Within 3 tenths, or a MiB: what is refused by the estimate would not have fit."""
+    """The error is below 3 tenths, or a MiB, so a context that the estimate refuses would not fit."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from localchat.engine import llama
     from localchat.engine.llama import library
 
-    # Other tests silence the library.
+    # Other tests turn off the log of llama.cpp.
     library.L.llama_log_set(library._on_log, None)
     caplog.set_level(logging.DEBUG, "localchat.engine.llama")
     backend = llama.load_backend(write_models(tmp_path)[name], LoadOptions(n_ctx=n_cells, n_cells=n_cells))
     estimated = sum(memory.per_token * n_cells + memory.fixed for memory in backend.memories)
     backend.close()
     buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", caplog.text)
-    taken = sum(float(size) * (1 << 20) for size in buffers)
-    assert 0.85 * taken - (1 << 20) < estimated < 1.3 * taken
+    allocated = sum(float(size) * (1 << 20) for size in buffers)
+    assert 0.85 * allocated - (1 << 20) < estimated < 1.3 * allocated
     if n_cells > 4096:
         assert "tokens that the model was trained for" in caplog.text
 
 
-def test_hopeless_context_is_refused_before_it_is_made():
+def test_huge_context_is_refused_before_it_is_created():
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from localchat.engine import llama
 
@@ -236,7 +236,7 @@ def test_hopeless_context_is_refused_before_it_is_made():
     assert before is not None
     with pytest.raises(
         EngineError, match=r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
-    ) as no:
+    ) as refused:
         llama.load_backend(DEMO, LoadOptions(n_ctx=100_000_000))
-    n_largest = int(str(no.value).rpartition(" ")[2])
+    n_largest = int(str(refused.value).rpartition(" ")[2])
     assert 0.5 < n_largest * 4600 / (before.n_bytes * LARGEST_SHARE) < 2

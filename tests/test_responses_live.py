@@ -27,16 +27,16 @@ def create(port: int, **fields: Any) -> tuple[int, Any]:
 def test_response_is_reasoning_and_a_message(stream):
     pytest.importorskip("openai", reason="its types come with the test extra")
     with serving(generating(THOUGHT), n_ctx=4000, n_cells=8000) as running:
-        status, answer = create(running.port, stream=stream)
+        status, found = create(running.port, stream=stream)
     assert status == 200
-    response = check_stream(answer) if stream else answer
+    response = check_stream(found) if stream else found
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
     assert response["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
     assert response["output"][1]["content"][0]["text"] == "Let me look."
     assert response["usage"]["output_tokens"] == len(THOUGHT) + 1
     check_body(response)
     if stream:
-        check_types(answer)
+        check_types(found)
 
 
 def test_response_at_the_limit_is_incomplete():
@@ -53,9 +53,9 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
         port = running.port
 
         def response(**fields: Any) -> Any:
-            status, answer = create(port, stream=stream, **fields)
+            status, found = create(port, stream=stream, **fields)
             assert status == 200
-            return check_stream(answer) if stream else answer
+            return check_stream(found) if stream else found
 
         first = response(instructions="Be brief.")
         second = response(input="and", previous_response_id=first["id"])

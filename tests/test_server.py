@@ -100,10 +100,10 @@ def test_max_tokens_and_the_servers_default():
     with serving(endless) as running:
         running.server.service.model().max_tokens = 3
         _, by_default = running.chat()
-        _, asked = running.chat(max_tokens=5)
+        _, requested = running.chat(max_tokens=5)
     assert by_default["choices"][0]["message"]["content"] == "abc"
-    assert asked["choices"][0]["message"]["content"] == "abcde"
-    assert asked["choices"][0]["finish_reason"] == "length"
+    assert requested["choices"][0]["message"]["content"] == "abcde"
+    assert requested["choices"][0]["finish_reason"] == "length"
 
 
 def test_k26_logprobs_whole_and_streamed():
@@ -168,8 +168,8 @@ def test_k6_k16_reasoning_content_and_calls():
 def test_k22_without_tools_nothing_is_a_call():
     """T26, T34, V39, L12."""
     with serving(generating(CALL)) as running:
-        for members in ({}, {"tools": TOOLS, "tool_choice": "none"}):
-            _, body = running.chat(**members)
+        for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+            _, body = running.chat(**fields)
             message = body["choices"][0]["message"]
             assert "tool_calls" not in message
             assert "<tool_call>" in message["content"]

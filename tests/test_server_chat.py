@@ -33,14 +33,14 @@ from .serving import (
 def test_k30_variables_of_the_request_reach_the_template_and_the_servers_win():
     """K30, T30, T31, V10."""
     template = "{{ a }}{{ b }}{{ documents[0].text }}{{ enable_thinking }}{{ messages[0].content }}"
-    members = {
+    fields = {
         "template_vars": {"a": 1, "b": 1, "messages": "mine"},
         "chat_template_kwargs": {"b": 2},
         "documents": [{"text": "doc"}],
         "reasoning_effort": "none",
     }
     with serving(chat_template=template) as running:
-        assert running.chat(content="hi", **members)[0] == 200
+        assert running.chat(content="hi", **fields)[0] == 200
         assert running.last_prompt == "12docFalsehi"
 
 
@@ -102,7 +102,7 @@ TWO_CALLS = THOUGHT + "".join(
 @pytest.mark.parametrize("include_usage", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(
-    ("text", "members"),
+    ("text", "fields"),
     [
         pytest.param("plain text", {}, id="v21-text"),
         pytest.param(THOUGHT, {}, id="v36-reasoning"),
@@ -112,11 +112,11 @@ TWO_CALLS = THOUGHT + "".join(
         pytest.param("abc", {"stop": "b"}, id="v19-stop text"),
     ],
 )
-def test_order_of_a_stream_in_every_mode(text, members, n, include_usage):
+def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
     """V15, V16, V19, V20, V21, V25, T16, G38, K2, K3, T45, V23."""
     with serving(generating(text), **BIG) as running:
         options = {"include_usage": include_usage}
-        _, chunks = running.chat(n=n, stream=True, stream_options=options, **members)
+        _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
     assert_in_order(chunks, n, usage=include_usage)
 
 
@@ -150,17 +150,17 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
 
 def test_v3_without_parallel_calls_the_output_ends_after_one():
     """Both if tokens are taken one at a time, and if all are taken at the end."""
-    members = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
+    fields = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
     with serving(generating(TWO_CALLS), **BIG) as running:
-        _, body = running.chat(**members)
-        _, chunks = running.chat(**members, stream=True)
-        late = running.chat_taken_at_end(**members)
+        _, body = running.chat(**fields)
+        _, chunks = running.chat(**fields, stream=True)
+        late = running.chat_taken_at_end(**fields)
     n_tokens = TWO_CALLS.index("}}") + 2
-    for told in (body, late):
-        choice = told["choices"][0]
+    for found in (body, late):
+        choice = found["choices"][0]
         assert len(choice["message"]["tool_calls"]) == 1
         assert choice["finish_reason"] == "tool_calls"
-        assert len(choice["token_ids"]) == told["usage"]["completion_tokens"] == n_tokens
+        assert len(choice["token_ids"]) == found["usage"]["completion_tokens"] == n_tokens
     assert_in_order(chunks, 1, usage=False)
     calls = [call["index"] for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
     assert set(calls) == {0}
@@ -187,10 +187,10 @@ def test_k6_call_cut_by_the_limit_is_length():
 
 def test_e1_payload_of_a_client_that_always_sends_tools():
     """K21, C5, G5, V8: an empty list of tools, `auto`, usage and unknown fields are accepted."""
-    members = {"tools": [], "tool_choice": "auto", "temperature": 0.2, "stream_options": {"include_usage": True}}
+    fields = {"tools": [], "tool_choice": "auto", "temperature": 0.2, "stream_options": {"include_usage": True}}
     with serving() as running:
-        assert running.chat(**members, whatever=1)[0] == 200
-        status, chunks = running.chat(**members, stream=True)
+        assert running.chat(**fields, whatever=1)[0] == 200
+        status, chunks = running.chat(**fields, stream=True)
     assert status == 200
     assert_in_order(chunks, 1, usage=True)
 
@@ -262,7 +262,7 @@ def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("members", "param"),
+    ("fields", "param"),
     [
         pytest.param({"logit_bias": [["ab", 1], [300, 1]]}, "logit_bias", id="token not in the vocabulary"),
         pytest.param({"stop_token_ids": [1, 257]}, "stop_token_ids", id="stop token not in the vocabulary"),
@@ -274,10 +274,10 @@ def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-def test_k28_invalid_field_is_400_before_anything_runs(members, param, stream):
+def test_k28_invalid_field_is_400_before_anything_runs(fields, param, stream):
     """K28, G6, G9, G43, V5, V11: with and without a stream, and nothing is submitted to the engine."""
     with serving() as running:
-        status, body = running.chat(stream=stream, **members)
+        status, body = running.chat(stream=stream, **fields)
         assert running.requests == []
     assert (status, body["error"]["param"]) == (400, param)
 

@@ -66,14 +66,15 @@ def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, statu
             client.putheader("Content-Length", str(len(body)))
         client.endheaders(body)
         sock = client.sock
-        got_status, answer = read_response(client)
+        got_status, found = read_response(client)
         assert ask(client)[0] == 200
         assert client.sock is sock
     assert got_status == status
-    assert set(answer) == {"error"}
-    assert set(answer["error"]) == {"message", "type", "param", "code"}
-    assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
-    assert answer["error"]["message"]
+    assert set(found) == {"error"}
+    error = found["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param)
+    assert error["message"]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,8 @@ def test_k10_unknown_fields_are_reported_on_every_path(path, body, caplog):
     for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
         settings = Settings(port=0, strict=strict)
         with serving(settings=settings) as running:
-            status, answer = running.request("POST", path, json.dumps({**body, "frobnicate": 1}))
-        assert (status, answer.get("error", {}).get("param")) == expected
+            status, found = running.request("POST", path, json.dumps({**body, "frobnicate": 1}))
+        assert (status, found.get("error", {}).get("param")) == expected
     assert "the field 'frobnicate', which is ignored" in caplog.text
 
 
@@ -168,7 +169,7 @@ def test_refused_choices_leave_nothing_running():
 
 
 @pytest.mark.parametrize(
-    ("path", "members", "param"),
+    ("path", "fields", "param"),
     [
         ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 3}, "n"),
         ("completions", {"prompt": "x", "n": 3}, "n"),
@@ -176,10 +177,10 @@ def test_refused_choices_leave_nothing_running():
         ("completions", {"prompt": ["x", "y", "z"]}, "prompt"),
     ],
 )
-def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param):
+def test_more_choices_than_could_ever_run_are_a_bad_request(path, fields, param):
     """A retry would not help, so the status is not 429."""
     with serving(n_parallel=1, max_queue=1) as running:
-        status, body = running.request("POST", f"/v1/{path}", json.dumps(members))
+        status, body = running.request("POST", f"/v1/{path}", json.dumps(fields))
     assert (status, body["error"]["param"]) == (400, param)
     assert "requests 3 sequences, and this server accepts 2 at once" in body["error"]["message"]
 

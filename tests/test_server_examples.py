@@ -26,32 +26,32 @@ class Example(NamedTuple):
     """A request, and the expected status and error."""
 
     path: str
-    members: dict[str, Any] | None = None
+    fields: dict[str, Any] | None = None
     status: int = 200
     param: str | None = None
     code: str | None = None
     method: str = "POST"
 
 
-def chat(*messages: Any, **members: Any) -> Example:
-    return Example("/v1/chat/completions", {"messages": list(messages) or [USER], **members})
+def chat(*messages: Any, **fields: Any) -> Example:
+    return Example("/v1/chat/completions", {"messages": list(messages) or [USER], **fields})
 
 
 def wrong(param: str, example: Example) -> Example:
     return example._replace(status=400, param=param)
 
 
-def complete(prompt: Any = "Once upon a time", **members: Any) -> Example:
-    return Example("/v1/completions", {"prompt": prompt, **members})
+def complete(prompt: Any = "Once upon a time", **fields: Any) -> Example:
+    return Example("/v1/completions", {"prompt": prompt, **fields})
 
 
-def embed(given: Any, **members: Any) -> Example:
-    return Example("/v1/embeddings", {"input": given, **members})
+def embed(given: Any, **fields: Any) -> Example:
+    return Example("/v1/embeddings", {"input": given, **fields})
 
 
-def absent(path: str, members: dict[str, Any] | None = None, method: str = "POST") -> Example:
+def absent(path: str, fields: dict[str, Any] | None = None, method: str = "POST") -> Example:
     """An endpoint that this server does not have: status 404."""
-    return Example(path, members, 404, None, "unknown_path", method)
+    return Example(path, fields, 404, None, "unknown_path", method)
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ OPENAI: dict[str, Example] = {
     "penalties and biases": chat(presence_penalty=0.1, frequency_penalty=0.1, logit_bias={"50": -100}),
     "usage in streams": chat(stream_options={"include_usage": True, "include_obfuscation": False}),
     "named people": chat({"role": "user", "name": "ada", "content": "Hello!"}),
-    "answers before": chat(USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER),
+    "earlier turns": chat(USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER),
     "another model": chat(model="gpt-4o")._replace(status=404, param="model", code="model_not_found"),
     "completion": complete(temperature=0),
     "many prompts": complete(["One", "Two"], n=2, seed=1),
@@ -202,8 +202,8 @@ LLAMA: dict[str, Example] = {
     "variables of the template": chat(chat_template_kwargs={"enable_thinking": False}),
     "reasoning left in": chat(reasoning_format="none"),
     "reasoning in both": chat(reasoning_format="deepseek-legacy"),
-    "answer begun": chat(USER, {"role": "assistant", "content": "Hi"}),
-    "answer continued": chat(
+    "assistant prefill": chat(USER, {"role": "assistant", "content": "Hi"}),
+    "continued message": chat(
         USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=False
     ),
     "image for a completion": wrong("prompt", complete({"prompt_string": "a", "multimodal_data": ["AAAA"]})),
@@ -257,7 +257,7 @@ STREAMED = ("/v1/chat/completions", "/v1/completions")
 
 
 def ask_http(port: int, example: Example) -> tuple[int, Any]:
-    body = None if example.members is None else json.dumps(example.members)
+    body = None if example.fields is None else json.dumps(example.fields)
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
         client.request(example.method, example.path, body)
         return read_response(client)
@@ -265,38 +265,38 @@ def ask_http(port: int, example: Example) -> tuple[int, Any]:
 
 # The methods of the package. It has none for the other endpoints.
 PACKAGE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
-    "POST /v1/chat/completions": lambda client, members: create(client.chat.completions, members),
-    "POST /v1/completions": lambda client, members: create(client.completions, members),
-    "POST /v1/embeddings": lambda client, members: create(client.embeddings, members),
-    "GET /v1/models": lambda client, members: client.models.list(),
-    f"GET /v1/models/{DEMO}": lambda client, members: client.models.retrieve(DEMO),
-    f"DELETE /v1/models/{DEMO}": lambda client, members: client.models.delete(DEMO),
-    "POST /v1/responses": lambda client, members: create(client.responses, members),
-    "POST /v1/conversations": lambda client, members: client.conversations.create(),
-    "POST /v1/audio/speech": lambda client, members: create(client.audio.speech, members),
-    "POST /v1/images/generations": lambda client, members: client.images.generate(**members),
-    "POST /v1/moderations": lambda client, members: create(client.moderations, members),
-    "GET /v1/files": lambda client, members: client.files.list(),
-    "GET /v1/batches": lambda client, members: client.batches.list(),
+    "POST /v1/chat/completions": lambda client, fields: create(client.chat.completions, fields),
+    "POST /v1/completions": lambda client, fields: create(client.completions, fields),
+    "POST /v1/embeddings": lambda client, fields: create(client.embeddings, fields),
+    "GET /v1/models": lambda client, fields: client.models.list(),
+    f"GET /v1/models/{DEMO}": lambda client, fields: client.models.retrieve(DEMO),
+    f"DELETE /v1/models/{DEMO}": lambda client, fields: client.models.delete(DEMO),
+    "POST /v1/responses": lambda client, fields: create(client.responses, fields),
+    "POST /v1/conversations": lambda client, fields: client.conversations.create(),
+    "POST /v1/audio/speech": lambda client, fields: create(client.audio.speech, fields),
+    "POST /v1/images/generations": lambda client, fields: client.images.generate(**fields),
+    "POST /v1/moderations": lambda client, fields: create(client.moderations, fields),
+    "GET /v1/files": lambda client, fields: client.files.list(),
+    "GET /v1/batches": lambda client, fields: client.batches.list(),
 }
 
 
-def create(resource: Any, members: dict[str, Any]) -> Any:
+def create(resource: Any, fields: dict[str, Any]) -> Any:
     """Call `create`, with `extra_body` for the fields that are not parameters of it."""
     known = set(type(resource).create.__annotations__)
-    given = {"model": DEMO, **{name: value for name, value in members.items() if name in known}}
-    return resource.create(**given, extra_body={name: value for name, value in members.items() if name not in known})
+    given = {"model": DEMO, **{name: value for name, value in fields.items() if name in known}}
+    return resource.create(**given, extra_body={name: value for name, value in fields.items() if name not in known})
 
 
 def ask_openai(port: int, example: Example) -> tuple[int, Any]:
     openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    send, members = PACKAGE[f"{example.method} {example.path}"], example.members or {}
+    send, fields = PACKAGE[f"{example.method} {example.path}"], example.fields or {}
     with openai_client(port) as client:
         try:
-            answer = send(client, members)
-            if members.get("stream"):
-                return 200, [chunk.model_dump() for chunk in answer]
-            return 200, answer.model_dump(warnings=False)  # a warning: the package gets base64 where it expects numbers
+            response = send(client, fields)
+            if fields.get("stream"):
+                return 200, [chunk.model_dump() for chunk in response]
+            return 200, response.model_dump(warnings=False)  # The package warns of base64 in place of numbers.
         except openai.APIStatusError as error:
             return error.status_code, {"error": error.body}
 
@@ -321,44 +321,44 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "client", "stream"), list(cases()))
 def test_example_succeeds_or_is_refused_by_name(port: int, name: str, client: str, stream: bool):
     example = EXAMPLES[name]
-    if example.members is not None and example.path in STREAMED:
-        limit = {} if {"max_completion_tokens", "n_predict"} & set(example.members) else {"max_tokens": MAX_TOKENS}
-        example = example._replace(members={"model": DEMO, "stream": stream, **limit, **example.members})
-    status, answer = CLIENTS[client](port, example)
-    assert status == example.status, answer
+    if example.fields is not None and example.path in STREAMED:
+        limit = {} if {"max_completion_tokens", "n_predict"} & set(example.fields) else {"max_tokens": MAX_TOKENS}
+        example = example._replace(fields={"model": DEMO, "stream": stream, **limit, **example.fields})
+    status, found = CLIENTS[client](port, example)
+    assert status == example.status, found
     if status != 200:
-        error = answer["error"]
+        error = found["error"]
         assert error["message"]
         assert error["param"] == example.param, error
         assert error["code"] == (example.code or error["type"])
         return
     check = CHECKS.get(example.path)
     if check is not None:
-        check(answer if stream else [answer], example.members)
+        check(found if stream else [found], example.fields)
 
 
-def check_choices(bodies: list[Any], members: dict[str, Any]) -> None:
+def check_choices(bodies: list[Any], fields: dict[str, Any]) -> None:
     """Check that every choice has exactly one end, and that the requested fields are present."""
-    n_prompts = len(members["prompt"]) if isinstance(members.get("prompt"), list) and not is_tokens(members) else 1
-    n = n_prompts * (members.get("n") or 1)
+    n_prompts = len(fields["prompt"]) if isinstance(fields.get("prompt"), list) and not is_tokens(fields) else 1
+    n = n_prompts * (fields.get("n") or 1)
     choices = [choice for body in bodies for choice in body["choices"]]
     for i in range(n):
         ends = [choice["finish_reason"] for choice in choices if choice["index"] == i and choice["finish_reason"]]
         assert len(ends) == 1
         assert ends[0] in ("stop", "length", "tool_calls")
     assert {choice["index"] for choice in choices} == set(range(n))
-    asked = members.get("n_probs", members.get("logprobs"))
-    wants_scores = asked is not None and asked is not False
-    assert any(choice["logprobs"] for choice in choices) == wants_scores
-    must_call = members.get("tool_choice") in ("required", NAMED)
+    logprobs = fields.get("n_probs", fields.get("logprobs"))
+    has_logprobs = logprobs is not None and logprobs is not False
+    assert any(choice["logprobs"] for choice in choices) == has_logprobs
+    must_call = fields.get("tool_choice") in ("required", NAMED)
     assert not must_call or any(parts_of(choice).get("tool_calls") for choice in choices)
-    if (members.get("stream_options") or {}).get("include_usage") and members["stream"]:
+    if (fields.get("stream_options") or {}).get("include_usage") and fields["stream"]:
         assert bodies[-1]["choices"] == []
         assert bodies[-1]["usage"]["completion_tokens"] > 0
 
 
-def is_tokens(members: dict[str, Any]) -> bool:
-    return all(isinstance(item, int) for item in members["prompt"])
+def is_tokens(fields: dict[str, Any]) -> bool:
+    return all(isinstance(item, int) for item in fields["prompt"])
 
 
 def parts_of(choice: Any) -> dict[str, Any]:
@@ -366,14 +366,14 @@ def parts_of(choice: Any) -> dict[str, Any]:
     return parts
 
 
-def check_vectors(bodies: list[Any], members: dict[str, Any]) -> None:
-    given = members["input"]
+def check_vectors(bodies: list[Any], fields: dict[str, Any]) -> None:
+    given = fields["input"]
     n = 1 if isinstance(given, str) or isinstance(given[0], int) else len(given)
     vectors = [entry["embedding"] for entry in bodies[0]["data"]]
     assert len(vectors) == n
     widths = {len(base64.b64decode(vector)) // 4 if isinstance(vector, str) else len(vector) for vector in vectors}
     assert len(widths) == 1
-    assert "dimensions" not in members or widths == {members["dimensions"]}
+    assert "dimensions" not in fields or widths == {fields["dimensions"]}
 
 
 CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
@@ -388,30 +388,33 @@ def test_error_of_an_unserved_path_names_another(port: int):
     assert "POST /v1/" in body["error"]["message"].partition(";")[0]
 
 
-def test_openai_package_reads_reasoning_and_usage():
+def test_openai_package_parses_reasoning_and_usage():
     """K8, K13, K15: also fields that the package does not declare."""
-    said = "<think>hm</think>Hello there.\n"
-    with serving(generating(said), n_ctx=4000, n_cells=16000) as running:
-        members = {"model": "Fake", "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
-        _, chunks = ask_openai(running.port, Example("/v1/chat/completions", members))
-    thoughts = [c["delta"].get("reasoning_content") or "" for chunk in chunks for c in chunk["choices"]]
-    assert "".join(thoughts).strip() == "hm"
+    text = "<think>hm</think>Hello there.\n"
+    with serving(generating(text), n_ctx=4000, n_cells=16000) as running:
+        fields = {"model": "Fake", "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
+        _, chunks = ask_openai(running.port, Example("/v1/chat/completions", fields))
+    reasoning = [c["delta"].get("reasoning_content") or "" for chunk in chunks for c in chunk["choices"]]
+    assert "".join(reasoning).strip() == "hm"
     usage = chunks[-1]["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == len("<think>hm</think>")
-    assert usage["completion_tokens"] == len(said) + 1
+    assert usage["completion_tokens"] == len(text) + 1
     assert chunks[-1]["timings"]["predicted_n"] == usage["completion_tokens"]
     assert chunks[0]["usage"] is None
 
 
-SAID_CALL = """<think>hm</think>Let me see.
+CALL_TEXT = """<think>hm</think>Let me see.
 <tool_call>
 {"name": "get_weather", "arguments": {"location": "Oslo"}}
 </tool_call>"""
 
 
-def test_openai_stream_helper_reads_a_tool_call():
+def test_openai_stream_helper_parses_a_tool_call():
     options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
-    with serving(generating(SAID_CALL), n_ctx=4000, n_cells=16000) as running, openai_client(running.port) as client:
+    with (
+        serving(generating(CALL_TEXT), n_ctx=4000, n_cells=16000) as running,
+        openai_client(running.port) as client,
+    ):
         with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
             kinds = {event.type for event in stream}
         message = stream.get_final_completion().choices[0].message
@@ -421,8 +424,8 @@ def test_openai_stream_helper_reads_a_tool_call():
     assert message.content.strip() == "Let me see."
 
 
-def test_openai_parse_helper_reads_a_response_as_a_class():
-    pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
+def test_openai_parse_helper_makes_an_object_of_the_response():
+    pydantic = pytest.importorskip("pydantic", reason="the package openai requires it")
     kind = pydantic.create_model("Steps", answer=(int, ...))
     options = {"model": "Fake", "messages": [USER], "response_format": kind}
     with serving(generating('{"answer": 5}'), **BIG) as running, openai_client(running.port) as client:

@@ -10,7 +10,7 @@ from localchat.engine import GenerationRequest, InvalidGrammar
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import BIG, LAST_MESSAGE, THOUGHT, TOOLS, delta_text, generating, serving
+from .serving import BIG, LAST_MESSAGE, REASONING, TOOLS, delta_text, generating, serving
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
@@ -60,14 +60,14 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
     """V26, K15: also if there are none."""
     long = "x" * 100
     with serving(n_ctx=1000, n_cells=4000) as running:
-        told = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
+        n_cached = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
         _, chunks = running.chat(content=long, stream=True, stream_options={"include_usage": True})
-    assert told[0] == 0
-    assert told[1] == chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 99
+    assert n_cached[0] == 0
+    assert n_cached[1] == chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 99
 
 
 @pytest.mark.parametrize(
-    ("text", "n_thought"),
+    ("text", "n_reasoning"),
     [
         ("<think>hm</think>42", len("<think>hm</think>")),
         ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
@@ -77,13 +77,13 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
         ("42</think>", 0),
     ],
 )
-def test_k8_reasoning_tokens_are_exact(text, n_thought):
+def test_k8_reasoning_tokens_are_exact(text, n_reasoning):
     """K8: both if tokens are taken one at a time and if all are taken at the end. Each token is one byte."""
     with serving(generating(text)) as running:
         late = running.chat_taken_at_end()
         _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
     for usage in (late["usage"], chunks[-1]["usage"]):
-        assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
         assert usage["completion_tokens"] == len(text) + 1
 
 
@@ -93,17 +93,17 @@ CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
     """K8: both if tokens are taken one at a time and if all are taken at the end."""
-    thought = "<think>\nhm\n"
-    with serving(generating(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
+    reasoning = "<think>\nhm\n"
+    with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
         late = running.chat_taken_at_end(tools=TOOLS)
         _, chunks = running.chat(tools=TOOLS, stream=True, stream_options={"include_usage": True})
     assert len(late["choices"][0]["message"]["tool_calls"]) == 2
     for usage in (late["usage"], chunks[-1]["usage"]):
-        assert usage["completion_tokens_details"]["reasoning_tokens"] == len(thought + "<tool_call>")
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == len(reasoning + "<tool_call>")
 
 
 @pytest.mark.parametrize(
-    ("members", "param"),
+    ("fields", "param"),
     [
         ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
         ({"regex": "a"}, "regex"),
@@ -113,14 +113,14 @@ def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_error_of_a_refused_grammar_names_the_field_it_came_from(members, param):
+def test_error_of_a_refused_grammar_names_the_field_it_came_from(fields, param):
     def refusing(request: GenerationRequest) -> Any:
         assert request.constraint is not None
         raise InvalidGrammar("it is too large", request.constraint.origin)
 
     with serving(**BIG) as running:
         running.backend.new_sampler = refusing  # type: ignore[method-assign]  # a spy
-        status, body = running.chat(**members)
+        status, body = running.chat(**fields)
     assert (status, body["error"]["param"]) == (400, param)
     assert f"'{param}' cannot be enforced" in body["error"]["message"]
 
@@ -196,41 +196,41 @@ def test_token_ids_whole_and_streamed():
 
 def test_k8_thought_is_repeated_beside_the_choices_where_the_server_has_the_option():
     """K8, G25, G29, G30, G34."""
-    with serving(generating(THOUGHT), settings=Settings(port=0, thought_field=True)) as running:
+    with serving(generating(REASONING), settings=Settings(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
         _, chunks = running.chat(n=2, stream=True)
     assert body["thought"] == body["choices"][0]["message"]["reasoning_content"] == "hm"
     assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
-    with serving(generating(THOUGHT)) as running:
+    with serving(generating(REASONING)) as running:
         assert "thought" not in running.chat()[1]
 
 
 LEGACY: dict[str, tuple[str, str, str]] = {
-    "thought and text": (THOUGHT, THOUGHT, "hm"),
-    "open thought": ("<think>hm", "<think>hm", "hm"),
-    "thought alone": ("<think>hm</think>", "<think>hm</think>", "hm"),
+    "reasoning and text": (REASONING, REASONING, "hm"),
+    "open reasoning": ("<think>hm", "<think>hm", "hm"),
+    "reasoning alone": ("<think>hm</think>", "<think>hm</think>", "hm"),
     "text alone": ("hello", "hello", ""),
 }
 
 
 @pytest.mark.parametrize("name", LEGACY)
 def test_reasoning_format_of_older_deepseek_has_reasoning_in_both_places(name: str):
-    text, content, thought = LEGACY[name]
+    text, content, reasoning = LEGACY[name]
     with serving(generating(text)) as running:
         _, body = running.chat(reasoning_format="deepseek-legacy", n=2)
         _, chunks = running.chat(reasoning_format="deepseek-legacy", n=2, stream=True)
     for i in range(2):
         message = body["choices"][i]["message"]
         assert "".join(message["content"].split()) == "".join(content.split())
-        assert message.get("reasoning_content", "").strip() == thought
+        assert message.get("reasoning_content", "").strip() == reasoning
         assert delta_text(chunks, i) == message["content"]
 
 
 def test_probabilities_after_sampling_have_their_own_field_names():
-    asked = {"logprobs": True, "top_logprobs": 1, "post_sampling_probs": True}
+    fields = {"logprobs": True, "top_logprobs": 1, "post_sampling_probs": True}
     with serving() as running:
-        _, body = running.chat(content="ab", **asked)
-        _, chunks = running.chat(content="ab", stream=True, **asked)
+        _, body = running.chat(content="ab", **fields)
+        _, chunks = running.chat(content="ab", stream=True, **fields)
     a = {"token": "a", "prob": pytest.approx(0.75), "bytes": [97]}
     entries = body["choices"][0]["logprobs"]["content"]
     assert entries[0] == {**a, "top_probs": [a]}
@@ -239,10 +239,10 @@ def test_probabilities_after_sampling_have_their_own_field_names():
 
 
 def test_reasoning_format_none_leaves_reasoning_in_the_content():
-    with serving(generating(THOUGHT)) as running:
+    with serving(generating(REASONING)) as running:
         _, body = running.chat(reasoning_format="none")
     message = body["choices"][0]["message"]
-    assert message["content"] == THOUGHT
+    assert message["content"] == REASONING
     assert "reasoning_content" not in message
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
 

@@ -36,10 +36,10 @@ QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "He
 ENDS = ("stop", "length")
 
 
-def request_body(question: str, **members: Any) -> bytes:
+def request_body(question: str, **fields: Any) -> bytes:
     """A greedy request with a length limit. No test depends on the text of the model or on its end."""
     messages = [{"role": "user", "content": question}]
-    return json.dumps({"messages": messages, "temperature": 0, "max_tokens": 60, **members}).encode()
+    return json.dumps({"messages": messages, "temperature": 0, "max_tokens": 60, **fields}).encode()
 
 
 # The options for comparing texts. With the reasoning in the content, the text is that of the tokens.
@@ -54,14 +54,14 @@ def post(port: int, body: bytes) -> bytes:
         return response.read()
 
 
-def stream(port: int, question: str, **members: Any) -> list[Any]:
+def stream(port: int, question: str, **fields: Any) -> list[Any]:
     """The chunks of a greedy completion, with log probabilities."""
-    return payloads(post(port, request_body(question, stream=True, **COMPARED, **members)))
+    return payloads(post(port, request_body(question, stream=True, **COMPARED, **fields)))
 
 
-def whole(port: int, question: str, **members: Any) -> list[Any]:
+def whole(port: int, question: str, **fields: Any) -> list[Any]:
     """The choices of a greedy completion in one body, with log probabilities."""
-    choices: list[Any] = json.loads(post(port, request_body(question, **{**COMPARED, **members})))["choices"]
+    choices: list[Any] = json.loads(post(port, request_body(question, **{**COMPARED, **fields})))["choices"]
     return choices
 
 
@@ -133,8 +133,8 @@ def test_k8_reasoning_tokens_are_those_up_to_the_end_of_reasoning(port: int):
     """K8, G42: also if the reasoning does not end before the limit."""
     begun = {"role": "assistant", "content": "", "reasoning_content": "The user wants to know"}
     messages = [{"role": "user", "content": QUESTIONS[-1]}, begun]
-    members = {"messages": messages, "continue_final_message": "reasoning_content", "max_tokens": 60}
-    body = json.loads(post(port, request_body("", **members, logprobs=True)))
+    fields = {"messages": messages, "continue_final_message": "reasoning_content", "max_tokens": 60}
+    body = json.loads(post(port, request_body("", **fields, logprobs=True)))
     assert body["choices"][0]["message"]["reasoning_content"]
     pieces = [bytes(entry["bytes"]) for entry in body["choices"][0]["logprobs"]["content"]]
     ends = (n for n in range(len(pieces)) if b"</think>" in b"".join(pieces[:n]))
@@ -256,14 +256,14 @@ def test_options_of_the_command_take_effect():
     key = {"Authorization": "Bearer secret"}
     messages = [{"role": "user", "content": "Count from 1 to 9."}]
     tool = {"type": "function", "function": {"name": "look_at_this"}}
-    thought = {"role": "assistant", "content": "", "reasoning_content": "So"}
-    continued = {"messages": [*messages, thought], "continue_final_message": "reasoning_content", "max_tokens": 20}
+    reasoning = {"role": "assistant", "content": "", "reasoning_content": "So"}
+    continued = {"messages": [*messages, reasoning], "continue_final_message": "reasoning_content", "max_tokens": 20}
     with running_process(*OPTIONS.split()) as server:
 
-        def ask(path: str, headers: dict[str, str] = key, **members: Any) -> tuple[int, Any]:
+        def ask(path: str, headers: dict[str, str] = key, **fields: Any) -> tuple[int, Any]:
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
-                body = json.dumps({"messages": messages, **members}) if members else None
-                client.request("POST" if members else "GET", path, body, headers)
+                body = json.dumps({"messages": messages, **fields}) if fields else None
+                client.request("POST" if fields else "GET", path, body, headers)
                 response = client.getresponse()
                 if "Origin" in headers:
                     assert response.getheader("Access-Control-Allow-Origin") == PAGE
@@ -277,7 +277,7 @@ def test_options_of_the_command_take_effect():
         _, unknown = ask("/v1/chat/completions", frobnicate=1)
         _, shown = ask("/apply-template", tools=[tool], tool_choice="none")
         _, rendered = ask("/apply-template", chat_template="<{{ messages[0].content }}>")
-        _, thinking = ask("/v1/chat/completions", **continued)
+        _, with_thought = ask("/v1/chat/completions", **continued)
         # Connections that wait for a body. Idle connections would be closed for new ones.
         held = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nX-Api-Key: secret\r\n"
         held += b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
@@ -296,7 +296,7 @@ def test_options_of_the_command_take_effect():
     assert unknown["error"]["param"] == "frobnicate"
     assert "look_at_this" in shown["prompt"]
     assert rendered["prompt"] == "<Count from 1 to 9.>"
-    assert thinking["thought"] == "Enough."
+    assert with_thought["thought"] == "Enough."
 
 
 def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):

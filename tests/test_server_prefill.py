@@ -15,7 +15,7 @@ BEGUN = {"role": "assistant", "content": "Once"}
 
 
 @pytest.mark.parametrize(
-    ("members", "prompt", "opening"),
+    ("fields", "prompt", "opening"),
     [
         pytest.param({"messages": [ASKED]}, "[user]hi[assistant]", "", id="plain"),
         pytest.param({"messages": [ASKED, BEGUN]}, "[user]hi[assistant]Once", "Once", id="last assistant message"),
@@ -61,13 +61,13 @@ BEGUN = {"role": "assistant", "content": "Once"}
         pytest.param({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", "", id="no generation prompt"),
     ],
 )
-def test_k24_assistant_prefill(members, prompt, opening):
+def test_k24_assistant_prefill(fields, prompt, opening):
     """K24, T32, V10, V17, V41: it is in the prompt, and in the response only with `echo`."""
     with serving(generating("!"), chat_template=CHAT) as running:
-        _, plain = running.chat(**members)
+        _, plain = running.chat(**fields)
         assert running.last_prompt == prompt
-        _, body = running.chat(**members, echo=True, n=2)
-        _, chunks = running.chat(**members, echo=True, n=2, stream=True)
+        _, body = running.chat(**fields, echo=True, n=2)
+        _, chunks = running.chat(**fields, echo=True, n=2, stream=True)
     assert plain["choices"][0]["message"]["content"] == "!"
     assert [choice["message"]["content"] for choice in body["choices"]] == [opening + "!"] * 2
     assert [delta_text(chunks, i) for i in range(2)] == [opening + "!"] * 2
@@ -78,20 +78,20 @@ def test_k24_assistant_prefill(members, prompt, opening):
         assert contents[0] == (opening or "!")
 
 
-@pytest.mark.parametrize("thought", ["So", "So \n"])
-def test_k24_reasoning_may_be_left_open(thought):
-    message = {"role": "assistant", "content": "", "reasoning_content": thought}
-    members = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
+@pytest.mark.parametrize("reasoning", ["So", "So \n"])
+def test_k24_reasoning_may_be_left_open(reasoning):
+    message = {"role": "assistant", "content": "", "reasoning_content": reasoning}
+    fields = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
     with serving(generating(" it is</think>42"), chat_template=CHAT) as running:
-        answers = [running.chat(**members, echo=echo)[1] for echo in (False, True)]
-        assert running.last_prompt.endswith("<think>\n" + thought)
-    told = [body["choices"][0]["message"] for body in answers]
-    assert [message["reasoning_content"] for message in told] == [" it is", thought + " it is"]
-    assert [message["content"] for message in told] == ["42", "42"]
+        bodies = [running.chat(**fields, echo=echo)[1] for echo in (False, True)]
+        assert running.last_prompt.endswith("<think>\n" + reasoning)
+    messages = [body["choices"][0]["message"] for body in bodies]
+    assert [message["reasoning_content"] for message in messages] == [" it is", reasoning + " it is"]
+    assert [message["content"] for message in messages] == ["42", "42"]
 
 
 @pytest.mark.parametrize(
-    ("members", "param"),
+    ("fields", "param"),
     [
         pytest.param(
             {"messages": [ASKED, BEGUN], "continue_final_message": True, "add_generation_prompt": True},
@@ -120,9 +120,9 @@ def test_k24_reasoning_may_be_left_open(thought):
         ),
     ],
 )
-def test_k24_impossible_prefills_are_refused(members, param):
+def test_k24_impossible_prefills_are_refused(fields, param):
     with serving(chat_template=CHAT) as running:
-        status, body = running.chat(**members)
+        status, body = running.chat(**fields)
     assert (status, body["error"]["param"]) == (400, param)
 
 

@@ -15,7 +15,7 @@ from .serving import serving
 
 
 @pytest.mark.parametrize(
-    ("members", "expected"),
+    ("fields", "expected"),
     [
         pytest.param({"temperature": 0, "top_p": 0, "top_k": 0, "min_p": 0}, {"temperature": 0, "top_k": 0}, id="g3"),
         pytest.param({"typical_p": 0.5}, {"typical_p": 0.5}, id="typical_p"),
@@ -71,16 +71,16 @@ from .serving import serving
         ),
     ],
 )
-def test_v9_sampling_fields_reach_the_engine(members, expected):
-    """V9, T48, G3, K42, and llama.cpp's table of sampling members."""
+def test_v9_sampling_fields_reach_the_engine(fields, expected):
+    """V9, T48, G3, K42, and llama.cpp's table of sampling fields."""
     with serving() as running:
-        assert running.chat(**members)[0] == 200
+        assert running.chat(**fields)[0] == 200
         sampling = running.requests[-1].sampling
     assert dataclasses.replace(sampling, **expected) == sampling
 
 
 @pytest.mark.parametrize(
-    ("members", "attribute", "value"),
+    ("fields", "attribute", "value"),
     [
         pytest.param({"max_tokens": 3}, "max_tokens", 3, id="max_tokens"),
         pytest.param({"max_completion_tokens": 3, "n_predict": 9}, "max_tokens", 3, id="k41"),
@@ -94,10 +94,10 @@ def test_v9_sampling_fields_reach_the_engine(members, expected):
         pytest.param({"t_max_predict_ms": 1500}, "max_completion_s", 1.5, id="t_max_predict_ms"),
     ],
 )
-def test_limits_reach_the_engine(members, attribute, value):
+def test_limits_reach_the_engine(fields, attribute, value):
     """T25, G8, K11, K41, V13."""
     with serving() as running:
-        assert running.chat(**members)[0] == 200
+        assert running.chat(**fields)[0] == 200
         assert getattr(running.requests[-1].params, attribute) == value
 
 
@@ -108,8 +108,8 @@ def test_k9_request_then_command_line_then_model_then_built_in():
             running.engine.facts, sampling=SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
         )
         running.engine.facts = facts
-        said = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
-        defaults = {name: value for one in said for name, value in parse_default(one).items()}
+        options = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
+        defaults = {name: value for option in options for name, value in parse_default(option).items()}
         running.server.service.ready(Model("Fake", running.engine, defaults=defaults))
         running.chat(top_k=0)
         running.chat(seed=-1)
@@ -125,9 +125,9 @@ def test_v13_without_a_limit_the_context_is_the_limit():
     with serving(endless, n_ctx=16) as running:
         _, body = running.chat(content="hello")
         _, more = running.chat(content="hello", max_tokens=1000)
-    for answer in (body, more):
-        assert answer["usage"]["total_tokens"] == 16
-        assert answer["choices"][0]["finish_reason"] == "length"
+    for found in (body, more):
+        assert found["usage"]["total_tokens"] == 16
+        assert found["choices"][0]["finish_reason"] == "length"
 
 
 def test_g32_natural_end_at_exactly_the_limit_is_stop():

@@ -256,9 +256,9 @@ def test_random_damage_to_requests_leaves_the_server_usable(seed, caplog):
                 sock.sendall(request)
                 sock.shutdown(socket.SHUT_WR)
                 with contextlib.suppress(ConnectionResetError):
-                    answer = b"".join(iter(lambda: sock.recv(65536), b""))
-                    assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
-                    assert b" 500 " not in answer
+                    response = b"".join(iter(lambda: sock.recv(65536), b""))
+                    assert response == b"" or response.startswith(b"HTTP/1.1 ")
+                    assert b" 500 " not in response
         assert running.chat()[0] == 200
         running.wait_until_idle()
     assert "Traceback" not in caplog.text

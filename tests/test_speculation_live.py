@@ -1,4 +1,4 @@
-"""Speculative decoding on the real engine: the same text as without, in fewer steps."""
+"""Speculative decoding on the real engine: the text is the same, and takes fewer steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def speculating() -> Iterator[Engine]:
-    """Drafts as if that cost nothing, or the machine's speed would decide what is tested."""
+    """An engine that always drafts: a draft has almost no cost here, whatever the speed of the machine."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_parallel=4)) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
@@ -61,7 +61,7 @@ def test_greedy_text_is_the_same_with_drafts(plain: Engine, speculating: Engine,
 
 
 def test_text_in_a_loop_is_drafted(speculating: Engine):
-    """One token is forced again and again, so that the test knows what is said."""
+    """A bias forces the same token in every step."""
     forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     wait_until_idle(speculating)
     n_before = speculating.stats().n_draft_accepted
@@ -107,24 +107,24 @@ def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine,
     assert_together_as_alone(plain, speculating, requests)
 
 
-def test_conversation_goes_on_after_rejected_drafts(plain: Engine, speculating: Engine):
+def test_conversation_continues_after_rejected_drafts(plain: Engine, speculating: Engine):
     """The next turn of a conversation finds the cells of the last one, and none of a rejected draft."""
     prompt = conversation(plain, 5)
-    # Three tokens by chance: what came after a run before comes again sometimes.
+    # Three equally likely tokens: a draft from an earlier occurrence is sometimes accepted.
     dice = SamplingParams(
         temperature=100, top_k=0, top_p=1, logit_bias=tuple((id, 10_000.0) for id in (42, 43, 44)), seed=1
     )
     _, tokens, finish = read(speculating, request_for(prompt, sampling=dice, max_tokens=80))
     assert {token.id for token in tokens} == {42, 43, 44}
     assert finish.usage.n_drafted > finish.usage.n_draft_accepted > 0
-    said = (*prompt, *(token.id for token in tokens))
+    turn = (*prompt, *(token.id for token in tokens))
     following = request_for(
-        (*said, *chat(plain, "Go on!")), sampling=GREEDY, max_tokens=40, ignore_eos=True, top_logprobs=5
+        (*turn, *chat(plain, "Go on!")), sampling=GREEDY, max_tokens=40, ignore_eos=True, top_logprobs=5
     )
     plain.forget()
     _, alone, _ = read(plain, following)
     _, cached, end = read(speculating, following)
-    assert end.usage.n_cached >= len(said) - 1
+    assert end.usage.n_cached >= len(turn) - 1
     assert_same_or_near_tie(alone, cached)
 
 
@@ -146,9 +146,9 @@ LOOP = {"max_tokens": 60, "logit_bias": {"42": 100}, "messages": [{"role": "user
 
 
 @pytest.mark.parametrize(
-    ("arguments", "is_drafted"), [((), True), (("--no-speculation",), False)], ids=["by default", "switched off"]
+    ("arguments", "is_drafted"), [((), True), (("--no-speculation",), False)], ids=["default", "off"]
 )
-def test_server_speculates_unless_switched_off(arguments: tuple[str, ...], is_drafted: bool):
+def test_server_speculates_unless_it_is_turned_off(arguments: tuple[str, ...], is_drafted: bool):
     with running_server(*arguments) as url:
         request = urllib.request.Request(f"{url}/chat/completions", json.dumps(LOOP).encode())
         with urllib.request.urlopen(request, timeout=30) as response:

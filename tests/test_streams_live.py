@@ -1,4 +1,4 @@
-"""Sequences with cells of their own: a greedy text does not depend on what runs beside it."""
+"""Streams of the KV cache, one for each sequence: a greedy text does not depend on other sequences."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def engine() -> Iterator[Engine]:
 
 
 def prompts(engine: Engine) -> list[tuple[int, ...]]:
-    """Questions, and texts of random tokens, after which many tokens are about as likely."""
+    """Questions, and random tokens, after which many tokens are about equally likely."""
     chance = random.Random(0)
     noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(8)]
     return [*(chat(engine, question) for question in QUESTIONS[:12]), *noise]
 
 
 def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
-    """The tokens of each, when as many run at once as there are slots."""
+    """The tokens of each request, with as many at once as there are slots."""
     generations = [submit(engine, request) for request in requests]
     return [[token.id for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
 
@@ -58,7 +58,7 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
 
 
 def test_prefix_is_copied_to_other_sequences(engine: Engine):
-    """Choices of one prompt, and prompts that begin alike, compute what they have in common once."""
+    """The common prefix of several prompts is computed once."""
     engine.forget()
     prefix = conversation(engine, 10)
     requests = [request_for((*prefix, 300 + i % 4), sampling=GREEDY, max_tokens=8, top_logprobs=2) for i in range(8)]
@@ -82,13 +82,13 @@ def test_forced_tokens_change_no_text_beside_others(engine: Engine):
     assert together(engine, requests) == alone
 
 
-def test_gaps_between_running_sequences_leave_idle_prefixes_as_they_were(engine: Engine):
-    """Rows that close a gap are computed in slots of idle prefixes, and removed."""
+def test_gaps_between_running_sequences_do_not_change_idle_prefixes(engine: Engine):
+    """A row that fills a gap is computed in the slot of an idle prefix, and removed."""
     engine.forget()
     requests = [request_for(chat(engine, question), sampling=GREEDY, max_tokens=24) for question in QUESTIONS[:7]]
     alone = [[token.id for token in read(engine, request)[1]] for request in requests]
     n_idle = engine.stats().n_cells_idle
-    # These go on in their slots, which are not side by side.
+    # Each of these requests takes its earlier slot; the slots are not adjacent.
     assert together(engine, requests[::3]) == alone[::3]
     assert engine.stats().n_cells_idle == n_idle
     assert together(engine, requests) == alone
@@ -102,9 +102,9 @@ def test_gaps_between_running_sequences_leave_idle_prefixes_as_they_were(engine:
         (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
         (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
-    ids=["whole contexts fit", "asked for", "size asked for", "too many"],
+    ids=["whole contexts fit", "unified requested", "size requested", "too many sequences"],
 )
-def test_each_sequence_has_cells_of_its_own_where_memory_holds_a_whole_context_for_it(
+def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("localchat.engine.context_size.SMALL_CACHE_BYTES", 1 << 28)
