@@ -123,9 +123,21 @@ def test_attribute_of_a_value_names_its_type():
     assert calls_of(parse_every_way(text, DIALECTS["deepseek-dsml"], tools=TOOLS)) == [("now", {"x": "3", "y": 3})]
 
 
+def test_type_of_a_kimi_argument_without_a_schema_is_in_its_attribute():
+    text = "".join(
+        f'<|open|>argument key="{key}" type="{kind}"<|sep|>3<|close|>argument<|sep|>'
+        for key, kind in (("x", "string"), ("y", "number"))
+    )
+    text = (
+        f'<|open|>tools<|sep|><|open|>call tool="now" index="1"<|sep|>{text}<|close|>call<|sep|><|close|>tools<|sep|>'
+    )
+    assert calls_of(parse_every_way(text, DIALECTS["kimi-k3"], tools=TOOLS)) == [("now", {"x": "3", "y": 3})]
+
+
 def test_gemma_writes_names_in_the_order_of_its_template():
-    text = DIALECTS["gemma-4"].write_calls([{"name": "f", "arguments": {"B": 1, "a": {"d": 2, "C": 3}}}])
-    assert text == "<|tool_call>call:f{a:{C:3,d:2},B:1}<tool_call|>"
+    arguments = {"B": [True, None, "x", []], "a": {"d": 2, "C": 3}}
+    text = DIALECTS["gemma-4"].write_calls([{"name": "f", "arguments": arguments}])
+    assert text == '<|tool_call>call:f{a:{C:3,d:2},B:[true,null,<|"|>x<|"|>,[]]}<tool_call|>'
 
 
 def test_minimax_parses_arguments_that_are_json():

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from localchat.dialects import DIALECTS, detect
+from localchat.prompt.segments import Segment
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallStart
 
 from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of
@@ -115,3 +116,16 @@ def test_preserved_markers_are_complete():
     preserved = DIALECTS["kimi-k2"].preserved
     assert {"<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"} <= set(preserved)
     assert "<|channel|>" in DIALECTS["harmony"].preserved
+
+
+@pytest.mark.parametrize(
+    ("name", "reasoning", "prompt", "segments"),
+    [
+        ("hermes", "", "", [("", True), ("Hi", False)]),
+        ("hermes", "hm", "", [("<think>\n", True), ("hm", False), ("\n</think>\n\n", True), ("Hi", False)]),
+        ("hermes", "hm", "<think>", [("hm", False), ("\n</think>\n\n", True), ("Hi", False)]),
+        ("harmony", "", "", [("<|channel|>final<|message|>", True), ("Hi", False)]),
+    ],
+)
+def test_only_the_markers_of_a_prefill_may_be_control_tokens(name, reasoning, prompt, segments):
+    assert DIALECTS[name].prefilled_text(reasoning, "Hi", prompt) == [Segment(*segment) for segment in segments]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localchat.engine import EngineError, LoadOptions
-from localchat.engine.context_size import LARGEST_SHARE, STEP, CacheMemory, ContextSize, context_size
+from localchat.engine.context_size import LARGEST_SHARE, STEP, CacheMemory, ContextSize, context_size, warn_of_context
 from localchat.engine.memory import FreeMemory, free_memory, parse_vm_stat
 from localchat.models.catalog import DEMO_PATH
 
@@ -175,6 +175,23 @@ def test_size_of_the_context_is_requested_or_chosen(
         LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, memories=memories
     )
     assert size == expected
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "size", "words"),
+    [
+        (0, 4096, ""),
+        (0, 2048, "the context has 2048 tokens, to save memory; the model can use 4096: --ctx 4096 takes"),
+        (2048, 2048, ""),
+        (4096, 4096, ""),
+        (4097, 4097, "--ctx 4097 is more than the 4096 tokens that the model was trained for"),
+    ],
+)
+def test_warning_of_a_context_of_another_size_than_in_training(
+    n_ctx: int, size: int, words: str, caplog: pytest.LogCaptureFixture
+):
+    warn_of_context(ContextSize(size, size), LoadOptions(n_ctx=n_ctx), 4096, [CacheMemory(None, KV)])
+    assert [record.getMessage()[: len(words)] for record in caplog.records] == ([words] if words else [])
 
 
 def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
