@@ -17,7 +17,7 @@ from localchat.serving.settings import Settings
 from .fakes import END, FakeBackend, endless
 from .serving import (
     BIG,
-    REASONING,
+    REASONING_AND_TEXT,
     TOOLS,
     assert_in_order,
     chat_body,
@@ -94,7 +94,7 @@ def test_t47_legacy_functions_are_tools():
     assert (status, refused["error"]["param"]) == (400, "function_call")
 
 
-TWO_CALLS = REASONING + "".join(
+TWO_CALLS = REASONING_AND_TEXT + "".join(
     f'<tool_call>\n{{"name": "look", "arguments": {{"at": {i}}}}}\n</tool_call>\n' for i in range(2)
 )
 
@@ -105,7 +105,7 @@ TWO_CALLS = REASONING + "".join(
     ("text", "fields"),
     [
         pytest.param("plain text", {}, id="v21-text"),
-        pytest.param(REASONING, {}, id="v36-reasoning"),
+        pytest.param(REASONING_AND_TEXT, {}, id="v36-reasoning"),
         pytest.param(TWO_CALLS, {"tools": TOOLS}, id="v33-auto"),
         pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="t34-none"),
         pytest.param("", {}, id="v20-nothing"),

@@ -50,7 +50,7 @@ def test_time_of_a_step_is_predicted(fixed, output, prompt, cell, seed):
 def test_prompt_beside_running_sequences_is_computed_at_nine_tenths_of_the_speed(
     fixed, output, prompt, cell, n_outputs
 ):
-    """Or in a step of `MAX_GAP_S`, if that is shorter."""
+    """A step has enough prompt tokens for this speed, or as many as take `MAX_GAP_S`."""
     seconds = machine(fixed, output, prompt, cell)
     cost = fitted(seconds, mixed_steps(1))
     running = StepSize(n_outputs, 0, n_outputs * 200)
