@@ -89,7 +89,7 @@ def test_quick_model_prefills_in_large_chunks():
     assert [bool(*drafted(draft_model, Sequence(1, list(range(160)), 200))) for _ in range(2)] == [False, True]
 
 
-def test_short_text_is_not_held_up_by_a_long_one():
+def test_short_text_is_not_delayed_by_a_long_one():
     draft_model = DraftModel(FakeBackend(rule, n_batch=10), N_VOCAB)
     long, short = Sequence(1, list(range(25)), 100), Sequence(2, [1, 2], 100)
     assert drafted(draft_model, long, short) == [[], text_of([1, 2], 3)]

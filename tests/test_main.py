@@ -204,7 +204,7 @@ def test_output_that_cannot_be_written_is_reported(arguments):
     assert (done.returncode, done.stderr) == (1, b"localchat: [Errno 28] No space left on device\n")
 
 
-def test_interrupt_is_130_and_the_server_sees_it():
+def test_interrupt_exits_with_130_and_disconnects():
     disconnected = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:

@@ -289,7 +289,7 @@ def test_whether_a_call_was_cut(text, has, inside):
     assert (made.has_tool_calls, made.inside_tool_call) == (has, inside)
 
 
-def test_arguments_stream_as_they_come():
+def test_arguments_are_streamed_at_once():
     made = parser()
     assert made.feed('<tool_call>{"name": "f",') == [ToolCallStart(0, "id0", "f")]
     assert made.feed(' "arguments": {"a": "x') == [ToolCallArguments(0, '{"a": "x')]

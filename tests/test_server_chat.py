@@ -213,7 +213,7 @@ def headers_of(client: http.client.HTTPConnection, body: bytes, headers: dict[st
     return response.headers
 
 
-def test_k1_request_id_comes_back_and_is_logged(caplog):
+def test_k1_request_id_is_returned_and_logged(caplog):
     """K1, V12: it is in a header and in the log, and not part of the id of the response."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running, contextlib.closing(running.client()) as client:

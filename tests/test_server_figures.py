@@ -194,7 +194,7 @@ def test_token_ids_whole_and_streamed():
     assert "token_ids" not in without["choices"][0]
 
 
-def test_k8_thought_is_repeated_beside_the_choices_where_the_server_has_the_option():
+def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
     """K8, G25, G29, G30, G34."""
     with serving(generating(REASONING_AND_TEXT), settings=Settings(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)

@@ -171,7 +171,7 @@ def command(port: int, code: str) -> int:
         return pid
 
 
-def is_disconnected(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -228,7 +228,7 @@ def test_server_ends_with_its_supervisor():
         pid = command(port, "pass")
         process.kill()
         process.wait(DEADLINE_S)
-        wait_for(lambda: is_disconnected(pid))
+        wait_for(lambda: has_ended(pid))
 
 
 # --- the real server ---
