@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from localchat.models.catalog import DEMO_PATH
+
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
 DEADLINE_S = 60
 
 
@@ -55,7 +55,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     assert [re.sub(r"[\d.,]+", "N", line) for line in lines[ready - 5 : ready]] == [
         re.sub(r"[\d.,]+", "N", line)
         for line in [
-            f"model    llama Q5_1, 5 M parameters, 4 MB: {DEMO}",
+            f"model    llama Q5_1, 5 M parameters, 4 MB: {DEMO_PATH}",
             "context  1024 tokens for each request; KV cache of 3072 for 3 requests at once",
             "memory   55 MB (4 MB weights, 51 MB context); 8.1 GB are free",
             lines[ready - 2],
@@ -78,5 +78,5 @@ def test_start_is_json_on_request():
     assert any("--threads 512" in entry["message"] and entry["level"] == "warning" for entry in entries)
     ready = entries[-1]
     assert ready["message"] == f"localchat is ready: demo at {ready['url']}"
-    assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO))
+    assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO_PATH))
     assert ready["free_bytes"] > ready["context_bytes"] > ready["weight_bytes"] > 1 << 20
