@@ -180,7 +180,7 @@ def drill_text(tokenizer, kind, seed):
 
 LETTERS = "[0-9\ue000-\uf8ff]+"
 TOOL = re.compile(rf"^(.+): (?:({LETTERS}) (?:the|a|my) ({LETTERS})\. )?\1\((.+)\)\n", re.MULTILINE)
-ASKED = re.compile(rf"({LETTERS}) (?:the|a|my) ({LETTERS})(.*)", re.DOTALL)
+REQUESTED = re.compile(rf"({LETTERS}) (?:the|a|my) ({LETTERS})(.*)", re.DOTALL)
 ROUND = re.compile(r"<\|im_start\|>user\n(.*?)<\|im_end\|>\n<\|im_start\|>assistant\n(.*?)<\|im_end\|>\n", re.DOTALL)
 
 
@@ -219,9 +219,9 @@ def test_calls_of_drills_are_those_requested(tokenizer, seed):
             call = json.loads(body)
             verb, noun, fields = tools[call["name"]]
             if i:
-                (joint,) = {one for one in drills._BETWEEN_REQUESTS if ASKED.fullmatch(request.removeprefix(one))}
-                request = request.removeprefix(joint)
-            verb_of_request, noun_of_request, request = ASKED.fullmatch(request).groups()
+                (between,) = {one for one in drills._BETWEEN_REQUESTS if REQUESTED.fullmatch(request.removeprefix(one))}
+                request = request.removeprefix(between)
+            verb_of_request, noun_of_request, request = REQUESTED.fullmatch(request).groups()
             if verb:
                 assert (verb_of_request, noun_of_request) == (verb, noun)
             else:

@@ -76,7 +76,7 @@ def test_long_prompt_is_prefilled_in_chunks_and_drafted_for_afterwards():
 
 
 def test_slow_model_prefills_in_small_chunks():
-    """A tenth of a second for each 32 tokens: no more than these in a step, however many rows there are."""
+    """Each decode takes a tenth of a second, above the limit, so a step has the minimum of 32 prompt tokens."""
     backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
     draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
     sequence = Sequence(1, list(range(160)), 200)

@@ -20,16 +20,12 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 DEADLINE_S = 60
 
 
-def start(stderr: int, *arguments: str) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
-    return subprocess.Popen(program, stderr=stderr)
-
-
 @contextlib.contextmanager
 def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[str]:
     """The output of the command up to and including `end`."""
     reading, writing = os.openpty() if terminal else os.pipe()
-    process = start(writing, *arguments)
+    command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=writing)
     os.close(writing)
     try:
         output, deadline = "", time.monotonic() + DEADLINE_S
@@ -71,7 +67,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     assert os.path.samefile(command.split()[0], sys.executable)
 
 
-def test_start_is_json_on_request():
+def test_output_is_json_on_request():
     with output_until("load_seconds", "--log-format", "json", "--threads", "512") as output:
         entries = [json.loads(line) for line in output.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in entries)
