@@ -106,7 +106,7 @@ def test_removed_sequence_that_is_not_kept_has_its_slot_cleared():
     scheduler.add(sequence(1, 3))
     slot = run_step(scheduler).chunks[0].slot
     scheduler.remove(scheduler.running[0], keep=False)
-    assert scheduler.operations() == [("clear", slot)]
+    assert scheduler.cells.take_operations() == [("clear", slot)]
 
 
 def test_removed_waiting_sequence_never_runs():

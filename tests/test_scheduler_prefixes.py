@@ -13,7 +13,7 @@ def test_known_prefix_is_shared_and_not_computed_again():
     first = run_step(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 200))
     batch = run_step(scheduler)
-    assert scheduler.operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
+    assert scheduler.cells.take_operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
     assert shape(batch) == [(1, 1, True), (2, 1, True)]
     assert scheduler.running[1].n_cached == 50
 
@@ -27,7 +27,7 @@ def test_finished_conversation_continues_in_its_own_slot():
     finish(scheduler)
     scheduler.add(with_prompt(2, *known, 8, 9))
     batch = run_step(scheduler)
-    assert scheduler.operations() == []
+    assert scheduler.cells.take_operations() == []
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
 
 
@@ -114,7 +114,7 @@ def test_forget_drops_all_idle_prefixes():
     slot = run_step(scheduler).chunks[0].slot
     finish(scheduler)
     scheduler.cache.forget()
-    assert scheduler.operations() == [("clear", slot)]
+    assert scheduler.cells.take_operations() == [("clear", slot)]
     assert scheduler.cache.n_cells_used == 0
 
 
@@ -129,7 +129,7 @@ def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
     finish(scheduler)
     scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_step(scheduler)
-    assert scheduler.operations() == []
+    assert scheduler.cells.take_operations() == []
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
 
 
