@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 from localchat.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
+from localchat.models.catalog import DEMO_PATH
 from localchat.protocol.params import SamplingParams
 
 from .generations import submit
 
-DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+DEMO = str(DEMO_PATH)
 GREEDY = SamplingParams(temperature=0)
 # Two logits that differ by less can change their order between batches: the logit of a token was observed to differ by
 # up to 0.2 between two batches, also without drafts.

@@ -57,16 +57,20 @@ class FakeCells:
         self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
         # The cells of each slot. A cell is a unique number and a token.
         self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(limits.n_slots)}
-        # The operations since the test cleared this list, each a name and its arguments.
-        self.operations: list[tuple[Any, ...]] = []
+        # The operations since the last call of `take_operations`, each a name and its arguments.
+        self._operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
 
+    def take_operations(self) -> list[tuple[Any, ...]]:
+        operations, self._operations = self._operations, []
+        return operations
+
     def clear(self, slot: int) -> None:
-        self.operations.append(("clear", slot))
+        self._operations.append(("clear", slot))
         self.slots[slot].clear()
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
-        self.operations.append(("share", source, target, n_tokens))
+        self._operations.append(("share", source, target, n_tokens))
         assert self.limits.can_truncate
         assert not self.slots[target], "the target is not empty"
         assert 0 < n_tokens <= len(self.slots[source])
@@ -74,7 +78,7 @@ class FakeCells:
         self.slots[target] = shared if self.limits.is_unified else self._new_cells([token for _, token in shared])
 
     def truncate(self, slot: int, n_tokens: int) -> None:
-        self.operations.append(("truncate", slot, n_tokens))
+        self._operations.append(("truncate", slot, n_tokens))
         assert self.limits.can_truncate
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
@@ -83,7 +87,7 @@ class FakeCells:
         return array("i", [token for _, token in self.slots[slot]]).tobytes()
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        self.operations.append(("write_state", slot, n_tokens))
+        self._operations.append(("write_state", slot, n_tokens))
         assert not self.slots[slot], "the slot is not empty"
         tokens = array("i", bytes(data))
         if len(tokens) != n_tokens:

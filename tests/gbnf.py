@@ -10,12 +10,11 @@ import ctypes
 import functools
 import os
 import random
-from pathlib import Path
 
 import llama_cpp as L
 import numpy as np
 
-DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+from localchat.models.catalog import DEMO_PATH
 
 # The layout of llama_token_data.
 TOKEN_DATA = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])
@@ -42,8 +41,8 @@ class Vocabulary:
         L.llama_log_set(_be_quiet, ctypes.c_void_p(0))
         params = L.llama_model_default_params()
         params.vocab_only = True
-        self._model = L.llama_model_load_from_file(DEMO.encode(), params)
-        assert self._model, f"no model at {DEMO}"
+        self._model = L.llama_model_load_from_file(str(DEMO_PATH).encode(), params)
+        assert self._model, f"no model at {DEMO_PATH}"
         self.handle = L.llama_model_get_vocab(self._model)
         ids = range(L.llama_vocab_n_tokens(self.handle))
         self.end = next(token for token in ids if L.llama_vocab_is_eog(self.handle, token))

@@ -14,7 +14,7 @@ from .raw_server import DONE, Request, serving, sse, until_close, with_length
 
 Json = dict[str, Any]
 # The payloads of one response. If none has a finish reason, the stream is cut: no [DONE] follows.
-Answer = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
+Response = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
 
 
 def chunk(finish: str | None = None, **delta: Any) -> Json:
@@ -44,7 +44,7 @@ def calls(*named: tuple[str, str], **fields: Any) -> list[Json]:
 class Script:
     """The responses of the server, and the requests that it received."""
 
-    answers: list[Answer]
+    responses: list[Response]
     base_url: str = ""
     requests: list[Json] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -53,16 +53,16 @@ class Script:
         self.paths.append(path)
         self.requests.append(body)
         # The last response is repeated.
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return answer(body) if callable(answer) else answer
+        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        return response(body) if callable(response) else response
 
 
 @contextlib.contextmanager
-def scripted(*answers: Answer) -> Iterator[Script]:
+def scripted(*responses: Response) -> Iterator[Script]:
     """A server on a free port that sends these responses one after another."""
-    script = Script(list(answers))
+    script = Script(list(responses))
 
-    def answer(request: Request, number: int) -> bytes:
+    def respond(request: Request, number: int) -> bytes:
         if request.method == "GET":
             return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
         payloads = script.next(request.path, request.json)
@@ -73,13 +73,13 @@ def scripted(*answers: Answer) -> Iterator[Script]:
         whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
         return until_close(*map(sse, payloads), *([DONE] if whole else []))
 
-    with serving(answer) as server:
+    with serving(respond) as server:
         script.base_url = server.url
         yield script
 
 
 @contextlib.contextmanager
-def playing(*answers: Answer, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
+def playing(*responses: Response, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
     """A client of such a server, and the script."""
-    with scripted(*answers) as script, client_class(script.base_url, model="m", **options) as client:
+    with scripted(*responses) as script, client_class(script.base_url, model="m", **options) as client:
         yield client, script

@@ -33,7 +33,7 @@ DEADLINE_S = 8
 LAST_MESSAGE = "{{ messages[-1].content }}"
 ANY_PORT = Settings(port=0)
 BIG = {"n_ctx": 2000, "n_cells": 8000}
-REASONING = "<think>hm</think>Let me look."
+REASONING_AND_TEXT = "<think>hm</think>Let me look."
 GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 
 

@@ -28,11 +28,6 @@ class SteppedScheduler(Scheduler):
         self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_truncate=limits.can_truncate))
         super().__init__(limits, self.cache)
 
-    def operations(self) -> list[tuple[Any, ...]]:
-        """The operations on the cells since the last call."""
-        operations, self.cells.operations = self.cells.operations, []
-        return operations
-
     def compute(self, batch: Batch, sampled: list[list[int]]) -> None:
         self.cells.compute(batch)
         self.update(batch, sampled)

@@ -110,18 +110,18 @@ def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
 
 
 @pytest.mark.parametrize("n_others", [0, 1, 3])
-def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
+def test_draft_is_sampled_like_single_tokens_on_any_thread(path: Path, n_others: int):
     """The penalties of a row count the tokens of the draft before the row, on whichever thread it is sampled."""
     backend = load_backend(str(path), options_of(4))
     decode, steps = backend.decode, [0.0]
 
-    def decode_alike(batch: Batch) -> None:
+    def decode_descending(batch: Batch) -> None:
         decode(batch)
         steps[0] += 1  # The clock: a draft takes no time, so there are many.
         if backend._outputs:
             backend._logits[:] = -np.arange(N_VOCAB)
 
-    backend.decode = decode_alike  # type: ignore[method-assign]
+    backend.decode = decode_descending  # type: ignore[method-assign]
     prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # The drafted tokens are outside of the window of the penalty.
     new = SamplingParams(temperature=0, presence_penalty=1e6, penalty_last_n=64)
     with Engine(backend, clock=lambda: steps[0]).start() as engine:

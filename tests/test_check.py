@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from localchat.engine import self_test
+from localchat.models.catalog import DEMO_PATH
 from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
 
 from .command import Done, run_command
-
-DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
 
 
 def run_check(*arguments: str) -> Done:
@@ -32,7 +31,7 @@ def test_report_as_json_has_the_choice_and_the_speed():
     assert report["versions"]["llama-cpp-python"] == self_test.LIBRARY.partition("==")[2]
     assert "CPU" in [device["kind"] for device in report["build"]["devices"]]
     assert report["memory"]["free_bytes"] > 1 << 20
-    assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO), 4096)
+    assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO_PATH), 4096)
     assert report["model"]["has_chat_template"]
     choice = report["choice"]
     assert (choice["n_ctx"], choice["parallel"]) == (1024, 2)
@@ -68,11 +67,11 @@ def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: p
         self_test, "child_command", lambda path, options: [sys.executable, "-S", "-c", "raise SystemExit(1)"]
     )
     cut = tmp_path / "cut.gguf"
-    cut.write_bytes(DEMO.read_bytes()[:100_000])
+    cut.write_bytes(DEMO_PATH.read_bytes()[:100_000])
     done = run_check(str(cut))
     assert done.returncode == FAILS
     *_, problem, result = done.stdout.splitlines()
-    size = DEMO.stat().st_size
+    size = DEMO_PATH.stat().st_size
     assert problem.startswith(
         f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need {size}: it was cut, so"
     )
@@ -108,5 +107,5 @@ def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (FAILS, "")
     *_, problem, result = done.stdout.splitlines()
-    assert problem.startswith(f"problem  cannot load {DEMO}: ")
+    assert problem.startswith(f"problem  cannot load {DEMO_PATH}: ")
     assert result == "it does not work"

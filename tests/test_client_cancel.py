@@ -99,18 +99,18 @@ def test_close_before_the_first_byte_of_a_response(model):
 
 
 def test_leaving_the_with_cancels(client_class):
-    gone = threading.Event()
+    disconnected = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(OPEN)
         if peer.is_disconnected():
-            gone.set()
+            disconnected.set()
 
     with Server(handle) as server, make_client(server, client_class) as client:
         with client.stream("hi") as stream:
             assert next(stream.text) == "a"
-        assert gone.wait(DEADLINE_S)
+        assert disconnected.wait(DEADLINE_S)
         assert stream.reply.text == "a"
         with pytest.raises(Cancelled):
             next(stream)

@@ -236,7 +236,7 @@ def test_key_is_in_no_error(no_delay, client_class):
 
 
 @pytest.mark.parametrize("slash", ["/", r"\/", r"\u002f", r"\u002F"])
-def test_key_is_in_no_error_however_json_escapes_it(slash):
+def test_key_is_in_no_error_with_any_json_escape(slash):
     r"""PHP escapes a slash with a backslash, .NET a plus as \u002B."""
     echo = rf'{{"error": {{"message": "wrong key ab{slash}cd\u002Bef", "code": "ab{slash}cd+ef"}}}}'.encode()
     for raw in (with_length(echo, "401 No"), with_length(echo), with_length(echo.replace(b"error", b"oddity"))):

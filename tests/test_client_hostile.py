@@ -212,7 +212,7 @@ def test_host_name_that_begins_like_a_loopback_address(host, monkeypatch):
         ("http://192.168.1.2:8080/v1", None, False),
     ],
 )
-def test_key_of_the_environment_goes_where_it_is_meant_to_go(url, named, sent, monkeypatch):
+def test_key_of_the_environment_is_sent_only_to_allowed_servers(url, named, sent, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     if named:
         monkeypatch.setenv("OPENAI_BASE_URL", named)

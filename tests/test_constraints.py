@@ -156,7 +156,7 @@ def test_auto_constrains_calls_in_tags():
 
 
 @pytest.mark.parametrize("end", ["<|start|>", "<|call|>", "<|return|>"])
-def test_reasoning_in_channels_ends_only_where_the_response_format_begins(end: str):
+def test_reasoning_in_channels_ends_only_before_the_response_format(end: str):
     """The parser ends a message at any of these markers, so the text after the marker would be unconstrained."""
     channels = "{{ tools }}<|start|><|channel|><|message|>"
     prompt = "<|start|>assistant<|channel|>analysis<|message|>"

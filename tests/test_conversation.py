@@ -14,7 +14,7 @@ import pytest
 from localchat import Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
 
 from .clients import client_class
-from .scripted import Answer, Script, calls, chunk, playing, text
+from .scripted import Response, Script, calls, chunk, playing, text
 from .test_tools import add
 
 __all__ = ["client_class"]  # A fixture: used by name.
@@ -31,14 +31,14 @@ def assistant(content: str, **fields: Any) -> Any:
 
 
 @contextlib.contextmanager
-def started(*answers: Answer, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
-    with playing(*answers, client_class=client_class) as (client, script):
+def started(*responses: Response, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
+    with playing(*responses, client_class=client_class) as (client, script):
         yield client.conversation(**options), script
 
 
 def test_turns_are_added_and_sent_again(client_class: Any):
-    answers, options = (text("Hello."), text("Bye.")), {"system": "be brief", "temperature": 0}
-    with started(*answers, client_class=client_class, **options) as (conversation, script):
+    responses, options = (text("Hello."), text("Bye.")), {"system": "be brief", "temperature": 0}
+    with started(*responses, client_class=client_class, **options) as (conversation, script):
         assert conversation.say("hi").text == "Hello."
         assert conversation.say("bye", temperature=1).text == "Bye."
     assert conversation.messages == [SYSTEM, user("hi"), assistant("Hello."), user("bye"), assistant("Bye.")]
@@ -69,7 +69,7 @@ def test_turn_with_tools_is_added_with_all_its_messages():
 
 
 @pytest.mark.parametrize(
-    ("answers", "options", "error"),
+    ("responses", "options", "error"),
     [
         ([[chunk(content="half")]], {}, IncompleteStream),
         ([calls(("add", "{}"))], {"tools": [add], "max_rounds": 2}, TooManyRounds),
@@ -78,8 +78,8 @@ def test_turn_with_tools_is_added_with_all_its_messages():
     ],
     ids=["cut", "rounds", "cut-in-the-second-round", "not-valid"],
 )
-def test_nothing_is_added_after_an_error(answers: List[Any], options: Any, error: Any, client_class: Any):
-    with started(text("Hello."), *answers, client_class=client_class) as (conversation, _):
+def test_nothing_is_added_after_an_error(responses: List[Any], options: Any, error: Any, client_class: Any):
+    with started(text("Hello."), *responses, client_class=client_class) as (conversation, _):
         conversation.say("hi")
         with pytest.raises(error):
             conversation.say("more", **options)

@@ -13,6 +13,7 @@ import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
+from localchat.models.catalog import DEMO_PATH  # noqa: E402
 from tools.train_demo import everyday  # noqa: E402
 from tools.train_demo.data import (  # noqa: E402
     chat_skills,
@@ -33,7 +34,6 @@ from tools.train_demo.template import compile_template, template_source  # noqa:
 
 N_DIALOGUES = 200
 ROOT = Path(__file__).parents[1]
-DEMO = ROOT / "localchat" / "models" / "demo.gguf"
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +361,7 @@ def test_evaluation_parses_the_calls_and_the_reasoning_of_the_model(kind):
 
     runner_of = {"LlamaRunner": llama_runner.LlamaRunner, "ServedRunner": served_runner.ServedRunner}
     settings = {"max_tokens": 100, "temperature": 0.0, "seed": 1}
-    with runner_of[kind](DEMO) as runner:
+    with runner_of[kind](DEMO_PATH) as runner:
         messages = [user("What is the weather in Paris?")]
         prompt, first = runner.generate(Request(messages, [WEATHER], None), **settings)
         assert "get_weather" in prompt

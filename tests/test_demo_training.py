@@ -16,6 +16,7 @@ import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
+from localchat.models.catalog import DEMO_PATH  # noqa: E402
 from tools.train_demo import batches, drills  # noqa: E402
 from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
 from tools.train_demo.config import TrainConfig  # noqa: E402
@@ -29,7 +30,6 @@ from tools.train_demo.data.source import Source  # noqa: E402
 from tools.train_demo.dialogue import render  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-DEMO = ROOT / "localchat" / "models" / "demo.gguf"
 
 
 def rendered_text(dialogue):
@@ -180,7 +180,7 @@ def drill_text(tokenizer, kind, seed):
 
 LETTERS = "[0-9\ue000-\uf8ff]+"
 TOOL = re.compile(rf"^(.+): (?:({LETTERS}) (?:the|a|my) ({LETTERS})\. )?\1\((.+)\)\n", re.MULTILINE)
-ASKED = re.compile(rf"({LETTERS}) (?:the|a|my) ({LETTERS})(.*)", re.DOTALL)
+REQUESTED = re.compile(rf"({LETTERS}) (?:the|a|my) ({LETTERS})(.*)", re.DOTALL)
 ROUND = re.compile(r"<\|im_start\|>user\n(.*?)<\|im_end\|>\n<\|im_start\|>assistant\n(.*?)<\|im_end\|>\n", re.DOTALL)
 
 
@@ -219,9 +219,9 @@ def test_calls_of_drills_are_those_requested(tokenizer, seed):
             call = json.loads(body)
             verb, noun, fields = tools[call["name"]]
             if i:
-                (joint,) = {one for one in drills._BETWEEN_REQUESTS if ASKED.fullmatch(request.removeprefix(one))}
-                request = request.removeprefix(joint)
-            verb_of_request, noun_of_request, request = ASKED.fullmatch(request).groups()
+                (between,) = {one for one in drills._BETWEEN_REQUESTS if REQUESTED.fullmatch(request.removeprefix(one))}
+                request = request.removeprefix(between)
+            verb_of_request, noun_of_request, request = REQUESTED.fullmatch(request).groups()
             if verb:
                 assert (verb_of_request, noun_of_request) == (verb, noun)
             else:
@@ -349,7 +349,7 @@ def test_training_continues_from_an_exported_file(tmp_path):
     from tools.train_demo.export import export
     from tools.train_demo.from_gguf import from_gguf
 
-    trainer = from_gguf(DEMO, ModelConfig(), TrainConfig())
+    trainer = from_gguf(DEMO_PATH, ModelConfig(), TrainConfig())
     file = tmp_path / "again.gguf"
     export(trainer, file)
     again = from_gguf(file, ModelConfig(), TrainConfig())
@@ -359,7 +359,7 @@ def test_training_continues_from_an_exported_file(tmp_path):
         # Rounded weights stay the same, apart from the scales, which have 16 bits.
         assert (weights - read).norm() < 1e-3 * weights.norm(), name
     with pytest.raises(SystemExit, match="sizes in config"):
-        from_gguf(DEMO, ModelConfig(width=128), TrainConfig())
+        from_gguf(DEMO_PATH, ModelConfig(width=128), TrainConfig())
 
 
 def test_deeper_model_has_the_output_of_the_file():
@@ -372,11 +372,11 @@ def test_deeper_model_has_the_output_of_the_file():
     n_layers = ModelConfig.layers
     with torch.no_grad():
         output, output_deeper = (
-            from_gguf(DEMO, ModelConfig(layers=n), TrainConfig()).model(ids) for n in (n_layers, n_layers + 3)
+            from_gguf(DEMO_PATH, ModelConfig(layers=n), TrainConfig()).model(ids) for n in (n_layers, n_layers + 3)
         )
     assert torch.equal(output, output_deeper)
     with pytest.raises(SystemExit, match=f"{n_layers} layers, config.py {n_layers - 1}"):
-        from_gguf(DEMO, ModelConfig(layers=n_layers - 1), TrainConfig())
+        from_gguf(DEMO_PATH, ModelConfig(layers=n_layers - 1), TrainConfig())
 
 
 def test_weights_are_averaged_with_those_of_the_file():
@@ -385,12 +385,12 @@ def test_weights_are_averaged_with_those_of_the_file():
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.from_gguf import from_gguf, keep
 
-    trainer = from_gguf(DEMO, ModelConfig(), TrainConfig())
+    trainer = from_gguf(DEMO_PATH, ModelConfig(), TrainConfig())
     before = [weights.detach().clone() for weights in trainer.model.parameters()]
     with torch.no_grad():
         for weights in trainer.model.parameters():
             weights += 1
-    keep(trainer, DEMO, 0.25)
+    keep(trainer, DEMO_PATH, 0.25)
     for (name, weights), old in zip(trainer.model.named_parameters(), before):
         between = old + 0.75
         if name == "output_norm":

@@ -72,7 +72,7 @@ def test_prefix_is_cached_after_a_restart(tmp_path: Path):
         assert complete(engine, SYSTEM + "one")[1].usage.n_cached == len(SYSTEM + "one") - 1
 
 
-def test_conversation_goes_on_after_a_restart(tmp_path: Path):
+def test_conversation_continues_after_a_restart(tmp_path: Path):
     text = SYSTEM
     for _ in range(3):
         with engine_on(tmp_path, FakeBackend(endless, n_ctx=1000)) as engine:
@@ -290,7 +290,7 @@ def long_request(engine: Engine) -> GenerationRequest:
     return request_for(conversation(engine, 8), sampling=GREEDY, max_tokens=40, top_logprobs=5)
 
 
-def test_conversation_goes_on_after_a_restart_as_without(tmp_path: Path):
+def test_conversation_after_a_restart_has_the_tokens_of_one_without(tmp_path: Path):
     output, _ = ask(tmp_path, long_request)
 
     def following(engine: Engine) -> GenerationRequest:

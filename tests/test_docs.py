@@ -14,6 +14,7 @@ import localchat
 from .documents import ROOT, code_blocks, run_program, with_address
 
 DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "bench").glob("*.md")])
 CLIENT, TOOLS, CLIENTS = (code_blocks(DOCS / name) for name in ("client.md", "tools.md", "clients.md"))
 
 
@@ -64,7 +65,7 @@ def test_names_in_the_tables_are_public(name: str):
     assert name in localchat.__all__
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_links_have_targets(page: str):
-    for target in re.findall(r"\]\(((?!http)[^)#]+)", (DOCS / page).read_text(encoding="utf-8")):
-        assert (DOCS / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_have_targets(page: Path):
+    for target in re.findall(r"\]\(((?!http)[^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target

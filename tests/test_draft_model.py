@@ -76,7 +76,7 @@ def test_long_prompt_is_prefilled_in_chunks_and_drafted_for_afterwards():
 
 
 def test_slow_model_prefills_in_small_chunks():
-    """A tenth of a second for each 32 tokens: no more than these in a step, however many rows there are."""
+    """Each decode takes a tenth of a second, above the limit, so a step has the minimum of 32 prompt tokens."""
     backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
     draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
     sequence = Sequence(1, list(range(160)), 200)
@@ -89,7 +89,7 @@ def test_quick_model_prefills_in_large_chunks():
     assert [bool(*drafted(draft_model, Sequence(1, list(range(160)), 200))) for _ in range(2)] == [False, True]
 
 
-def test_short_text_is_not_held_up_by_a_long_one():
+def test_short_text_is_not_delayed_by_a_long_one():
     draft_model = DraftModel(FakeBackend(rule, n_batch=10), N_VOCAB)
     long, short = Sequence(1, list(range(25)), 100), Sequence(2, [1, 2], 100)
     assert drafted(draft_model, long, short) == [[], text_of([1, 2], 3)]

@@ -293,7 +293,7 @@ def test_props_describe_the_model(connection: http.client.HTTPConnection, engine
     assert str(DEMO_PATH.parent) not in json.dumps(body)
 
 
-def test_slots_show_what_runs(connection: http.client.HTTPConnection, port: int, engine: Engine):
+def test_slots_show_the_running_sequences(connection: http.client.HTTPConnection, port: int, engine: Engine):
     status, idle = ask(connection, "/slots")
     assert status == 200
     assert [slot["id"] for slot in idle] == list(range(engine.facts.n_parallel))

@@ -97,7 +97,7 @@ def test_seeded_sampling_gives_the_same_text_with_drafts(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_many_sequences_with_drafts_give_what_each_gives_alone(seed: int):
+def test_many_sequences_with_drafts_have_the_tokens_of_each_alone(seed: int):
     random_ = random.Random(seed)
     requests = [
         request("".join(random_.choices("abc", k=random_.randint(1, 40))), max_tokens=random_.randint(1, 60))
@@ -151,7 +151,7 @@ def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
     assert backend.n_allowed_ends == 1
 
 
-def test_minimum_of_tokens_is_over_in_time_where_ends_are_ignored():
+def test_min_tokens_ends_in_time_with_ignore_eos():
     _, end, backend = completed(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_eos=True, max_tokens=9))
     assert (end.stop, end.usage.n_completion) == (ord("c"), 3)
     assert backend.n_allowed_ends == 1

@@ -1,4 +1,4 @@
-"""Errors of the engine thread, wherever they are raised: each request ends, and the engine goes on or has stopped."""
+"""Errors of the engine thread at any place: each request ends, and the engine continues or has stopped."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_close_twice_is_harmless():
 
 
 @pytest.mark.parametrize("is_unified", [True, False])
-def test_suspended_requests_give_their_slots_to_others_and_go_on_with_the_same_text(is_unified: bool):
+def test_suspended_requests_release_their_slots_and_continue_with_the_same_text(is_unified: bool):
     backend = FakeBackend(n_parallel=2, n_ctx=100, n_cells=400, is_unified=is_unified)
     with stepped(backend) as engine:
         texts = ["suspended " * 3, "too " * 6]
@@ -115,7 +115,7 @@ def test_suspended_request_can_be_cancelled():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_sequences_with_cells_of_their_own_give_what_they_give_alone(seed: int):
+def test_sequences_with_streams_have_the_tokens_of_each_alone(seed: int):
     """The backend checks what each slot holds, and which rows are computed together."""
     random_ = random.Random(seed)
     n_parallel, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])

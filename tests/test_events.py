@@ -99,10 +99,10 @@ def test_tool_call_status_k18():
 
 
 def test_reply_is_its_first_choice():
-    choice = Choice(0, "text", "thought", "no", (CALL,), "tool_calls", "tool_use")
+    choice = Choice(0, "text", "reasoning", "no", (CALL,), "tool_calls", "tool_use")
     reply = Reply((choice, Choice(1, "other")))
     assert str(reply) == reply.text == "text"
-    assert (reply.reasoning, reply.refusal, reply.tool_calls) == ("thought", "no", (CALL,))
+    assert (reply.reasoning, reply.refusal, reply.tool_calls) == ("reasoning", "no", (CALL,))
     assert (reply.finish_reason, reply.finish_reason_raw) == ("tool_calls", "tool_use")
 
 

@@ -41,10 +41,6 @@ class Cached:
     def tokens(self, slot: int) -> list[int]:
         return [token for _, token in self.cells.slots[slot]]
 
-    def operations(self) -> list[tuple[Any, ...]]:
-        operations, self.cells.operations = self.cells.operations, []
-        return operations
-
 
 def prompt(id: int, n_tokens: int) -> list[int]:
     return [1000 * id + i for i in range(n_tokens)]
@@ -102,9 +98,9 @@ def test_snapshot_of_few_tokens_is_not_restored():
     cached = Cached(100, max_snapshot_bytes=1000)
     cached.cache.release(cached.start(prompt(1, 60)), keep=True)
     cached.cache.evict(100)
-    cached.operations()
+    cached.cells.take_operations()
     cached.cache.restore_snapshot(prompt(1, 31))
-    assert cached.operations() == []
+    assert cached.cells.take_operations() == []
 
 
 @pytest.mark.parametrize("is_unified", [True, False])
@@ -114,10 +110,10 @@ def test_sequence_with_cells_of_its_own_continues_in_the_restored_slot(is_unifie
     cached.cache.evict(400)
     tokens = prompt(1, 50)
     cached.cache.restore_snapshot(tokens)
-    cached.operations()
+    cached.cells.take_operations()
     slot = cached.start(tokens)
     assert cached.tokens(slot) == tokens
-    assert cached.operations() == ([("share", 0, 1, 50)] if is_unified else [])
+    assert cached.cells.take_operations() == ([("share", 0, 1, 50)] if is_unified else [])
 
 
 @pytest.mark.parametrize(

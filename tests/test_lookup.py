@@ -32,7 +32,7 @@ DRAFTS: dict[str, tuple[list[int], list[int]]] = {
 
 
 @pytest.mark.parametrize(("tokens", "expected"), DRAFTS.values(), ids=DRAFTS)
-def test_draft_is_what_followed_the_longest_earlier_run(tokens: list[int], expected: list[int]):
+def test_draft_is_the_continuation_of_the_longest_earlier_match(tokens: list[int], expected: list[int]):
     assert draft_of(tokens) == expected
 
 

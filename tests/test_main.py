@@ -204,14 +204,14 @@ def test_output_that_cannot_be_written_is_reported(arguments):
     assert (done.returncode, done.stderr) == (1, b"localchat: [Errno 28] No space left on device\n")
 
 
-def test_interrupt_is_130_and_the_server_sees_it():
-    gone = threading.Event()
+def test_interrupt_exits_with_130_and_disconnects():
+    disconnected = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(OPEN)
         if peer.is_disconnected():
-            gone.set()
+            disconnected.set()
 
     with Server(handle) as server:
         child = subprocess.Popen(
@@ -228,7 +228,7 @@ def test_interrupt_is_130_and_the_server_sees_it():
             _, errors = child.communicate(timeout=DEADLINE_S)
         assert child.returncode == 130
         assert b"Traceback" not in errors
-        assert gone.wait(DEADLINE_S)
+        assert disconnected.wait(DEADLINE_S)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")

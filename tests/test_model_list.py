@@ -34,7 +34,7 @@ def listing(*entries: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("entry", "length"), ENTRIES.values(), ids=ENTRIES)
-def test_model_is_its_name_and_what_the_server_reports(entry, length):
+def test_model_is_its_name_with_the_fields_that_the_server_reports(entry, length):
     with serving(listing(entry), HELLO) as server, make_client(server) as client:
         (model,) = client.models()
     assert (model, model.context_length, model.raw) == ("a", length, entry)

@@ -14,7 +14,7 @@ from localchat.protocol.request import ParseOptions
 
 from .exchanges import ask
 from .live import running_server
-from .serving import REASONING, TOOLS, generating, serving
+from .serving import REASONING_AND_TEXT, TOOLS, generating, serving
 
 DEADLINE_S = 60
 USER = {"role": "user", "content": "hello"}
@@ -29,7 +29,7 @@ def parse(path: str = "chat", **fields: Any) -> Any:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_chat_has_thinking_content_and_counts(stream):
-    with serving(generating(REASONING), **BIG) as running:
+    with serving(generating(REASONING_AND_TEXT), **BIG) as running:
         status, body = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
     lines = body if stream else [body]
     assert status == 200
@@ -37,7 +37,7 @@ def test_chat_has_thinking_content_and_counts(stream):
     assert "".join(line["message"]["content"] for line in lines) == "Let me look."
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
     last = lines[-1]
-    assert (last["done_reason"], last["model"], last["eval_count"]) == ("stop", "Fake", len(REASONING) + 1)
+    assert (last["done_reason"], last["model"], last["eval_count"]) == ("stop", "Fake", len(REASONING_AND_TEXT) + 1)
     assert last["prompt_eval_count"] > 0
     assert last["total_duration"] >= last["eval_duration"] > 0
 

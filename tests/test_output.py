@@ -1,4 +1,4 @@
-"""Generated text to events: reasoning, content and calls, cut at any place, without loss."""
+"""The parser of generated text: reasoning, content and calls, with the text cut at any place."""
 
 import json
 import os
@@ -23,28 +23,28 @@ TOOLS = [
 ]
 
 
-def parser(form=HERMES, **options):
+def parser(dialect=HERMES, **options):
     ids = (f"id{i}" for i in range(99))
-    return OutputParser(form, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
+    return OutputParser(dialect, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
 
 
-def parse(pieces, form=HERMES, **options):
-    made = parser(form, **options)
+def parse(pieces, dialect=HERMES, **options):
+    made = parser(dialect, **options)
     events = [event for piece in pieces for event in made.feed(piece)]
     return merged([*events, *made.finish()])
 
 
-def parse_every_way(text, form=HERMES, **options):
+def parse_every_way(text, dialect=HERMES, **options):
     """The events of a text. They must be the same if it is cut into characters, in two, or at random."""
-    whole = parse([text], form, **options)
-    assert parse(text, form, **options) == whole, "character by character"
+    whole = parse([text], dialect, **options)
+    assert parse(text, dialect, **options) == whole, "character by character"
     dice = random.Random(text)
     for at in dice.sample(range(len(text)), min(len(text), N_CUTS)):
-        assert parse([text[:at], text[at:]], form, **options) == whole, f"cut at {at}"
+        assert parse([text[:at], text[at:]], dialect, **options) == whole, f"cut at {at}"
     for _ in range(N_CUTS // 5):
         cuts = sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 8)))
         pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
-        assert parse(pieces, form, **options) == whole, f"cuts {cuts}"
+        assert parse(pieces, dialect, **options) == whole, f"cuts {cuts}"
     return whole
 
 
@@ -56,22 +56,24 @@ def tool_call(text):
     return f"<tool_call>\n{text}\n</tool_call>"
 
 
-# --- content and thinking ---
+# --- content and reasoning ---
 
 
 @pytest.mark.parametrize(
     ("text", "events"),
     [
-        pytest.param("", [], id="nothing"),
+        pytest.param("", [], id="empty"),
         pytest.param(" Hi <there> \n", [ContentDelta(" Hi <there> \n")], id="content keeps its white space"),
         pytest.param(
-            "<think>\nhm \n</think>\n\nHi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="thinking, seams dropped"
+            "<think>\nhm \n</think>\n\nHi",
+            [ReasoningDelta("hm"), ContentDelta("Hi")],
+            id="reasoning, white space at its ends is dropped",
         ),
         pytest.param(
-            " \n<think>hm</think>Hi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="white space before thinking"
+            " \n<think>hm</think>Hi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="white space before reasoning"
         ),
-        pytest.param("<think>\n\n</think>\n\nHi", [ContentDelta("Hi")], id="empty thinking is no event"),
-        pytest.param("<think>a\n\nb", [ReasoningDelta("a\n\nb")], id="thinking that is cut"),
+        pytest.param("<think>\n\n</think>\n\nHi", [ContentDelta("Hi")], id="empty reasoning is no event"),
+        pytest.param("<think>a\n\nb", [ReasoningDelta("a\n\nb")], id="reasoning that is cut"),
         pytest.param("<think>a </thi", [ReasoningDelta("a </thi")], id="end tag that is cut"),
         pytest.param("<think>", [], id="opened and cut"),
         pytest.param("<thin", [ContentDelta("<thin")], id="start tag that is cut"),
@@ -80,9 +82,9 @@ def tool_call(text):
         pytest.param(
             "<think>a</think>b</think>", [ReasoningDelta("a"), ContentDelta("b</think>")], id="second end tag"
         ),
-        pytest.param("<think>a</think> \n ", [ReasoningDelta("a")], id="only white space after thinking"),
+        pytest.param("<think>a</think> \n ", [ReasoningDelta("a")], id="only white space after reasoning"),
         pytest.param(
-            "<think>" + tool_call("{}") + "</think>", [ReasoningDelta(tool_call("{}"))], id="no calls in thinking"
+            "<think>" + tool_call("{}") + "</think>", [ReasoningDelta(tool_call("{}"))], id="no calls in reasoning"
         ),
     ],
 )
@@ -111,7 +113,7 @@ def test_prompt_without_open_reasoning(prompt):
 @pytest.mark.parametrize(
     ("text", "prompt"),
     [
-        pytest.param("\n<think>\nhm\n</think>\n\nHi ", "", id="own"),
+        pytest.param("\n<think>\nhm\n</think>\n\nHi ", "", id="opened by the text"),
         pytest.param("\nhm\n</think>\n\nHi ", "<think>", id="opened by the prompt"),
         pytest.param("<think>\nhm \n", "", id="cut"),
         pytest.param("Hi <think>", "", id="none"),
@@ -165,17 +167,17 @@ WEATHER = '{"city": "Paris"}'
         pytest.param(
             tool_call('{"name": "f", "arguments": {}}{"x": 1}'),
             [*call("f", "{}"), ContentDelta('{"x": 1}</tool_call>')],
-            id="an object that is no call after a call",
+            id="an object after a call",
         ),
         pytest.param(
             "Sure.\n\n" + tool_call('{"name": "f", "arguments": {}}') + "\n",
             [ContentDelta("Sure."), *call("f", "{}")],
-            id="after text, seams dropped",
+            id="after text, white space is dropped",
         ),
         pytest.param(
             "<think>hm</think>\n" + tool_call('{"name": "f", "arguments": {}}') + "\nDone. ",
             [ReasoningDelta("hm"), *call("f", "{}"), ContentDelta("Done. ")],
-            id="between thinking and text",
+            id="between reasoning and text",
         ),
         pytest.param(
             tool_call('{"name": "f", "arguments": {}}') + "\n" + tool_call('{"name": "get_weather", "arguments": 1}'),
@@ -249,15 +251,15 @@ def test_call_without_tools_is_content():
         pytest.param(
             tool_call('{"name": "f", "arguments": {"a": 1') + "x",
             [*call("f", '{"a": 1\n'), ContentDelta("x")],
-            id="never closed, but for the tag",
+            id="only the tag is closed",
         ),
         pytest.param(
             tool_call('{"name": "f", "argument": {"a": 1') + "x",
             [*call("f", '"argument": {"a": 1\n'), ContentDelta("x")],
-            id="another member never closed",
+            id="another field is never closed",
         ),
-        pytest.param('<tool_call>{"name": "f", "x": [1', call("f", '"x": [1'), id="cut in another member"),
-        pytest.param('<tool_call>{"name": "f", 5: 6}', call("f", "5: 6}"), id="name of a member that is none"),
+        pytest.param('<tool_call>{"name": "f", "x": [1', call("f", '"x": [1'), id="cut in another field"),
+        pytest.param('<tool_call>{"name": "f", 5: 6}', call("f", "5: 6}"), id="invalid name of a field"),
         pytest.param(
             '<tool_call>{"function": {"name": "f", "x": [1<}}', call("f", '"x": [1<}}'), id="broken within a wrapper"
         ),
@@ -270,26 +272,26 @@ def test_broken_arguments_are_emitted_raw(text, events):
 
 
 @pytest.mark.parametrize(
-    ("text", "has", "inside"),
+    ("text", "has_calls", "is_inside"),
     [
         pytest.param("Hi", False, False, id="no call"),
-        pytest.param('<tool_call>{"na', False, False, id="name unknown yet"),
-        pytest.param('<tool_call>{"name": "f"', True, True, id="head out"),
+        pytest.param('<tool_call>{"na', False, False, id="incomplete name"),
+        pytest.param('<tool_call>{"name": "f"', True, True, id="start emitted"),
         pytest.param('<tool_call>{"name": "f", "arguments": {"a": "x', True, True, id="in the arguments"),
         pytest.param('<tool_call>{"name": "f", "arguments": {}', True, True, id="object not closed"),
         pytest.param('<tool_call>{"name": "f", "arguments": {}}', True, False, id="complete, tag missing"),
         pytest.param(tool_call('{"name": "f", "arguments": {}}') + "Hi", True, False, id="text after it"),
     ],
 )
-def test_whether_a_call_was_cut(text, has, inside):
+def test_cut_call_is_reported(text, has_calls, is_inside):
     made = parser()
     made.feed(text)
-    assert (made.has_tool_calls, made.inside_tool_call) == (has, inside)
+    assert (made.has_tool_calls, made.inside_tool_call) == (has_calls, is_inside)
     made.finish()
-    assert (made.has_tool_calls, made.inside_tool_call) == (has, inside)
+    assert (made.has_tool_calls, made.inside_tool_call) == (has_calls, is_inside)
 
 
-def test_arguments_stream_as_they_come():
+def test_arguments_are_streamed_at_once():
     made = parser()
     assert made.feed('<tool_call>{"name": "f",') == [ToolCallStart(0, "id0", "f")]
     assert made.feed(' "arguments": {"a": "x') == [ToolCallArguments(0, '{"a": "x')]
@@ -337,7 +339,7 @@ def test_any_output_has_the_same_events_at_any_cut(pieces):
 
 
 @given(text=st.text(alphabet='<>/{}"tol_ca: \nthink', max_size=40))
-def test_text_without_calls_is_not_lost(text):
+def test_text_without_calls_is_emitted_whole(text):
     events = parse(text)
     if not any(isinstance(event, ToolCallStart) for event in events) and "<think>" not in text:
         assert "".join(event.text for event in events) == text
@@ -349,7 +351,7 @@ def test_long_output_costs_linear_time():
     assert parse(text) == parse([text])
 
 
-# --- the parts underneath ---
+# --- the scanners ---
 
 
 @pytest.mark.parametrize(
@@ -360,13 +362,13 @@ def test_long_output_costs_linear_time():
         pytest.param('"a\\"b"c', 6, State.DONE, id="string"),
         pytest.param("-1.5e3,", 6, State.DONE, id="number"),
         pytest.param("true}", 4, State.DONE, id="word"),
-        pytest.param("12", 2, State.SCALAR, id="number that may go on"),
+        pytest.param("12", 2, State.SCALAR, id="number that may continue"),
         pytest.param('{"a": "}', 8, State.STRING, id="open string"),
         pytest.param('"\\', 2, State.ESCAPE, id="open escape"),
         pytest.param("[1", 2, State.NESTED, id="open array"),
         pytest.param("[1}", 2, State.BROKEN, id="wrong bracket"),
-        pytest.param('{"a": [1}]', 8, State.BROKEN, id="bracket of the object around"),
-        pytest.param("[<", 1, State.BROKEN, id="no JSON within"),
+        pytest.param('{"a": [1}]', 8, State.BROKEN, id="bracket of the outer object"),
+        pytest.param("[<", 1, State.BROKEN, id="no JSON inside"),
         pytest.param("}", 0, State.BROKEN, id="no value"),
     ],
 )
@@ -396,7 +398,7 @@ JSON = st.recursive(
 
 
 @given(value=JSON, indent=st.sampled_from([None, 2]), ascii_only=st.booleans())
-def test_json_scanner_reads_any_json(value, indent, ascii_only):
+def test_json_scanner_accepts_any_json(value, indent, ascii_only):
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     scanner = JsonScanner()
     assert scanner.scan(text + ", x", 0) == len(text)

@@ -147,7 +147,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_schemas_refuse_what_is_broken(kind: str):
+def test_schemas_refuse_invalid_bodies(kind: str):
     with pytest.raises(AssertionError):
         validate(BROKEN[kind], kind)
 

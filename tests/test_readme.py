@@ -53,11 +53,6 @@ def test_make_run_and_make_test_do_as_the_readme_describes():
     assert "-m pytest" in commands("test")
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\(((?!http)[^)]+)\)", README))
-def test_links_have_targets(target: str):
-    assert (ROOT / target).exists()
-
-
 def test_library_for_a_gpu_is_installed_for_the_python_of_make():
     (command,) = re.findall(r"`CMAKE_ARGS=\S+ (\S+) .*--force-reinstall", README)
     assert command == ".venv/bin/python"

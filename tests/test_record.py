@@ -265,7 +265,7 @@ def test_head_with_bare_line_ends_is_a_head(tmp_path):
 
 
 @pytest.mark.parametrize("blanks", ["", "   ", "\t"])
-def test_masked_header_keeps_its_length_whatever_its_blanks(blanks, tmp_path):
+def test_masked_header_keeps_its_length_with_any_blanks(blanks, tmp_path):
     raw = HELLO.replace(b"Content-Type", f"Set-Cookie:{blanks}confidential\r\nContent-Type".encode())
     assert joined(recording(tmp_path, raw), "received") == raw.decode().replace(
         "confidential", "*" * len("confidential")

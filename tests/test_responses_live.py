@@ -14,7 +14,7 @@ from localchat.serving.settings import Settings
 from .exchanges import ask
 from .live import running_server
 from .response_events import check_body, check_stream, check_types
-from .serving import REASONING, generating, serving
+from .serving import REASONING_AND_TEXT, generating, serving
 
 ALL = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
@@ -26,14 +26,14 @@ def create(port: int, **fields: Any) -> tuple[int, Any]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_response_is_reasoning_and_a_message(stream):
     pytest.importorskip("openai", reason="its types come with the test extra")
-    with serving(generating(REASONING), n_ctx=4000, n_cells=8000) as running:
+    with serving(generating(REASONING_AND_TEXT), n_ctx=4000, n_cells=8000) as running:
         status, found = create(running.port, stream=stream)
     assert status == 200
     response = check_stream(found) if stream else found
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
     assert response["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
     assert response["output"][1]["content"][0]["text"] == "Let me look."
-    assert response["usage"]["output_tokens"] == len(REASONING) + 1
+    assert response["usage"]["output_tokens"] == len(REASONING_AND_TEXT) + 1
     check_body(response)
     if stream:
         check_types(found)

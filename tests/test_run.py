@@ -41,7 +41,7 @@ def test_all_sequences_are_queued_or_none():
             step_until_idle(engine)
 
 
-def test_one_sequence_can_be_ended_and_the_others_go_on():
+def test_one_sequence_can_be_ended_and_the_others_continue():
     with stepped(FakeBackend(endless)) as engine, engine.submit([request(max_tokens=9), request(max_tokens=4)]) as run:
         engine.step()
         run.end(0)
@@ -52,7 +52,7 @@ def test_one_sequence_can_be_ended_and_the_others_go_on():
 
 
 @pytest.mark.parametrize("n_steps", [0, 3])
-def test_cancel_of_all_raises_after_what_came_before(n_steps: int):
+def test_cancel_of_all_raises_after_the_items_before_it(n_steps: int):
     with stepped(FakeBackend(endless)) as engine, engine.submit([request(), request()]) as run:
         for _ in range(n_steps):
             engine.step()

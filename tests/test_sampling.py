@@ -53,11 +53,11 @@ def names(sampling: SamplingParams) -> list[str]:
         "no steps",
     ],
 )
-def test_steps_are_in_order_and_without_needless_ones(sampling: SamplingParams, expected: list[str]):
+def test_steps_are_in_order_and_only_those_with_an_effect(sampling: SamplingParams, expected: list[str]):
     assert names(sampling) == expected
 
 
-def test_penalties_carry_their_numbers_in_the_order_of_the_library():
+def test_penalties_have_their_arguments_in_the_order_of_llama_cpp():
     sampling = SamplingParams(
         temperature=0, penalty_last_n=32, repeat_penalty=1.1, frequency_penalty=0.2, presence_penalty=0.3
     )
@@ -69,5 +69,5 @@ def test_seed_never_means_random(seed: int, expected: int):
     assert seed_of(seed) == expected
 
 
-def test_no_seed_is_a_random_one_each_time():
+def test_missing_seed_is_random_each_time():
     assert len({seed_of(None) for _ in range(20)}) == 20

@@ -106,7 +106,7 @@ def test_removed_sequence_that_is_not_kept_has_its_slot_cleared():
     scheduler.add(sequence(1, 3))
     slot = run_step(scheduler).chunks[0].slot
     scheduler.remove(scheduler.running[0], keep=False)
-    assert scheduler.operations() == [("clear", slot)]
+    assert scheduler.cells.take_operations() == [("clear", slot)]
 
 
 def test_removed_waiting_sequence_never_runs():
@@ -128,7 +128,7 @@ def test_prompt_that_does_not_fit_beside_the_others_waits():
     assert [len(scheduler.running), len(scheduler.waiting)] == [1, 1]
 
 
-def test_full_cells_preempt_the_newest_which_goes_on_later():
+def test_full_cache_preempts_the_newest_sequence_which_continues_later():
     scheduler = new_scheduler(20, 4, 20)
     scheduler.add(sequence(1, 8, 20))
     scheduler.add(sequence(2, 8, 20))

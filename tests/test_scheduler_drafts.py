@@ -58,7 +58,7 @@ def test_rejected_draft_tokens_are_removed(sampled: list[int], n_computed: int, 
     scheduler.compute(batch, [sampled])
     assert sequence.tokens == [1, 2, 3, NEXT, *sampled]
     assert (sequence.n_computed, sequence.n_missing, scheduler.cache.n_cells_active) == (n_computed, 1, n_computed)
-    assert scheduler.operations() == operations
+    assert scheduler.cells.take_operations() == operations
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
@@ -70,7 +70,7 @@ def test_rejected_draft_tokens_are_removed_before_the_slot_is_shared():
     scheduler.remove(sequence)
     scheduler.add(with_prompt(2, 1, 2, 3, 8, 8))
     scheduler.schedule()
-    assert scheduler.operations() == [("truncate", 0, 4), ("share", 0, 1, 3)]
+    assert scheduler.cells.take_operations() == [("truncate", 0, 4), ("share", 0, 1, 3)]
 
 
 def test_draft_never_goes_beyond_max_tokens():
@@ -126,7 +126,7 @@ def test_draft_takes_cells_of_idle_prefixes_only():
     scheduler.running[0].draft = [4] * 8
     batch = scheduler.schedule()
     assert [len(chunk.draft) for chunk in batch.chunks] == [8]
-    assert [name for name, *_ in scheduler.operations()] == ["clear"]
+    assert [name for name, *_ in scheduler.cells.take_operations()] == ["clear"]
     scheduler.compute(batch, [[9]])
     scheduler.add(sequence(3, 6, 30))
     run_step(scheduler)

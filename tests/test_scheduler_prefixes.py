@@ -13,12 +13,12 @@ def test_known_prefix_is_shared_and_not_computed_again():
     first = run_step(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 200))
     batch = run_step(scheduler)
-    assert scheduler.operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
+    assert scheduler.cells.take_operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
     assert shape(batch) == [(1, 1, True), (2, 1, True)]
     assert scheduler.running[1].n_cached == 50
 
 
-def test_finished_conversation_goes_on_in_its_own_slot():
+def test_finished_conversation_continues_in_its_own_slot():
     scheduler = new_scheduler(200, 4, 100)
     scheduler.add(with_prompt(1, 1, 2, 3))
     slot = run_step(scheduler).chunks[0].slot
@@ -27,7 +27,7 @@ def test_finished_conversation_goes_on_in_its_own_slot():
     finish(scheduler)
     scheduler.add(with_prompt(2, *known, 8, 9))
     batch = run_step(scheduler)
-    assert scheduler.operations() == []
+    assert scheduler.cells.take_operations() == []
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
 
 
@@ -40,7 +40,7 @@ def test_last_token_of_a_known_prompt_is_computed_for_its_logits():
     assert shape(batch) == [(2, 1, True)]
 
 
-def test_requests_that_come_together_compute_their_common_part_once():
+def test_requests_that_arrive_together_compute_their_common_prefix_once():
     scheduler = new_scheduler(1000, 8, 20)
     for id in range(1, 6):
         scheduler.add(with_prompt(id, *SYSTEM, 100 + id, 200 + id))
@@ -99,7 +99,7 @@ def test_equal_outputs_take_one_idle_slot():
     assert len(scheduler.cache.idle()) == 1
 
 
-def test_prefix_that_is_used_again_and_again_goes_last():
+def test_prefix_that_is_often_used_is_evicted_last():
     scheduler = new_scheduler(1000, 1, 100, n_idle=2)
     for id in (1, 2, 1, 3, 1, 4, 1):
         scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
@@ -114,7 +114,7 @@ def test_forget_drops_all_idle_prefixes():
     slot = run_step(scheduler).chunks[0].slot
     finish(scheduler)
     scheduler.cache.forget()
-    assert scheduler.operations() == [("clear", slot)]
+    assert scheduler.cells.take_operations() == [("clear", slot)]
     assert scheduler.cache.n_cells_used == 0
 
 
@@ -129,7 +129,7 @@ def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
     finish(scheduler)
     scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_step(scheduler)
-    assert scheduler.operations() == []
+    assert scheduler.cells.take_operations() == []
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
 
 

@@ -17,7 +17,7 @@ from localchat.serving.settings import Settings
 from .fakes import END, FakeBackend, endless
 from .serving import (
     BIG,
-    REASONING,
+    REASONING_AND_TEXT,
     TOOLS,
     assert_in_order,
     chat_body,
@@ -94,7 +94,7 @@ def test_t47_legacy_functions_are_tools():
     assert (status, refused["error"]["param"]) == (400, "function_call")
 
 
-TWO_CALLS = REASONING + "".join(
+TWO_CALLS = REASONING_AND_TEXT + "".join(
     f'<tool_call>\n{{"name": "look", "arguments": {{"at": {i}}}}}\n</tool_call>\n' for i in range(2)
 )
 
@@ -105,7 +105,7 @@ TWO_CALLS = REASONING + "".join(
     ("text", "fields"),
     [
         pytest.param("plain text", {}, id="v21-text"),
-        pytest.param(REASONING, {}, id="v36-reasoning"),
+        pytest.param(REASONING_AND_TEXT, {}, id="v36-reasoning"),
         pytest.param(TWO_CALLS, {"tools": TOOLS}, id="v33-auto"),
         pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="t34-none"),
         pytest.param("", {}, id="v20-nothing"),
@@ -213,7 +213,7 @@ def headers_of(client: http.client.HTTPConnection, body: bytes, headers: dict[st
     return response.headers
 
 
-def test_k1_request_id_comes_back_and_is_logged(caplog):
+def test_k1_request_id_is_returned_and_logged(caplog):
     """K1, V12: it is in a header and in the log, and not part of the id of the response."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running, contextlib.closing(running.client()) as client:

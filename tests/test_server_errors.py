@@ -58,7 +58,7 @@ EMPTY = [{"role": "user", "content": ""}]
         pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
     ],
 )
-def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, status, code, param):
+def test_bad_request_gets_its_error_and_the_connection_stays_open(line, body, status, code, param):
     """Appendix B, K27, K28, G12."""
     with serving() as running, contextlib.closing(running.client()) as client:
         client.putrequest(*line.split())
@@ -177,7 +177,7 @@ def test_refused_choices_leave_nothing_running():
         ("completions", {"prompt": ["x", "y", "z"]}, "prompt"),
     ],
 )
-def test_more_choices_than_could_ever_run_are_a_bad_request(path, fields, param):
+def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, param):
     """A retry would not help, so the status is not 429."""
     with serving(n_parallel=1, max_queue=1) as running:
         status, body = running.request("POST", f"/v1/{path}", json.dumps(fields))

@@ -403,7 +403,7 @@ def test_openai_package_parses_reasoning_and_usage():
     assert chunks[0]["usage"] is None
 
 
-CALL_TEXT = """<think>hm</think>Let me see.
+TEXT_AND_CALL = """<think>hm</think>Let me see.
 <tool_call>
 {"name": "get_weather", "arguments": {"location": "Oslo"}}
 </tool_call>"""
@@ -412,7 +412,7 @@ CALL_TEXT = """<think>hm</think>Let me see.
 def test_openai_stream_helper_parses_a_tool_call():
     options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
     with (
-        serving(generating(CALL_TEXT), n_ctx=4000, n_cells=16000) as running,
+        serving(generating(TEXT_AND_CALL), n_ctx=4000, n_cells=16000) as running,
         openai_client(running.port) as client,
     ):
         with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:

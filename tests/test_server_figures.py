@@ -10,7 +10,7 @@ from localchat.engine import GenerationRequest, InvalidGrammar
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import BIG, LAST_MESSAGE, REASONING, TOOLS, delta_text, generating, serving
+from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, delta_text, generating, serving
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
@@ -194,19 +194,19 @@ def test_token_ids_whole_and_streamed():
     assert "token_ids" not in without["choices"][0]
 
 
-def test_k8_thought_is_repeated_beside_the_choices_where_the_server_has_the_option():
+def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
     """K8, G25, G29, G30, G34."""
-    with serving(generating(REASONING), settings=Settings(port=0, thought_field=True)) as running:
+    with serving(generating(REASONING_AND_TEXT), settings=Settings(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
         _, chunks = running.chat(n=2, stream=True)
     assert body["thought"] == body["choices"][0]["message"]["reasoning_content"] == "hm"
     assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
-    with serving(generating(REASONING)) as running:
+    with serving(generating(REASONING_AND_TEXT)) as running:
         assert "thought" not in running.chat()[1]
 
 
 LEGACY: dict[str, tuple[str, str, str]] = {
-    "reasoning and text": (REASONING, REASONING, "hm"),
+    "reasoning and text": (REASONING_AND_TEXT, REASONING_AND_TEXT, "hm"),
     "open reasoning": ("<think>hm", "<think>hm", "hm"),
     "reasoning alone": ("<think>hm</think>", "<think>hm</think>", "hm"),
     "text alone": ("hello", "hello", ""),
@@ -239,10 +239,10 @@ def test_probabilities_after_sampling_have_their_own_field_names():
 
 
 def test_reasoning_format_none_leaves_reasoning_in_the_content():
-    with serving(generating(REASONING)) as running:
+    with serving(generating(REASONING_AND_TEXT)) as running:
         _, body = running.chat(reasoning_format="none")
     message = body["choices"][0]["message"]
-    assert message["content"] == REASONING
+    assert message["content"] == REASONING_AND_TEXT
     assert "reasoning_content" not in message
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
 

@@ -56,7 +56,7 @@ def test_closed_socket_is_no_disconnect():
 
 
 @pytest.mark.parametrize("first_bytes", [b"", GOOD, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"])
-def test_connection_without_tls_is_closed_and_others_go_on(first_bytes, caplog):
+def test_connection_without_tls_is_closed_and_others_stay_open(first_bytes, caplog):
     with serving(settings=TLS) as running:
         with running.connect() as sock:
             sock.sendall(first_bytes)

@@ -10,26 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from localchat.models.catalog import DEMO_PATH
+
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
 DEADLINE_S = 60
-
-
-def start(stderr: int, *arguments: str) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
-    return subprocess.Popen(program, stderr=stderr)
 
 
 @contextlib.contextmanager
 def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[str]:
     """The output of the command up to and including `end`."""
     reading, writing = os.openpty() if terminal else os.pipe()
-    process = start(writing, *arguments)
+    command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=writing)
     os.close(writing)
     try:
         output, deadline = "", time.monotonic() + DEADLINE_S
@@ -55,7 +51,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     assert [re.sub(r"[\d.,]+", "N", line) for line in lines[ready - 5 : ready]] == [
         re.sub(r"[\d.,]+", "N", line)
         for line in [
-            f"model    llama Q5_1, 5 M parameters, 4 MB: {DEMO}",
+            f"model    llama Q5_1, 5 M parameters, 4 MB: {DEMO_PATH}",
             "context  1024 tokens for each request; KV cache of 3072 for 3 requests at once",
             "memory   55 MB (4 MB weights, 51 MB context); 8.1 GB are free",
             lines[ready - 2],
@@ -71,12 +67,12 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     assert os.path.samefile(command.split()[0], sys.executable)
 
 
-def test_start_is_json_on_request():
+def test_output_is_json_on_request():
     with output_until("load_seconds", "--log-format", "json", "--threads", "512") as output:
         entries = [json.loads(line) for line in output.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in entries)
     assert any("--threads 512" in entry["message"] and entry["level"] == "warning" for entry in entries)
     ready = entries[-1]
     assert ready["message"] == f"localchat is ready: demo at {ready['url']}"
-    assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO))
+    assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO_PATH))
     assert ready["free_bytes"] > ready["context_bytes"] > ready["weight_bytes"] > 1 << 20

@@ -50,7 +50,7 @@ def test_time_of_a_step_is_predicted(fixed, output, prompt, cell, seed):
 def test_prompt_beside_running_sequences_is_computed_at_nine_tenths_of_the_speed(
     fixed, output, prompt, cell, n_outputs
 ):
-    """Or in a step of `MAX_GAP_S`, if that is shorter."""
+    """A step has enough prompt tokens for this speed, or as many as take `MAX_GAP_S`."""
     seconds = machine(fixed, output, prompt, cell)
     cost = fitted(seconds, mixed_steps(1))
     running = StepSize(n_outputs, 0, n_outputs * 200)
@@ -78,7 +78,7 @@ def test_first_prompt_shows_the_cost_of_its_rows():
     assert cost.seconds(StepSize(0, 512, attended(0, 512))) == pytest.approx(512 * LARGE[2], rel=0.5)
 
 
-def test_steps_that_are_all_alike_leave_the_assumed_share():
+def test_equal_steps_do_not_change_the_assumed_share():
     cost = fitted(machine(0.01, 0.0), [StepSize(1, 0, 100)] * 50)
     assert 0.1 < cost.row_share(StepSize(1, 0, 100)) < 0.3
     assert cost.seconds(StepSize(1, 0, 100)) == pytest.approx(0.01, rel=0.05)
@@ -96,7 +96,7 @@ def test_share_of_a_row(fixed, output, n_sequences):
     )
 
 
-def test_factors_are_kept_while_all_steps_are_alike():
+def test_factors_are_kept_while_all_steps_are_equal():
     seconds = machine(*LARGE)
     steps = [*mixed_steps(1), *[StepSize(16, 0, 4000)] * 1000]
     cost = fitted(seconds, steps)
@@ -121,7 +121,7 @@ def test_one_delayed_step_changes_the_prediction_little():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_bounds_hold_whatever_the_times(seed):
+def test_bounds_hold_for_any_times(seed):
     rng = random.Random(seed)
     cost = StepCost()
     for step in mixed_steps(seed):

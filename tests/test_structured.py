@@ -32,7 +32,7 @@ class Address:
     zip: Optional[str] = None
 
 
-def answer(text: str, reason: str = "stop") -> list[Any]:
+def response_of(text: str, reason: str = "stop") -> list[Any]:
     return [chunk(reason, content=text)]
 
 
@@ -42,11 +42,11 @@ def formats(script: Script) -> list[Any]:
 
 
 def test_chat_stream_and_run_parse_the_value():
-    with playing(*[answer(ADA)] * 3) as (client, _script):
+    with playing(*[response_of(ADA)] * 3) as (client, _script):
         assert client.chat("Who?", response_format=Person).parsed == Person("Ada", 36)
         with client.stream("Who?", response_format=Person) as stream:
             for event in stream:
-                if event.type == "message_stop":  # The value is there at the last event, before the stream has ended.
+                if event.type == "message_stop":  # The last event has come, and the stream has not ended.
                     assert stream.reply.parsed == Person("Ada", 36)
         assert client.run("Who?", response_format=Person).parsed == Person("Ada", 36)
 
@@ -58,7 +58,7 @@ def test_complete_parses_the_value():
 
 
 def test_stream_of_an_invalid_value_raises_instead_of_the_last_event():
-    with playing(answer('{"name": "Ada"}')) as (client, _script):
+    with playing(response_of('{"name": "Ada"}')) as (client, _script):
         types = []
         with client.stream("Who?", response_format=Person) as stream:
             with pytest.raises(DoesNotFit, match="age"):
@@ -69,8 +69,8 @@ def test_stream_of_an_invalid_value_raises_instead_of_the_last_event():
 
 
 def test_request_is_repeated_after_an_invalid_value():
-    answers = [answer('{"name": "Ada"}'), answer("no"), answer(ADA)]
-    with playing(*answers) as (client, script):
+    responses = [response_of('{"name": "Ada"}'), response_of("no"), response_of(ADA)]
+    with playing(*responses) as (client, script):
         reply = client.chat("Who?", system="Be brief.", response_format=Person, retries_on_mismatch=2)
         assert reply.parsed == Person("Ada", 36)
     messages = script.requests[2]["messages"]
@@ -82,7 +82,7 @@ def test_request_is_repeated_after_an_invalid_value():
 
 def test_last_retry_raises_the_error(client_class):
     refused = pytest.raises(DoesNotFit, match="not JSON")
-    with playing(*[answer("no")] * 2, client_class=client_class) as (client, script), refused:
+    with playing(*[response_of("no")] * 2, client_class=client_class) as (client, script), refused:
         client.chat("Who?", response_format=Person, retries_on_mismatch=1)
     assert len(script.requests) == 2
 
@@ -93,7 +93,7 @@ OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must
 
 
 def test_server_without_schemas_gets_json_object_and_the_schema_in_the_prompt():
-    with playing(NO_SCHEMA, answer(ADA)) as (client, script):
+    with playing(NO_SCHEMA, response_of(ADA)) as (client, script):
         reply = client.chat("Who?", system="Be brief.", response_format=Person)
     assert reply.parsed == Person("Ada", 36)
     assert reply.warnings == (
@@ -107,8 +107,8 @@ def test_server_without_schemas_gets_json_object_and_the_schema_in_the_prompt():
 
 
 def test_server_without_response_format_gets_the_schema_in_the_prompt(client_class):
-    answers = (NO_SCHEMA, NO_JSON, answer(f"```json\n{ADA}\n```"))
-    with playing(*answers, client_class=client_class) as (client, script):
+    responses = (NO_SCHEMA, NO_JSON, response_of(f"```json\n{ADA}\n```"))
+    with playing(*responses, client_class=client_class) as (client, script):
         reply = client.chat("Who?", response_format=Person)
     assert reply.parsed == Person("Ada", 36)
     assert formats(script) == ["json_schema", "json_object", None]
@@ -150,8 +150,8 @@ ROOTS: dict[str, tuple[Any, str, Any]] = {
 
 @pytest.mark.parametrize(("target", "text", "value"), ROOTS.values(), ids=ROOTS)
 def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects(target, text, value):
-    wrapped = answer(f'{{"value": {text}}}')
-    with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, answer(text)) as (client, script):
+    wrapped = response_of(f'{{"value": {text}}}')
+    with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, response_of(text)) as (client, script):
         assert client.chat("Who?", response_format=target).parsed == value
         schema = script.requests[1]["response_format"]["json_schema"]["schema"]
         assert (schema["type"], schema["required"]) == ("object", ["value"])
@@ -162,19 +162,23 @@ def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects
 
 
 def test_reply_has_truncated():
-    with playing(answer("a", "length"), answer("a")) as (client, _script):
+    with playing(response_of("a", "length"), response_of("a")) as (client, _script):
         assert client.chat("x").truncated
         assert not client.chat("x").truncated
 
 
 INVALID: dict[str, tuple[Any, list[Any], str]] = {
-    "wrong type": (Person, answer('{"name": 1, "age": 2}'), r"^the answer does not fit: \$\.name: expected string"),
+    "wrong type": (
+        Person,
+        response_of('{"name": 1, "age": 2}'),
+        r"^the answer does not fit: \$\.name: expected string",
+    ),
     "pattern of another language": (
         {"type": "string", "pattern": r"^\p{L}+$"},
-        answer('"abc"'),
+        response_of('"abc"'),
         "Python cannot read the pattern",
     ),
-    "number that may be cut": (int, answer("12", "length"), "12 may be the beginning .*raise max_tokens"),
+    "number that may be cut": (int, response_of("12", "length"), "12 may be the beginning .*raise max_tokens"),
 }
 
 
@@ -188,7 +192,10 @@ def test_error_has_the_invalid_text_and_its_path(target, script, words):
 
 
 def test_response_format_may_be_a_target_or_ready_made():
-    with playing(answer('{"name": "Bonn"}'), answer('{"name": "Bonn"}'), answer("12")) as (client, script):
+    with playing(response_of('{"name": "Bonn"}'), response_of('{"name": "Bonn"}'), response_of("12")) as (
+        client,
+        script,
+    ):
         assert client.chat("x", response_format="name").parsed == {"name": "Bonn"}
         assert client.chat("x", response_format={"type": "json_object"}).parsed is None
         assert client.chat("x", response_format=int).parsed == 12

@@ -134,7 +134,7 @@ with listen_on("127.0.0.1", 0) as listener:
     print(listener.getsockname()[1], flush=True)
     sys.exit(Supervisor([sys.executable, "-c", sys.argv[1]], listener).run())
 """
-# It sends its process id on each connection, and then runs the code that it receives.
+# The child sends its process id on each connection, and then runs the code that it receives.
 CHILD = """
 import os, signal, sys
 from localchat.serving.supervisor import inherited
@@ -165,19 +165,19 @@ def supervised(child: str = CHILD):
 def command(port: int, code: str) -> int:
     """The child's process id; the child then runs the code."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
-        number = int(sock.makefile().readline())
+        pid = int(sock.makefile().readline())
         sock.sendall(code.encode())
         sock.recv(1)
-        return number
+        return pid
 
 
-def is_disconnected(number: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
-        os.kill(number, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     # A process that ended stays as a zombie until its parent waits for it.
-    state = Path(f"/proc/{number}/stat")
+    state = Path(f"/proc/{pid}/stat")
     return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
@@ -225,17 +225,17 @@ def test_server_that_crashes_while_it_stops_is_not_restarted():
 
 def test_server_ends_with_its_supervisor():
     with supervised() as (process, port):
-        number = command(port, "pass")
+        pid = command(port, "pass")
         process.kill()
         process.wait(DEADLINE_S)
-        wait_for(lambda: is_disconnected(number))
+        wait_for(lambda: has_ended(pid))
 
 
 # --- the real server ---
 
 
-def children(number: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")

@@ -23,7 +23,7 @@ from .chat_templates import CALLS, USER, call_message, render
         pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),
     ],
 )
-def test_message_as_the_template_sees_it(message, expected):
+def test_message_in_the_format_of_the_template(message, expected):
     assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
 
 

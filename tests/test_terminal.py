@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from localchat.conversation import read_messages
 from localchat.terminal.chat import _greeting
 from localchat.terminal.markdown import Markdown
 
-from .live import running_server
 from .raw_server import (
     DEADLINE_S,
     DONE,
@@ -110,21 +108,15 @@ class Terminal:
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_server() as base_url:
-        yield base_url
-
-
 def numbered() -> Server:
     """A server whose response is the number of the request and the last message."""
 
-    def answer(request: Any, number: int) -> bytes:
+    def respond(request: Any, number: int) -> bytes:
         if request.method == "GET":
             return MODELS
         return chunked(piece(f"<{number}: {request.json['messages'][-1]['content']}>", "stop"), DONE)
 
-    return serving(answer)
+    return serving(respond)
 
 
 def sent(server: Server) -> list[tuple[str, str]]:
@@ -132,10 +124,10 @@ def sent(server: Server) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in server.requests[-1].json["messages"]]
 
 
-def test_chat_with_the_built_in_model(tmp_path, url):
+def test_chat_with_the_built_in_model(tmp_path, base_url):
     """Two prompts with a response each, then Ctrl-D. The conversation and the history are saved."""
-    terminal = Terminal(tmp_path, url, "-o", "temperature=0", "-o", "max_tokens=40")
-    assert url in terminal.wait_for("> ")
+    terminal = Terminal(tmp_path, base_url, "-o", "temperature=0", "-o", "max_tokens=40")
+    assert base_url in terminal.wait_for("> ")
     for question in ("What is your name?", "Hello!"):
         terminal.type(f"{question}\r")
         terminal.wait_for(f"{question}\n")
@@ -202,7 +194,7 @@ def test_commands_of_the_chat(tmp_path):
 
 
 def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
-    gone = []
+    disconnected = []
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
@@ -212,7 +204,7 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
             server.requests.append(request)
             if len(server.requests) == 1:
                 peer.send(OPEN)
-                gone.append(peer.is_disconnected())
+                disconnected.append(peer.is_disconnected())
                 return
             peer.send(HELLO)
 
@@ -233,7 +225,7 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
         assert sent(server) == [("user", "second")]
         terminal.end()
         assert terminal.close()[0] == 0
-    assert gone == [True]
+    assert disconnected == [True]
 
 
 def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_start_does(tmp_path):
@@ -345,13 +337,13 @@ def calling() -> Server:
     """A server that calls add(1, 2) and then responds with the result."""
     call = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
 
-    def answer(request: Any, number: int) -> bytes:
+    def respond(request: Any, number: int) -> bytes:
         last = request.json["messages"][-1]
         if last["role"] == "tool":
             return chunked(piece(f"got {last['content']}", "stop"), DONE)
         return chunked(sse({"choices": [choice({"tool_calls": [call]}, "tool_calls")]}), DONE)
 
-    return serving(answer)
+    return serving(respond)
 
 
 @pytest.mark.parametrize(

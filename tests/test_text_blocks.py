@@ -113,7 +113,7 @@ def test_texts_that_a_tokenizer_may_shorten_are_tokenized_before_they_are_refuse
         [f"<unused{i}>" for i in range(40)],
     ],
 )
-def test_pattern_of_texts_finds_what_an_alternation_of_the_longest_first_finds(texts: list[str]):
+def test_pattern_of_texts_matches_like_an_alternation_of_the_longest_first(texts: list[str]):
     plain = re.compile("|".join(map(re.escape, sorted(filter(None, texts), key=len, reverse=True))) or "(?!)")
     joined, chance = re.compile(pattern_of(texts)), random.Random(2)
     for _ in range(50):

@@ -66,7 +66,7 @@ def test_beside_a_busy_process_there_are_fewer_threads_within_a_second_and_soon_
     assert counts.count(n_cores - 1) > 0.98 * len(counts)
 
 
-def test_the_threads_come_back_when_the_machine_is_quiet_again():
+def test_all_threads_are_used_again_on_a_quiet_machine():
     machine = Machine(ThreadCount(4, 4), 4)
     machine.n_busy = 2
     machine.run(100)

@@ -1,4 +1,4 @@
-"""Assembly of tool calls: however a server labels its deltas, the result is the calls that were sent, or an error."""
+"""Assembly of tool calls: with any labels of the deltas, the result is the calls that were sent, or an error."""
 
 from __future__ import annotations
 

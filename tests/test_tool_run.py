@@ -110,8 +110,8 @@ def test_wrong_option_of_a_run_is_a_value_error(options: Any, message: str):
 
 
 def test_last_response_of_a_run_is_validated():
-    answers = [calls(("add", '{"a": 1, "b": 1}')), text('{"name": "Bonn"}')]
-    with playing(*answers) as (client, _):
+    responses = [calls(("add", '{"a": 1, "b": 1}')), text('{"name": "Bonn"}')]
+    with playing(*responses) as (client, _):
         assert client.run("x", tools=[add], response_format=Place).parsed == Place("Bonn")
     with playing(text("none")) as (client, _), pytest.raises(DoesNotFit) as caught:
         client.run("x", response_format=Place)
@@ -176,18 +176,18 @@ def test_run_that_another_thread_closes_between_two_events_raises():
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_run_without_references_closes_its_connection(asynchronous: bool):
-    gone = threading.Event()
+    disconnected = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(chunked(piece("a"), end=False))
         if peer.is_disconnected():
-            gone.set()
+            disconnected.set()
 
     async def start(url: str) -> None:
         async for _ in AsyncClient(url, model="m").run_stream("x").text:
             break
-        while not gone.is_set():
+        while not disconnected.is_set():
             await asyncio.sleep(0.01)
 
     gc.disable()  # The collector would delete a run that is part of a reference cycle.
@@ -197,7 +197,7 @@ def test_run_without_references_closes_its_connection(asynchronous: bool):
                 asyncio.run(asyncio.wait_for(start(server.url), DEADLINE_S))
             else:
                 next(Client(server.url, model="m").run_stream("x").text)
-            assert gone.wait(DEADLINE_S)
+            assert disconnected.wait(DEADLINE_S)
     finally:
         gc.enable()
 

@@ -81,7 +81,7 @@ def test_definition_without_docstring_has_no_description():
     assert Tool.of(fail).definition["function"] == {"name": "fail", "parameters": {"type": "object", "properties": {}}}
 
 
-def test_partial_and_object_are_described_by_what_they_call():
+def test_partial_and_object_have_the_description_of_their_function():
     class Forecast:
         def __call__(self, days: int) -> str:
             """The weather later.

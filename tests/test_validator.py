@@ -67,7 +67,7 @@ def is_valid(text: str, schema: Any) -> bool:
         return False
 
 
-def test_client_accepts_and_refuses_what_the_grammars_of_the_server_do():
+def test_client_and_grammars_of_the_server_accept_the_same_values():
     """Except for formats: the client knows only some, and is not strict about them."""
     for name, case in CASES.items():
         assert [text for text in case.accept if not is_valid(text, case.schema)] == [], name

@@ -326,7 +326,7 @@ def test_accumulator_needs_no_transport():
     assert accumulator.finish() == []
 
 
-def test_accumulator_raises_what_the_server_reported():
+def test_accumulator_raises_the_error_of_the_server():
     accumulator = Accumulator()
     accumulator.add({"choices": [{"delta": {"content": "Hi"}}]})
     accumulator.add({"error": {"message": "bad luck", "code": "c", "type": "t"}})

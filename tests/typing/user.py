@@ -1,4 +1,4 @@
-"""A program of a user, for type checkers. The lines marked with `refused` are errors, and no others."""
+"""A program of a user, for type checkers. Only the lines marked with `refused` are errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def right(client: Client) -> None:
     names: list[str] = [reply.parsed.name, reply.text, str(reply)]
     numbers: list[int] = client.chat("Count.", response_format=list[int]).parsed
     completed: Person = client.complete("Ada is", response_format=Person).parsed
-    at_once: Person = chat("Who?", response_format=Person, base_url="http://127.0.0.1:8080/v1").parsed
+    from_function: Person = chat("Who?", response_format=Person, base_url="http://127.0.0.1:8080/v1").parsed
     nothing: None = client.chat("Hello!").parsed
     if reply.usage is not None:
         numbers.append(reply.usage.output_tokens)
@@ -27,9 +27,9 @@ def right(client: Client) -> None:
         names.append(typed.reply.parsed.name)
     vector: list[float] = client.embed("a text")
     vectors: list[list[float]] = client.embed(["a text", "another"], dimensions=3)
-    answers: list[Reply | LocalChatError] = client.map(["a", "b"], concurrency=2, temperature=0)
+    replies: list[Reply | LocalChatError] = client.map(["a", "b"], concurrency=2, temperature=0)
     lengths = [model.context_length for model in client.models() if model.startswith("q")]
-    print(names, numbers, completed, at_once, nothing, vector, vectors, answers, lengths)
+    print(names, numbers, completed, from_function, nothing, vector, vectors, replies, lengths)
     client.with_options(timeout=5, headers={"X-A": "b"}).run("Hello!", [print], max_rounds=2)
     client.request("POST", "rerank", {"query": "q"}, timeout=3)
 
