@@ -34,6 +34,7 @@ FILES = (
     "tool_calls.py",
     "assembly.py",
     "settings.py",
+    "retries.py",
     "failures.py",
     "options.py",
     "call.py",
