@@ -36,6 +36,7 @@ FILES = (
     "tool_calls.py",
     "assembly.py",
     "settings.py",
+    "retries.py",
     "failures.py",
     "options.py",
     "call.py",
