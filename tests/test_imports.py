@@ -35,9 +35,13 @@ CLIENT_FILES: dict[str, set[str]] = {
     "tool_calls": {"errors", "events", "payloads", "surrogates"},
     "assembly": {"errors", "events", "payloads", "surrogates", "think_tags", "tool_calls"},
     "settings": {"errors", "http1", "keywords", "network", "payloads", "timeouts"},
-    "failures": {"errors", "events", "model_list", "payloads", "settings"},
+    "retries": {"errors"},
+    "failures": {"errors", "events", "model_list", "payloads", "retries", "settings"},
     "options": {"errors", "http1", "keywords", "payloads", "settings", "timeouts"},
-    "call": {"assembly", "errors", "events", "failures", "frames", "http1", "network", "settings", "sse", "timeouts"},
+    "call": {
+        *("assembly", "errors", "events", "failures", "frames", "http1", "network", "retries", "settings", "sse"),
+        "timeouts",
+    },
     "sockets": {"http1", "network", "settings"},
     "blocking_call": {"call", "errors", "failures", "network", "settings", "sockets", "timeouts"},
     "client": {
