@@ -150,7 +150,7 @@ class ChannelDialect(Dialect):
         is_open = header is not None and self.is_reasoning(header)
         return ReasoningStart.OPEN if is_open else ReasoningStart.POSSIBLE
 
-    def for_template(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
+    def adapted_to(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
         return self
 
 

@@ -58,11 +58,11 @@ class NamedCalls(CallStyle):
         return (self.call,)
 
     @property
-    def sections(self) -> tuple[str, ...]:
+    def section_markers(self) -> tuple[str, ...]:
         return tuple(filter(None, self.section[:1]))
 
     @property
-    def dropped(self) -> tuple[str, ...]:
+    def also_dropped(self) -> tuple[str, ...]:
         return tuple(filter(None, self.section[1:]))
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:

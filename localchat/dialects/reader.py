@@ -59,7 +59,7 @@ class OutputReader:
     def _text_start(self, end: str | None) -> Reader[None]:
         """Read the text that the grammar has before the content. `end` is the marker that ended reasoning."""
         dialect = self._dialect
-        if end in dialect.sections:
+        if end in dialect.section_markers:
             yield from read_space(self._cursor)
         text = yield from one_of(self._cursor, dialect.text_start[end == dialect.reasoning.end])
         if text and text.isspace() and not self._splits_reasoning:
@@ -84,7 +84,7 @@ class OutputReader:
         marker: str | None = ""
         while marker is not None and marker not in self._openers:
             yield from read_space(self._cursor)
-            marker = yield from one_of(self._cursor, *self._openers, *self._dialect.ignored)
+            marker = yield from one_of(self._cursor, *self._openers, *self._dialect.dropped)
         is_call = marker is not None and (yield from self._styles(marker))
         yield from self._commit_or_put_back(is_call)
         return is_call
@@ -127,7 +127,7 @@ class OutputReader:
     def _text_and_calls(self) -> Reader[None]:
         tags = self._dialect.reasoning
         in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
-        markers = Markers(*self._openers, *self._dialect.ignored, *in_text)
+        markers = Markers(*self._openers, *self._dialect.dropped, *in_text)
         while True:
             marker = yield from stream(self._cursor, markers, ContentDelta)
             if marker is None:

@@ -48,6 +48,6 @@ DIALECT = Dialect(
     "granite-3",
     detected_by=(("<|tool_call|>",),),
     calls=(_CALLS, replace(_CALLS, opener="<tool_call>")),
-    dropped=(_START, _END),
+    also_dropped=(_START, _END),
     reader=_Reader,
 )
