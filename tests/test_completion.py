@@ -203,6 +203,13 @@ def test_request_that_cannot_run_is_refused(engine: Engine, fields: Any, error: 
     assert texts(engine, prompt="ab") == ["ab"]
 
 
+def test_error_of_an_unknown_token_names_the_known_ones(engine: Engine):
+    message = "'stop_token_ids' has the token id 257; the token ids of this model are 0 to 256"
+    with pytest.raises(BadRequest, match=message):
+        complete(engine, prompt="a", stop_token_ids=[257])
+    complete(engine, prompt="a", stop_token_ids=[256])
+
+
 def test_each_prompt_is_reported_once_and_choices_are_scored(engine: Engine):
     with complete(engine, prompt=["ab", "c"], n=2, best_of=3) as run:
         assert run.head.prompts == ((97, 98), (99,))

@@ -95,6 +95,14 @@ def test_infill_makes_a_fim_prompt(n_ctx: int, facts: dict[str, Any], fields: di
     assert (body["content"], body["tokens_evaluated"]) == (prompt[: fields.get("n_predict")], len(prompt))
 
 
+@pytest.mark.parametrize("path", ["/completion", "/infill"])
+def test_n_probs_adds_log_probabilities(path: str):
+    with serving(echo, fim={"fim_tokens": (1, 2, 3)}) as running:
+        found = json.loads(ask(running, path, prompt="a", input_prefix="a", n_probs=2, n_predict=1)[1])
+        assert "completion_probabilities" not in json.loads(ask(running, path, prompt="a", input_prefix="a")[1])
+    assert [len(token["top_logprobs"]) for token in found["completion_probabilities"]] == [2]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -64,6 +64,18 @@ def test_penalties_have_their_arguments_in_the_order_of_llama_cpp():
     assert chain_steps(sampling)[0].arguments == (32, 1.1, 0.2, 0.3)
 
 
+@pytest.mark.parametrize(
+    ("dynatemp_range", "expected"),
+    [(0.25, (0.5, 0.25, 2.0)), (0.75, (0.625, 0.625, 2.0))],
+    ids=["whole", "cut"],
+)
+def test_dynamic_temperature_has_its_middle_and_half_of_its_range(
+    dynatemp_range: float, expected: tuple[float, float, float]
+):
+    sampling = SamplingParams(temperature=0.5, dynatemp_range=dynatemp_range, dynatemp_exponent=2.0, top_k=0, top_p=1)
+    assert chain_steps(sampling)[0].arguments == pytest.approx(expected, abs=1e-3)
+
+
 @pytest.mark.parametrize(("seed", "expected"), [(0, 0), (42, 42), (2**32 - 1, 0), (2**32, 1), (-1, 2**32 - 2)])
 def test_seed_never_means_random(seed: int, expected: int):
     assert seed_of(seed) == expected

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from localchat.engine import EngineStopped
 from localchat.generation.model import Model
 from localchat.generation.run import GenerationRun
 from localchat.generation.service import Service
@@ -218,6 +219,15 @@ def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, sec
     with pytest.raises(ModelLoading) as loading:
         service.model()
     assert loading.value.headers() == ModelLoading("", seconds).headers()
+
+
+def test_model_that_is_loaded_after_the_server_was_closed_is_freed():
+    with serving(is_ready=False) as running:
+        service = Service(ModelFile(DEMO_PATH, "Fake"))
+        service.close()
+        service.ready(Model("Fake", running.engine))
+        with pytest.raises(EngineStopped):
+            running.engine.submit([request_for((1,))])
 
 
 def test_request_without_memory_is_an_error_in_one_line(monkeypatch, caplog):
