@@ -250,7 +250,12 @@ def test_key_is_in_no_error_with_any_json_escape(slash):
 
 @pytest.mark.parametrize(
     "payload",
-    [{"error": KEY}, {"choices": [{"index": 0, "delta": {}, "error": {"message": KEY}}]}, {"x_groq": {"error": KEY}}],
+    [
+        {"error": KEY},
+        {"choices": [{"index": 0, "delta": {}, "error": {"message": KEY}}]},
+        {"x_groq": {"error": KEY}},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}], "detail": KEY},
+    ],
 )
 def test_key_is_in_no_event_of_an_error(payload):
     with always(chunked(piece("a"), sse(payload))) as server, make_client(server, api_key=KEY) as client:

@@ -84,7 +84,7 @@ MAY_IMPORT = {
     "generation": {"dialects", "engine", "grammar", "models", "prompt", "protocol"},
     "prompt": {"dialects", "literals", "protocol"},
     "grammar": {"dialects"},
-    "dialects": {"prompt", "protocol"},
+    "dialects": {"protocol"},
     "engine": {"grammar", "literals", "models", "protocol"},
     "literals": set(),
     "protocol": set(),

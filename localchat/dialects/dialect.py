@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..prompt.segments import Segment
 from .call_layout import CallLayout
 from .call_style import CallStyle
 from .reader import OutputReader
@@ -115,16 +114,3 @@ class Dialect:
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""
         return self.reasoning.start_state(prompt)
-
-    def prefilled_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:
-        """The segments of an assistant prefill: appended to a prompt, they let the output continue `reasoning`."""
-        is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
-        start = [] if is_open else [Segment(self.reasoning.start + "\n", True)]
-        return [*start, Segment(reasoning, False)]
-
-    def prefilled_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
-        """The segments of an assistant prefill with which the output continues `text`, after `reasoning`."""
-        if not reasoning and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
-            return [Segment(self.text_start[0], True), Segment(text, False)]
-        end = Segment("\n" + self.reasoning.end + self.text_start[1], True)
-        return [*self.prefilled_reasoning(reasoning, prompt), end, Segment(text, False)]
