@@ -23,10 +23,11 @@ from .errors import (
     TimedOut,
 )
 from .events import Reply, StreamEvent, changed
-from .failures import no_response_message, retry_delay, status_error
+from .failures import no_response_message, status_error
 from .frames import Frames, parse_frame
 from .http1 import Inflate, ResponseReader, request_head
 from .network import proxy_headers
+from .retries import retry_delay
 from .settings import Settings
 from .sse import ServerSentEvent
 from .timeouts import Deadlines, Timeout

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import ast
 import errno
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,6 +36,7 @@ FILES = (
     "tool_calls.py",
     "assembly.py",
     "settings.py",
+    "retries.py",
     "failures.py",
     "options.py",
     "call.py",
@@ -235,10 +238,17 @@ def write(path: Path, source: str) -> None:
             reason = "it exists and was not written by this program. Give another name, or remove the file"
             raise FileExistsError(errno.EEXIST, reason, str(path))
     # A failed write must not leave a part of the file, which might lack the first line.
-    part = path.with_name(f".{path.name}.part")
+    target = Path(os.path.realpath(path))  # A symbolic link stays one.
+    part = target.with_name(f".{target.name}.part")
     try:
         part.write_text(source, encoding="utf-8")
-        part.replace(path)
+        if target.exists():
+            shutil.copymode(target, part)
+        part.replace(target)
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = str(path)  # Not the name of the part.
+        raise
     finally:
         part.unlink(missing_ok=True)
 

@@ -277,5 +277,5 @@ def test_opener_begins_the_calls(name: str, i: int):
     layout = dialect.layouts[i]
     assert (layout.begin + layout.before_name).startswith(layout.opener)
     assert "gr\u00f6\u00dfe" in layout.head("gr\u00f6\u00dfe")
-    known = (*dialect.openers, *dialect.ignored)
+    known = (*dialect.openers, *dialect.dropped)
     assert not layout.is_native or not layout.opener or any(marker.startswith(layout.opener) for marker in known)

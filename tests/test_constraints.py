@@ -12,6 +12,7 @@ import pytest
 from localchat.dialects import DIALECTS
 from localchat.dialects.parser import OutputParser, merged
 from localchat.generation.constraints import constraint_for, plain_constraint
+from localchat.prompt.prefill import prefilled_text
 from localchat.prompt.segments import text_of
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
@@ -342,7 +343,7 @@ def test_calls_may_follow_a_prefilled_text(name: str):
     fields = required(parallel_tool_calls=False)
     request = ChatRequest(messages=messages, continue_final_message="content", **fields)
     prompt = "<|start|>assistant"
-    prompt += text_of(dialect.prefilled_text("", "Hi", prompt))
+    prompt += text_of(prefilled_text(dialect, "", "Hi", prompt))
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None
     text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from localchat.dialects import DIALECTS, detect
+from localchat.prompt.prefill import prefilled_text
 from localchat.prompt.segments import Segment
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallStart
 
@@ -128,4 +129,4 @@ def test_preserved_markers_are_complete():
     ],
 )
 def test_only_the_markers_of_a_prefill_may_be_control_tokens(name, reasoning, prompt, segments):
-    assert DIALECTS[name].prefilled_text(reasoning, "Hi", prompt) == [Segment(*segment) for segment in segments]
+    assert prefilled_text(DIALECTS[name], reasoning, "Hi", prompt) == [Segment(*segment) for segment in segments]

@@ -12,6 +12,10 @@ CHAT = (
 )
 ASKED = {"role": "user", "content": "hi"}
 BEGUN = {"role": "assistant", "content": "Once"}
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,9 @@ def test_k24_reasoning_may_be_left_open(reasoning):
         ),
         pytest.param(
             {"messages": [ASKED], "continue_final_message": True}, "continue_final_message", id="nothing to continue"
+        ),
+        pytest.param(
+            {"messages": [ASKED, CALLED], "continue_final_message": True}, "continue_final_message", id="tool calls"
         ),
         pytest.param(
             {"messages": [ASKED], "response_prefix": "x", "add_generation_prompt": False}, "response_prefix", id="t32"

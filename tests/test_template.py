@@ -178,10 +178,3 @@ def test_final_message_is_the_assistant_prefill_in_the_familys_format(marks, fin
 
 def test_prefix_is_the_assistant_prefill():
     assert render(None, prefix="Sure").endswith("assistant\nSure")
-
-
-@pytest.mark.parametrize("messages", [[], [USER], [USER, call_message({})]], ids=["none", "user", "call"])
-def test_only_an_assistant_message_without_calls_can_be_continued(messages):
-    with pytest.raises(TemplateError, match="needs an assistant message") as caught:
-        render(None, messages, continue_final_message=True)
-    assert caught.value.param == "continue_final_message"

@@ -191,6 +191,21 @@ def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
         vendor.main([str(tmp_path / "chat.py")])
     assert exited.value.code == 2
     assert f"cannot write {tmp_path / 'chat.py'}: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        vendor.main([str(tmp_path / "missing" / "chat.py")])
+    assert f"cannot write {tmp_path / 'missing' / 'chat.py'}: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has neither the mode bits nor links for all users")
+def test_link_and_mode_of_the_file_are_kept(tmp_path):
+    path, link = tmp_path / "chat.py", tmp_path / "link.py"
+    link.symlink_to(path)
+    path.write_text(vendor.MARK, encoding="utf-8")
+    path.chmod(0o750)
+    vendor.write(link, f"{vendor.MARK}\nx = 1\n")
+    assert link.is_symlink()
+    assert path.read_text(encoding="utf-8") == f"{vendor.MARK}\nx = 1\n"
+    assert path.stat().st_mode & 0o777 == 0o750
 
 
 def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):

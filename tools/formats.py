@@ -213,7 +213,7 @@ def _first_turn(output: str, ends: Sequence[str], format: Dialect) -> str:
 
     A marker that the parser reads does not end the turn.
     """
-    known = (end for end in ends if end and end not in format.ignored)
+    known = (end for end in ends if end and end not in format.dropped)
     places = (match.start() for end in known for match in re.finditer(re.escape(end), output))
     turns = (place for place in places if not output.startswith(format.openers, place))
     return output[: min(turns, default=len(output))]

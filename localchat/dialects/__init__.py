@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from .dialect import Dialect
-from .families import declared
+from .families import load_families
 from .reasoning import MORE_TAGS, THINK
 
-DIALECTS: dict[str, Dialect] = declared()
+DIALECTS: dict[str, Dialect] = load_families()
 
 # The reasoning tags of all families. A template may have tags that its family does not declare.
 _KNOWN_TAGS = tuple(dict.fromkeys((THINK, *(dialect.reasoning for dialect in DIALECTS.values()), *MORE_TAGS)))
@@ -26,7 +26,7 @@ def detect(template: str) -> Dialect:
 
 def for_template(name: str, template: str) -> Dialect:
     """The dialect of this name, with the reasoning tags and the call layouts that the template contains."""
-    return DIALECTS[name].for_template(template, _KNOWN_TAGS)
+    return DIALECTS[name].adapted_to(template, _KNOWN_TAGS)
 
 
 __all__ = ["DIALECTS", "Dialect", "detect", "for_template"]

@@ -1,7 +1,7 @@
 """Layouts of tool calls: the texts around names, arguments and values, as a model family declares them.
 
-The grammar of tool calls and the writer of earlier calls into the prompt use these declarations. The parsers accept
-more variants than a layout describes.
+The grammar of tool calls, and the code that writes the tool calls of earlier turns into the prompt, use these
+declarations. The parsers accept more variants than a layout describes.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ class CallStyle:
         return tuple(dict.fromkeys(layout.opener for layout in self.layouts if layout.opener))
 
     @property
-    def sections(self) -> tuple[str, ...]:
+    def section_markers(self) -> tuple[str, ...]:
         """Optional markers before all calls, which the parser drops."""
         return ()
 
     @property
-    def dropped(self) -> tuple[str, ...]:
+    def also_dropped(self) -> tuple[str, ...]:
         """Optional markers after all calls, which the parser drops."""
         return ()
 

@@ -1,6 +1,7 @@
 """The declaration of a model family: the markers of reasoning, text and tool calls in its output.
 
-The streaming parser, the grammar of tool calls and the writer of earlier calls use this declaration.
+The streaming parser, the grammar of tool calls, and the code that writes the tool calls of earlier turns into the
+prompt use this declaration.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..prompt.segments import Segment
 from .call_layout import CallLayout
 from .call_style import CallStyle
 from .reader import OutputReader
@@ -25,14 +25,14 @@ class Dialect:
     detected_by: tuple[tuple[str, ...], ...] = ()
     """Sets of texts. A template that contains all texts of one set belongs to this family."""
     overrides: tuple[str, ...] = ()
-    """The names of families whose sets also match templates of this family. This family takes precedence."""
+    """Families whose `detected_by` also matches templates of this family; this family takes precedence."""
     calls: tuple[CallStyle, ...] = ()
     """The call formats of the family, the preferred one first."""
     also_read: tuple[CallStyle, ...] = ()
     """Call formats of other families that the models generate at times. They are parsed, but grammars forbid them."""
-    sections: tuple[str, ...] = ()
+    section_markers: tuple[str, ...] = ()
     """Markers that open text or a message. They are dropped from the output, and end reasoning."""
-    dropped: tuple[str, ...] = ()
+    also_dropped: tuple[str, ...] = ()
     """Other markers around text that are dropped from the output."""
     reasoning: ReasoningTags = THINK
     """The reasoning tags. If a template has other known tags instead, those apply."""
@@ -41,14 +41,15 @@ class Dialect:
     no_reasoning: str = ""
     """The marker that begins an output without reasoning. "": there is no such marker."""
     text_start: tuple[str, str] = ("", "\n\n")
-    """The text before the content: at the beginning of an output, and after reasoning."""
+    """Two texts: the first precedes content at the start of an output, the second precedes content after reasoning."""
     text_end: str = ""
     """The marker between text and calls."""
     part_mark: str = ""
-    """The text between the parts of an output, for families in which each part has a header. "": no such parts."""
+    """The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
+    output. "": the family has no such text."""
     has_own_tool_prompt: bool = False
-    """If the template shows no tools, a system message describes calls in the format of this family. False: in the
-    format of Hermes."""
+    """For templates that cannot show tools, a system message describes the calls. True: in the format of this family.
+    False: in that of Hermes."""
     reader: type[OutputReader] = OutputReader
     """The class of the parser."""
     layouts: tuple[CallLayout, ...] = ()
@@ -66,15 +67,15 @@ class Dialect:
         return tuple(dict.fromkeys(opener for style in styles for opener in style.openers))
 
     @property
-    def ignored(self) -> tuple[str, ...]:
-        """The markers that are dropped from the output."""
-        of_calls = (marker for style in self.calls for marker in (*style.sections, *style.dropped))
-        return tuple(dict.fromkeys((*self.sections, *self.dropped, *of_calls)))
+    def dropped(self) -> tuple[str, ...]:
+        """All markers that are dropped from the output, those of `calls` included."""
+        of_calls = (marker for style in self.calls for marker in (*style.section_markers, *style.also_dropped))
+        return tuple(dict.fromkeys((*self.section_markers, *self.also_dropped, *of_calls)))
 
     @property
     def reasoning_sections(self) -> tuple[str, ...]:
         """The dropped markers that also end reasoning."""
-        return (*self.sections, *(marker for style in self.calls for marker in style.sections))
+        return (*self.section_markers, *(marker for style in self.calls for marker in style.section_markers))
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
@@ -83,21 +84,24 @@ class Dialect:
 
     @property
     def preserved(self) -> tuple[str, ...]:
-        """The markers whose tokens the engine must deliver as text to the parser, even if they are control tokens."""
+        """The markers whose tokens the engine must deliver as text, even if they are control tokens.
+
+        The parser needs these markers, also those that it then drops.
+        """
         of_calls = (marker for style in (*self.calls, *self.also_read) for marker in style.markers)
         of_layouts = (marker for layout in self.layouts for marker in layout.markers)
-        around = (*self.ignored, *self.text_start, self.reasoning.start, self.reasoning.end)
+        around = (*self.dropped, *self.text_start, self.reasoning.start, self.reasoning.end)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls, *of_layouts)))
 
     def matches(self, template: str) -> bool:
         """Whether a template belongs to this family."""
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
-    def for_template(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
+    def adapted_to(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
         """This dialect with the reasoning tags and the call layouts that the template contains.
 
-        Tags and layouts stay as declared if the template has none of them. If it has none of the declared tags, but
-        some of `known_tags`, the first of these apply.
+        Layouts: those that the template contains, otherwise all. Tags: the declared ones if the template contains them,
+        otherwise the first of `known_tags` that it contains, otherwise the declared ones.
         """
         tags = next((tags for tags in (self.reasoning, *known_tags) if tags.are_in(template)), self.reasoning)
         layouts = tuple(layout for layout in self.layouts if layout.template_text in template)
@@ -110,16 +114,3 @@ class Dialect:
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""
         return self.reasoning.start_state(prompt)
-
-    def prefilled_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:
-        """The segments of an assistant prefill: appended to a prompt, they let the output continue `reasoning`."""
-        is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
-        start = [] if is_open else [Segment(self.reasoning.start + "\n", True)]
-        return [*start, Segment(reasoning, False)]
-
-    def prefilled_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
-        """The segments of an assistant prefill with which the output continues `text`, after `reasoning`."""
-        if not reasoning and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
-            return [Segment(self.text_start[0], True), Segment(text, False)]
-        end = Segment("\n" + self.reasoning.end + self.text_start[1], True)
-        return [*self.prefilled_reasoning(reasoning, prompt), end, Segment(text, False)]

@@ -38,7 +38,7 @@ def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
 def api_error(error: EngineError | TemplateError, engine: Engine, prompt_field: str) -> errors.ApiError:
     """The API error for an error of the engine or of the chat template."""
     if isinstance(error, TemplateError):
-        return errors.BadRequest(str(error), error.param or prompt_field)
+        return errors.BadRequest(str(error), prompt_field)
     if isinstance(error, EngineStopped) and engine.failure is None:
         return errors.ShuttingDown(errors.SHUTTING_DOWN)
     if isinstance(error, InvalidGrammar):

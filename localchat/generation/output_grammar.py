@@ -191,7 +191,7 @@ class OutputGrammar:
         for layout in dialect.layouts if self._tools else ():
             if layout.opener in dialect.reasoning_ends:
                 ends[layout.opener] = alt(ends.get(layout.opener, NEVER), self._calls(layout, is_opened=True))
-        if dialect.text_start[0] in dialect.sections:
+        if dialect.text_start[0] in dialect.section_markers:
             ends[dialect.text_start[0]] = output.after_text_marker
         ends[dialect.reasoning.end] = output.after_reasoning
         reasoning = free_text(self._rules, ends, may_end=False)

@@ -15,6 +15,7 @@ from .errors import TemplateError
 from .fallbacks import adapt_messages
 from .marked import Marked, copy_json
 from .messages import prepare_messages, prepare_tools
+from .prefill import prefilled_reasoning, prefilled_text
 from .sandbox import compile_template, render_template
 from .segments import Segment, SpecialTexts, merge_segments, segments_of, text_of
 
@@ -84,18 +85,18 @@ class ChatTemplate:
         """Render the prompt for these messages. It includes the BOS, so tokenize it without adding one.
 
         Args:
-            continue_final_message: Whether the last assistant message is a prefill of the output and not a complete
-                turn. "reasoning_content": the output continues its reasoning.
+            continue_final_message: Whether the last message, an assistant message without tool calls, is a prefill of
+                the output and not a complete turn. "reasoning_content": the output continues its reasoning.
             prefix: More text of the prefill, after the last message.
             variables: More variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). The
                 variables that this class sets take precedence.
 
         Raises:
-            TemplateError: The template refuses the conversation, or there is no assistant message to continue.
+            TemplateError: The template refuses the conversation.
         """
         final: Mapping[str, Any] = {}
         if continue_final_message:
-            messages, final = _final_message(messages)
+            *messages, final = messages
         try:
             given = self._variables(messages, tools, variables)
             given["add_generation_prompt"] = add_generation_prompt or bool(continue_final_message)
@@ -104,11 +105,11 @@ class ChatTemplate:
             raise TemplateError("the messages or tools are nested too deeply") from error
         reasoning = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merge_segments([*segments, *self.dialect.prefilled_reasoning(reasoning, text_of(segments))])
+            return merge_segments([*segments, *prefilled_reasoning(self.dialect, reasoning, text_of(segments))])
         text = final.get("content", "") + prefix
         if not reasoning and not text:
             return segments
-        return merge_segments([*segments, *self.dialect.prefilled_text(reasoning, text, text_of(segments))])
+        return merge_segments([*segments, *prefilled_text(self.dialect, reasoning, text, text_of(segments))])
 
     def _variables(
         self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None
@@ -143,16 +144,6 @@ class ChatTemplate:
         if has_bos or not self._add_bos:
             return segments
         return merge_segments([Segment(self._bos_token, True), *segments])
-
-
-def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:
-    last = messages[-1] if messages else {}
-    if last.get("role") != "assistant" or last.get("tool_calls"):
-        raise TemplateError(
-            "continue_final_message needs an assistant message without tool_calls at the end",
-            param="continue_final_message",
-        )
-    return messages[:-1], last
 
 
 def _mark_user_text(given: Mapping[str, Any]) -> dict[str, Any]:

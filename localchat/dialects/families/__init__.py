@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 from ..dialect import Dialect
 
 
-def declared() -> dict[str, Dialect]:
+def load_families() -> dict[str, Dialect]:
     """The dialects of all modules in this folder, by name. `pkgutil` also finds modules in zip archives."""
     modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     dialects = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]

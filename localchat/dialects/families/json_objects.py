@@ -25,8 +25,8 @@ COHERE = Dialect(
             is_list=True,
         ),
     ),
-    sections=("<|START_RESPONSE|>", "<|START_TEXT|>"),
-    dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
+    section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+    also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
     reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
 )
 
@@ -67,8 +67,8 @@ TOOL_CALLS = Dialect(
         JsonCalls(opener="<tool_calls>", end="</tool_calls>", is_list=True),
         JsonCalls(opener="<tool_calls>", end="</tool_calls>", line="\n", separator="\n"),
     ),
-    sections=("[BEGIN FINAL RESPONSE]",),
-    dropped=("[END FINAL RESPONSE]",),
+    section_markers=("[BEGIN FINAL RESPONSE]",),
+    also_dropped=("[END FINAL RESPONSE]",),
 )
 
 # functools[{"name": "f", "arguments": {}}]

@@ -57,8 +57,8 @@ K3 = Dialect(
     "kimi-k3",
     detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
     calls=(_K3_TAGS,),
-    sections=("<|open|>response<|sep|>",),
-    dropped=(
+    section_markers=("<|open|>response<|sep|>",),
+    also_dropped=(
         "<|close|>response<|sep|>",
         "<|close|>message<|sep|>",
         "<|end_of_msg|>",

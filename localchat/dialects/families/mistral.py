@@ -1,7 +1,8 @@
 """Mistral Nemo, Small 3, Devstral, Magistral, Ministral 3, Large 3.
 
-[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "nine chars"}]
-[TOOL_CALLS]f[CALL_ID]nine chars[ARGS]{"a": 1}
+[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abc123def"}]
+[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{"a": 1}
+[TOOL_CALLS]f[ARGS]{"a": 1}
 """
 
 from __future__ import annotations

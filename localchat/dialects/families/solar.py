@@ -24,8 +24,8 @@ DIALECT = Dialect(
             after_reasoning="<|begin|>assistant",
         ),
     ),
-    sections=("<|begin|>assistant", "<|content|>"),
-    dropped=("<|end|>",),
+    section_markers=("<|begin|>assistant", "<|content|>"),
+    also_dropped=("<|end|>",),
     text_start=("<|content|>", "<|begin|>assistant<|content|>"),
     reasoning=ReasoningTags("<|think|>", "<|end|>"),
 )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...protocol.params import SamplingParams
-from ..sampling import GREEDY, REORDERING_STEPS, Step, chain_steps
+from ..sampler_chain import GREEDY, REORDERING_STEPS, Step, chain_steps
 from ..values import EngineError, GenerationRequest
 from .candidates import candidates, is_quick, token_array, with_others
 from .grammar import Grammar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.sampling import chain_steps, seed_of
+from localchat.engine.sampler_chain import chain_steps, seed_of
 from localchat.protocol.params import SamplingParams
 
 
