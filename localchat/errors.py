@@ -2,7 +2,7 @@
 
     LocalChatError
     |- ConnectError          no connection, or it broke before any byte of the response
-    |- TimedOut              a timeout expired; `kind` is connect, first, idle, stall or total
+    |- TimedOut              a timeout expired; `kind` is its field of Timeout: connect, first, idle, stall or total
     |- Cancelled             the program closed the stream
     |- StatusError           the server returned an error: `status`, `code`, `param`, `retry_after`, `body`
     |  |- BadRequestError        400
@@ -19,7 +19,7 @@
     |- DoesNotFit            the completion does not match its `response_format`; `path` is the place
     |- IncompleteReply       a token limit or a filter cut the completion; only from the function `chat`
     |- ModelNotNamed         the server has several models, and the call names none
-    `- TooManyRounds         the model called tools in every round
+    `- TooManyRounds         the model still called tools in the last allowed round
 
 An error during a response has the part received so far as `partial`. Every error can be pickled, and none
 contains the key.
@@ -48,7 +48,7 @@ def cut(text: str, limit: int = _HEAD_CHARS) -> str:
 class LocalChatError(Exception):
     """Base of every error that this package raises on purpose.
 
-    Everything besides the message is an attribute with a default, passed as a keyword argument.
+    Subclasses declare their attributes with defaults; keyword arguments set them.
     """
 
     def __init__(self, message: str = "", **attributes: Any) -> None:
@@ -169,7 +169,7 @@ class DoesNotFit(_PartialError):
 
 
 class IncompleteReply(_PartialError):
-    """A token limit that the call did not set, or a content filter, cut the completion, which is in `partial`."""
+    """A content filter, or a token limit that the call did not set, cut the completion (`partial`)."""
 
 
 class ModelNotNamed(LocalChatError):
@@ -177,4 +177,4 @@ class ModelNotNamed(LocalChatError):
 
 
 class TooManyRounds(_PartialError):
-    """The model called tools in every one of `max_rounds`. The last calls, in `partial`, were not run."""
+    """The model still called tools in the last of `max_rounds` rounds. These calls, in `partial`, were not run."""

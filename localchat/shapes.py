@@ -1,7 +1,7 @@
 """Shapes: descriptions of Python types for conversion to JSON Schema and from JSON. No I/O.
 
 A shape makes the JSON Schema of a type, and builds a value of the type from JSON that was validated with that schema.
-`schema` makes shapes from annotations; `document` makes the whole schema, with the types that the shape refers to.
+`schema.py` makes shapes from annotations; `document` makes the whole schema, with the types that the shape refers to.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Definitions:
 
     def __init__(self) -> None:
         self.schemas: dict[str, Json] = {}
-        # Names to which there is more than one reference.
+        # Names that must stay in `$defs`.
         self.used: set[str] = set()
         self._names: dict[Any, str] = {}
 
     def name(self, record: Record) -> str:
         """The name of the entry for a record. The first call adds the entry."""
-        known = self._names.get(record.target)
+        known = self._names.get(record.key)
         if known is not None:
             self.used.add(known)
             return known
-        name = self._names[record.target] = self._unused(record.name)
+        name = self._names[record.key] = self._unused(record.name)
         self.schemas[name] = {}  # Added before the fields are described, since they may refer to it.
         self.schemas[name].update(record.body(self))
         return name
@@ -155,7 +155,10 @@ class AnyOf(Shape):
         return {"anyOf": [option.schema(definitions) for option in self.options]}
 
     def build(self, value: Any, path: str) -> Any:
-        """The value of the first option that can be built. A valid object may have properties that a class refuses."""
+        """The value of the first option that can be built.
+
+        A class may refuse an object that its schema allows; then the next option is tried.
+        """
         last_error = BuildError(ValidationError(path, f"{show(value)} matches no type of the union"))
         for option in self.options:
             if not any(validation_errors(value, document(option))):
@@ -188,7 +191,7 @@ class SelfDescribing(Shape):
         schema = dict(self.model.model_json_schema())
         for name, definition in schema.pop("$defs", {}).items():
             if definitions.schemas.setdefault(name, definition) != definition:
-                raise TypeError(f"{self.model!r} has another definition of {name} than the rest of the schema")
+                raise TypeError(f"two types named {name} have different schemas: rename one")
             definitions.used.add(name)
         return schema
 
@@ -217,17 +220,17 @@ class Record(Shape):
     """An object with named fields.
 
     Args:
-        target: Identifies the record: two records with the same target share one definition.
+        key: Identifies the record: two records with the same key share one definition.
         name: The name of the definition.
         doc: The description.
-        read: Returns the fields. It is called when they are needed first, since a field may refer to the record.
+        read: Returns the fields. Called at first use, since a field may refer to the record.
         make: Called with the values of the fields as keyword arguments.
     """
 
     def __init__(
-        self, target: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]
+        self, key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]
     ) -> None:
-        self.target = target
+        self.key = key
         self.name = re.sub(r"[^\w-]", "_", name)
         self._doc = doc
         self._read = read
@@ -252,7 +255,9 @@ class Record(Shape):
         for name in value:
             if name not in shapes:
                 raise BuildError(
-                    ValidationError(field_path(path, name), f"unknown; there are {', '.join(shapes) or 'none'}")
+                    ValidationError(
+                        field_path(path, name), f"unknown property; known are {', '.join(shapes) or 'none'}"
+                    )
                 )
         fields = {name: shapes[name].build(one, field_path(path, name)) for name, one in value.items()}
         return _construct(lambda given: self._make(**given), fields, path)
@@ -298,7 +303,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _strict_each(schemas: Json) -> Json:
-    """Apply `_strict` to the values. The names are not keywords: a property may be called `default`."""
+    """Apply `_strict` to the values. The keys are property or definition names, not schema keywords."""
     return {name: _strict(schema) for name, schema in schemas.items()}
 
 
@@ -309,7 +314,7 @@ _VERBATIM = frozenset({"enum", "const", "required"})
 # Values to JSON
 
 
-def plain(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """The `default` function of `json.dumps`: convert a value that JSON cannot hold to one that it can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -329,4 +334,4 @@ def has_plain_values(hint: type[enum.Enum]) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=plain, allow_nan=False))
+    return json.loads(json.dumps(value, default=to_plain_json, allow_nan=False))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Union
 from . import schema
 from .errors import DoesNotFit
 from .events import ToolCall
-from .shapes import plain
+from .shapes import to_plain_json
 from .signatures import read_function
 
 log = logging.getLogger(__name__)
@@ -298,6 +298,6 @@ def result_text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     try:
-        return plain(value)
+        return to_plain_json(value)
     except TypeError:
         return str(value)

@@ -163,6 +163,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
     "parameters": ({"tools": [{**FUNCTION, "parameters": 1}]}, "tools[0].parameters"),
     "tool in a namespace": ({"tools": [{**CRM, "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
+    "tool without a type in a namespace": ({"tools": [{**CRM, "tools": [{"name": "a"}]}]}, "tools[0].tools[0].type"),
     "choice of an unknown tool": (
         {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice.name"
     ),

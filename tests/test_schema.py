@@ -384,7 +384,7 @@ def test_wrong_short_form_is_a_value_error(text: str):
         (Person, {"name": "a", "age": 1}, "$.home", "missing"),
         (Person, {"name": "a", "age": 1, "home": {"street": 2}}, "$.home.street", "expected string, got 2"),
         (Node, {"value": 1, "kids": [{"value": 1}, {"value": "x"}]}, "$.kids[1].value", 'expected integer, got "x"'),
-        (Address, {"street": "a", "zap": 1}, "$.zap", "unknown; there are street, zip"),
+        (Address, {"street": "a", "zap": 1}, "$.zap", "unknown property; known are street, zip"),
         (Dict[str, int], {"a b": "c"}, '$["a b"]', "expected integer"),
         (Optional[int], "x", "$", 'expected integer, got "x"; or expected null'),
         (Optional[Address], {"street": 1}, "$.street", "expected string, got 1"),
@@ -422,7 +422,7 @@ def test_different_definitions_of_one_name_are_a_type_error():
     class Part:
         a: int
 
-    with pytest.raises(TypeError, match="another definition of Part"):
+    with pytest.raises(TypeError, match="two types named Part"):
         json_schema(Tuple[Part, Model])
 
 

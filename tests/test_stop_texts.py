@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from localchat.engine.stop_texts import TextStream
+from localchat.engine.stop_texts import StopTextDecoder
 
 
 def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | None]:
     """The text of the pieces up to a stop text, and this stop text."""
-    stream, out = TextStream(stop), []
+    decoder, out = StopTextDecoder(stop), []
     for piece in pieces:
-        out.append(stream.feed(piece))
-        if stream.stopped_by is not None:
+        out.append(decoder.feed(piece))
+        if decoder.stopped_by is not None:
             break
     else:
-        out.append(stream.finish())
-    return "".join(out), stream.stopped_by
+        out.append(decoder.finish())
+    return "".join(out), decoder.stopped_by
 
 
 def cuts(data: bytes) -> list[list[bytes]]:
@@ -58,25 +58,25 @@ def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text:
 
 
 def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
-    stream = TextStream(("<end>",))
-    assert [stream.feed(piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
+    decoder = StopTextDecoder(("<end>",))
+    assert [decoder.feed(piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
 
 
 def test_character_is_returned_with_its_last_byte():
-    stream = TextStream()
-    assert [stream.feed(bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
+    decoder = StopTextDecoder()
+    assert [decoder.feed(bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
 
 
 def test_nothing_is_returned_after_a_stop_text():
-    stream = TextStream(("!",))
-    assert stream.feed(b"a!b") == "a"
-    assert stream.feed(b"c") == ""
-    assert stream.finish() == ""
+    decoder = StopTextDecoder(("!",))
+    assert decoder.feed(b"a!b") == "a"
+    assert decoder.feed(b"c") == ""
+    assert decoder.finish() == ""
 
 
 def test_empty_stop_is_refused():
     with pytest.raises(ValueError, match="empty stop"):
-        TextStream(("a", ""))
+        StopTextDecoder(("a", ""))
 
 
 @pytest.mark.parametrize("seed", range(50))

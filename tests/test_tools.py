@@ -152,7 +152,7 @@ def test_arguments_are_converted_to_the_types_of_the_function():
         (("add", "[1, 2]"), "not a JSON object"),
         (("add", '{"a": "1", "b": 2}'), '$.a: expected integer, got "1"'),
         (("add", '{"a": 1}'), "$.b: missing"),
-        (("add", '{"a": 1, "b": 2, "c": 3}'), "$.c: unknown; there are a, b"),
+        (("add", '{"a": 1, "b": 2, "c": 3}'), "$.c: unknown property; known are a, b"),
         (("weather", '{"place": {}}'), "$.place.name: missing"),
     ],
 )

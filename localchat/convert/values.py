@@ -1,4 +1,4 @@
-"""Convert stop reasons, sampling options and log probabilities, and read objects of llama-stack."""
+"""Converts between llama-stack's values and those of the client: stop reasons, sampling options, log probabilities."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Any, Literal
 
 from ..payloads import normal_reason
-from ..shapes import plain
+from ..shapes import to_plain_json
 
 Json = dict[str, Any]
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
 
-# llama-stack's own conversions differ from each other; this table is used for all of them.
+# llama-stack maps these differently in different places; this one table replaces all its maps.
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_of_turn",
     "eos": "end_of_turn",
@@ -36,7 +36,7 @@ def stop_reason(raw: str | None) -> StopReason | None:
     return None if normal == "error" else _STOP_REASONS.get(word) or _STOP_REASONS.get(normal or "", "end_of_turn")
 
 
-# The fields of each strategy that are sent.
+# The fields of each sampling strategy that become request fields.
 _STRATEGIES = {"greedy": (), "top_p": ("temperature", "top_p"), "top_k": ("temperature", "top_k")}
 
 
@@ -53,7 +53,7 @@ def sampling_options(params: Any) -> Json:
     strategy, penalty = fields_of(fields.pop("strategy", None) or {}), fields.pop("repetition_penalty", None)
     kind = str(strategy.get("type"))
     if strategy and kind not in _STRATEGIES:
-        raise ValueError(f"there is no counterpart of the sampling strategy {kind!r}")
+        raise ValueError(f"unknown sampling strategy {kind!r}: use greedy, top_p or top_k")
     options: Json = {name: strategy.get(name) for name in _STRATEGIES.get(kind, ())}
     options.update(fields)
     if kind == "greedy":
@@ -73,7 +73,10 @@ def completion_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, fl
 
 
 def streamed_logprobs(text: str, logprobs: Any) -> list[dict[str, float]] | None:
-    """The same for a piece of a streamed completion. Some servers send only a number, for the whole piece."""
+    """A map of token to log probability for each position of a piece of a streamed completion.
+
+    Some servers send only a number, for the whole piece.
+    """
     if isinstance(logprobs, (int, float)):
         return [{text: float(logprobs)}]
     return completion_logprobs(logprobs) if isinstance(logprobs, Mapping) else None
@@ -97,11 +100,11 @@ def fields_of(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     try:
-        fields = plain(value)
+        fields = to_plain_json(value)
     except TypeError:
         fields = getattr(value, "__dict__", None)
     if not isinstance(fields, Mapping):
-        raise ValueError(f"this is no message, call or definition: {value!r}")
+        raise ValueError(f"expected a dict, dataclass or Pydantic model, got {value!r}")
     return fields
 
 

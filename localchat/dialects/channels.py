@@ -13,7 +13,7 @@ from .dialect import Dialect
 from .json_scan import stream_value
 from .reader import OutputReader
 from .reasoning import ReasoningStart, ReasoningTags
-from .scan import Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream, until
+from .scan import Markers, Reader, emit_until, is_next, read_end, read_marker, read_one_of, read_space, read_until
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
@@ -48,23 +48,23 @@ class ChannelReader(OutputReader):
 
     def _header(self) -> Reader[str | None]:
         """Read a header; None if the next text is not a complete header."""
-        start = yield from one_of(self._cursor, START + "assistant", CHANNEL, " to=", "to=")
+        start = yield from read_one_of(self._cursor, START + "assistant", CHANNEL, " to=", "to=")
         if start is None:
             return None
-        text, end = yield from until(self._cursor, Markers(MESSAGE))
+        text, end = yield from read_until(self._cursor, Markers(MESSAGE))
         return start + text if end else None
 
     def _loose_text(self) -> Reader[None]:
         """Emit text without a header as content, up to the next header."""
-        raw = self._cursor.recorded() or (yield from one_of(self._cursor, START))
+        raw = self._cursor.end_record() or (yield from read_one_of(self._cursor, START))
         if raw:
             yield ContentDelta(raw)
-        yield from stream(self._cursor, Markers(START, CHANNEL), ContentDelta, holds_space=False)
+        yield from emit_until(self._cursor, Markers(START, CHANNEL), ContentDelta, holds_space=False)
 
     def _message(self, header: str) -> Reader[None]:
         """Read the body of a message."""
         kind, name = self._kind(header)
-        raw = self._cursor.recorded()
+        raw = self._cursor.end_record()
         if kind is Kind.CALL:
             yield from self._message_call(name, raw)
             return
@@ -85,7 +85,7 @@ class ChannelReader(OutputReader):
         markers = Markers() if is_formatted else Markers(*self._dialect.ends, START, CHANNEL, *self._openers)
         while True:
             self.reasoning_is_open = kind is Kind.REASONING
-            marker = yield from stream(self._cursor, markers, event, holds_space=False)
+            marker = yield from emit_until(self._cursor, markers, event, holds_space=False)
             self.reasoning_is_open = self.reasoning_is_open and marker is None
             if marker not in self._openers:
                 return marker or ""
@@ -108,14 +108,14 @@ class ChannelReader(OutputReader):
         cursor, calls, ends = self._cursor, self._calls, self._dialect.ends
         yield calls.start(name)
         yield from read_space(cursor)
-        end = yield from one_of(cursor, *ends)
+        end = yield from read_one_of(cursor, *ends)
         if end:
             yield calls.arguments("{}")
         else:
             if (yield from is_next(cursor, "{")):
                 # Read JSON by its syntax, since a string in it may contain the text of a marker.
                 yield from stream_value(cursor, calls.arguments)
-            end = yield from stream(cursor, Markers(*ends, START), calls.arguments)
+            end = yield from emit_until(cursor, Markers(*ends, START), calls.arguments)
             if end in ends:
                 read_marker(cursor, end)
         if end in ends:

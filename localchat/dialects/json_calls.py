@@ -10,7 +10,7 @@ from .call_layout import A_SPACE, CallLayout
 from .call_style import CallStyle
 from .calls import Calls
 from .json_scan import decoded, read_value, stream_value
-from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream
+from .scan import Cursor, Markers, Reader, emit_until, is_next, read_end, read_marker, read_one_of, read_space
 
 # Some models nest the name and the arguments in an object with this name.
 _WRAPPER = "function"
@@ -98,7 +98,7 @@ class JsonCalls(CallStyle):
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         ends = tuple(filter(None, (self.end, *self.other_ends)))
         yield from read_space(cursor)
-        is_list = opener.endswith("[") or (yield from one_of(cursor, "["))
+        is_list = opener.endswith("[") or (yield from read_one_of(cursor, "["))
         is_call = False
         while True:
             yield from read_space(cursor)
@@ -108,14 +108,14 @@ class JsonCalls(CallStyle):
                 cursor.begin()
             outcome = yield from _CallObject(cursor, calls, self).read()
             if outcome is Outcome.NO_CALL and is_call:
-                yield ContentDelta(cursor.recorded())
+                yield ContentDelta(cursor.end_record())
             if outcome is Outcome.BROKEN:
                 yield from raw_arguments(cursor, calls, *ends)
             if outcome is not Outcome.CALL:
                 return is_call or outcome is Outcome.BROKEN
             is_call = True
             yield from read_space(cursor)
-            yield from one_of(cursor, ",", ";")
+            yield from read_one_of(cursor, ",", ";")
         if is_call:
             if is_list:
                 yield from read_end(cursor, "]")
@@ -135,7 +135,7 @@ class JsonCalls(CallStyle):
 
 def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
     """Emit the text of a broken call as its arguments, up to one of the markers `ends`. Returns the marker, if any."""
-    end = yield from stream(cursor, Markers(*ends), calls.arguments)
+    end = yield from emit_until(cursor, Markers(*ends), calls.arguments)
     if end:
         read_marker(cursor, end)
         calls.close()
@@ -172,16 +172,16 @@ class _CallObject:
         return Outcome.CALL
 
     def _fields(self) -> Reader[bool]:
-        separator = yield from one_of(self._cursor, "{")
+        separator = yield from read_one_of(self._cursor, "{")
         while separator in ("{", ","):
             yield from read_space(self._cursor)
-            if (yield from one_of(self._cursor, "}")):
+            if (yield from read_one_of(self._cursor, "}")):
                 return True
             if self._called is not None:
                 self._cursor.begin()
             complete = yield from self._field()
             if self._called is not None:
-                broken = self._cursor.recorded()
+                broken = self._cursor.end_record()
                 # Broken JSON before the name is content. After the name, it is emitted as arguments.
                 if broken and not complete:
                     yield from self._start(self._called)
@@ -189,7 +189,7 @@ class _CallObject:
             if not complete:
                 return False
             yield from read_space(self._cursor)
-            separator = yield from one_of(self._cursor, ",", "}")
+            separator = yield from read_one_of(self._cursor, ",", "}")
         return separator == "}"
 
     def _field(self) -> Reader[bool]:
@@ -198,7 +198,7 @@ class _CallObject:
         yield from read_space(self._cursor)
         if not isinstance(key, str) or not self._style.may_have(key):
             return False
-        if (yield from one_of(self._cursor, ":")) is None:
+        if (yield from read_one_of(self._cursor, ":")) is None:
             return False
         yield from read_space(self._cursor)
         if key == self._style.name and self._called is None:
@@ -220,7 +220,7 @@ class _CallObject:
         if not self._calls.may_call(name):
             return False
         self._called = name
-        self._cursor.commit()
+        self._cursor.drop_record()
         if not self._style.id_is_last:
             yield from self._start(name)
         return True
@@ -237,7 +237,7 @@ class _CallObject:
     def _arguments(self) -> Reader[bool]:
         is_text = yield from is_next(self._cursor, '"')
         if self._called is not None:
-            self._cursor.commit()
+            self._cursor.drop_record()
         if self._has_started and not is_text:
             self._has_arguments = True
             return (yield from stream_value(self._cursor, self._calls.arguments))

@@ -154,7 +154,7 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     if (yield from has_text(cursor)) and cursor.peek() in "{[":
         _, is_complete = yield from read_value(cursor)
         if is_complete:
-            return cursor.recorded()
+            return cursor.end_record()
     cursor.put_back()
     return ""
 

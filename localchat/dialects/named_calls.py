@@ -10,7 +10,7 @@ from .call_style import CallStyle
 from .calls import Calls
 from .json_calls import raw_arguments
 from .json_scan import stream_value
-from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_space, until
+from .scan import Cursor, Markers, Reader, is_next, read_end, read_one_of, read_space, read_until
 
 _PLACEHOLDERS = re.compile(f"([{A_NUMBER}{AN_ID}])")
 
@@ -101,13 +101,13 @@ def _fixed_text(cursor: Cursor, *texts: str) -> Reader[list[str] | None]:
     while pieces:
         piece = pieces.pop(0)
         if _PLACEHOLDERS.fullmatch(piece):
-            text, marker = yield from until(cursor, Markers(pieces.pop(0)))
+            text, marker = yield from read_until(cursor, Markers(pieces.pop(0)))
             if marker is None:
                 return None
             found.append(text.strip())
         else:
             yield from read_space(cursor)
-            if (yield from one_of(cursor, piece)) is None:
+            if (yield from read_one_of(cursor, piece)) is None:
                 return None
     yield from read_space(cursor)
     return found
@@ -119,7 +119,7 @@ def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]
     Text is held back only while it may become such a name.
     """
     names = {name + end: name for name in calls.offered for end in ends}
-    found = yield from one_of(cursor, *names)
+    found = yield from read_one_of(cursor, *names)
     return names[found] if found else None
 
 
@@ -128,10 +128,10 @@ def json_arguments(
 ) -> Reader[str | None]:
     """Emit a call whose name was read, and read its arguments, one JSON object. Returns the marker after it, if any."""
     yield calls.start(name, call_id)
-    cursor.commit()
+    cursor.drop_record()
     yield from read_space(cursor)
     if not (yield from is_next(cursor, "{")):
-        end = yield from one_of(cursor, *ends)
+        end = yield from read_one_of(cursor, *ends)
         if end:
             yield calls.arguments("{}")
             calls.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable
 from ..protocol.events import ContentDelta, Event, ReasoningDelta
 from .calls import Calls
 from .reasoning import ReasoningStart
-from .scan import Cursor, Markers, Reader, is_next, one_of, read_marker, read_space, stream
+from .scan import Cursor, Markers, Reader, emit_until, is_next, read_marker, read_one_of, read_space
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -53,7 +53,7 @@ class OutputReader:
         if not is_call:
             is_call = yield from self._bare_call()
         if self._is_constrained and not is_call and not (yield from self._first_call()):
-            yield from stream(self._cursor, Markers(), ContentDelta)
+            yield from emit_until(self._cursor, Markers(), ContentDelta)
         yield from self._text_and_calls()
 
     def _text_start(self, end: str | None) -> Reader[None]:
@@ -61,7 +61,7 @@ class OutputReader:
         dialect = self._dialect
         if end in dialect.section_markers:
             yield from read_space(self._cursor)
-        text = yield from one_of(self._cursor, dialect.text_start[end == dialect.reasoning.end])
+        text = yield from read_one_of(self._cursor, dialect.text_start[end == dialect.reasoning.end])
         if text and text.isspace() and not self._splits_reasoning:
             yield ContentDelta(text)
 
@@ -75,7 +75,7 @@ class OutputReader:
         self._cursor.begin()
         yield from read_space(self._cursor)
         is_call = (yield from is_next(self._cursor, "{")) and (yield from style.read(self._cursor, self._calls, ""))
-        yield from self._commit_or_put_back(is_call)
+        yield from self._accept_or_put_back(is_call)
         return is_call
 
     def _first_call(self) -> Reader[bool]:
@@ -84,15 +84,15 @@ class OutputReader:
         marker: str | None = ""
         while marker is not None and marker not in self._openers:
             yield from read_space(self._cursor)
-            marker = yield from one_of(self._cursor, *self._openers, *self._dialect.dropped)
+            marker = yield from read_one_of(self._cursor, *self._openers, *self._dialect.dropped)
         is_call = marker is not None and (yield from self._styles(marker))
-        yield from self._commit_or_put_back(is_call)
+        yield from self._accept_or_put_back(is_call)
         return is_call
 
-    def _commit_or_put_back(self, is_call: bool) -> Reader[None]:
+    def _accept_or_put_back(self, is_call: bool) -> Reader[None]:
         """End the record of an attempt to read a call: if it was none, its text is unread again."""
         if is_call:
-            yield from self._commit_or_emit(True, ContentDelta)
+            yield from self._accept_or_emit(True, ContentDelta)
         else:
             self._cursor.put_back()
 
@@ -101,7 +101,7 @@ class OutputReader:
         self._cursor.begin()
         read_marker(self._cursor, opener)
         is_call = yield from self._styles(opener)
-        yield from self._commit_or_emit(is_call, event)
+        yield from self._accept_or_emit(is_call, event)
         return is_call
 
     def _styles(self, opener: str) -> Reader[bool]:
@@ -114,13 +114,13 @@ class OutputReader:
                 self._cursor.put_back(n_read)
         return False
 
-    def _commit_or_emit(self, is_call: bool, event: Callable[[str], Event]) -> Reader[None]:
+    def _accept_or_emit(self, is_call: bool, event: Callable[[str], Event]) -> Reader[None]:
         """End the record of an attempt to read a call: if it was none, its text is emitted."""
         if is_call:
-            self._cursor.commit()
+            self._cursor.drop_record()
             yield from read_space(self._cursor)
         else:
-            yield event(self._cursor.recorded())
+            yield event(self._cursor.end_record())
 
     # Text
 
@@ -129,7 +129,7 @@ class OutputReader:
         in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
         markers = Markers(*self._openers, *self._dialect.dropped, *in_text)
         while True:
-            marker = yield from stream(self._cursor, markers, ContentDelta)
+            marker = yield from emit_until(self._cursor, markers, ContentDelta)
             if marker is None:
                 return
             if marker in in_text:
@@ -151,7 +151,7 @@ class OutputReader:
         cursor.begin()
         yield from read_space(cursor)
         if not self.reasoning_is_open:
-            start = yield from one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
+            start = yield from read_one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
             if start is None:
                 self.reasoning_may_open = dialect.reasons_anywhere
                 cursor.put_back()
@@ -162,7 +162,7 @@ class OutputReader:
                 return None
         self.reasoning_is_open = True
         yield from read_space(cursor)
-        yield from self._tag(cursor.recorded())
+        yield from self._tag(cursor.end_record())
         end = yield from self._reasoning()
         if end == dialect.reasoning.end:
             cursor.begin()
@@ -174,7 +174,7 @@ class OutputReader:
         """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
         if not self._is_constrained:
             yield from read_space(self._cursor)
-        yield from self._tag(self._cursor.recorded())
+        yield from self._tag(self._cursor.end_record())
 
     def _reasoning_in_text(self, tag: str) -> Reader[None]:
         """Read reasoning after text, or an end tag without reasoning. The white space around it is content."""
@@ -188,12 +188,12 @@ class OutputReader:
         self.reasoning_is_open = True
         cursor.begin()
         yield from read_space(cursor)
-        yield from self._tag(tag + cursor.recorded())
+        yield from self._tag(tag + cursor.end_record())
         end = yield from self._reasoning()
         if end == self._dialect.reasoning.end:
             cursor.begin()
             read_marker(cursor, end)
-            yield from self._tag(cursor.recorded())
+            yield from self._tag(cursor.end_record())
 
     def _tag(self, text: str) -> Reader[None]:
         """Emit a tag and the white space around it, if reasoning is part of the content."""
@@ -211,7 +211,7 @@ class OutputReader:
         markers = Markers(dialect.reasoning.end, *dialect.reasoning_sections, *self._openers)
         while True:
             self.reasoning_is_open = self.reasoning_may_open = True
-            marker = yield from stream(self._cursor, markers, event)
+            marker = yield from emit_until(self._cursor, markers, event)
             if marker is None:
                 return ""
             self.reasoning_is_open = False

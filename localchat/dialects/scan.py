@@ -1,7 +1,7 @@
 """The building blocks of streaming parsers: a cursor over text that is still being generated, and readers.
 
-A reader is a generator that yields events, yields None when it needs more text, and returns a result. Its code is
-therefore in the order of the text. Readers hold back text only if it may be the beginning of a marker, or white space
+A reader is a generator that yields events, yields None when it needs more text, and returns a result. So a reader is
+written as if all text were there. Readers hold back text only if it may be the beginning of a marker, or white space
 before a marker. All other text is emitted at once.
 """
 
@@ -28,7 +28,7 @@ class Cursor:
         self.at = 0
         # Set when no more text will come, so that no text is held back.
         self.ended = False
-        # The text read since `begin`, which is content if it is not a call; None: not recording.
+        # The text read since `begin`. If it turns out not to be a call, it is emitted as content. None: not recording.
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -56,11 +56,11 @@ class Cursor:
         """Start a new record of the text that is read."""
         self._record = []
 
-    def commit(self) -> None:
+    def drop_record(self) -> None:
         """Stop recording, and drop the record."""
         self._record = None
 
-    def recorded(self) -> str:
+    def end_record(self) -> str:
         """Stop recording, and return the text read since `begin`."""
         text = "".join(self._record or ())
         self._record = None
@@ -76,7 +76,7 @@ class Cursor:
 
         With `n_kept=0`, stop recording.
         """
-        text = self.recorded()
+        text = self.end_record()
         self._record = [text[:n_kept]] if n_kept else None
         self.text = text[n_kept:] + self.text[self.at :]
         self.at = 0
@@ -98,7 +98,7 @@ class Markers:
         return (match.start(), match.group()) if match else None
 
     def safe_end(self, text: str, at: int) -> int:
-        """The index of an incomplete marker at the end of `text`; the length of `text` if there is none."""
+        """The index up to which `text` cannot belong to an incomplete marker at its end."""
         start = max(at, len(text) - self._longest + 1)
         for place in range(start, len(text)):
             tail = text[place:]
@@ -131,7 +131,7 @@ def read_space(cursor: Cursor) -> Reader[None]:
         yield None
 
 
-def one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
+def read_one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
     """Read the longest of these literals that the next text begins with. Returns None if there is none."""
     longest = max(map(len, literals), default=0)
     while True:
@@ -151,14 +151,14 @@ def read_end(cursor: Cursor, *literals: str) -> Reader[str | None]:
     If another text follows, only the white space is read, and None is returned.
     """
     yield from read_space(cursor)
-    found = yield from one_of(cursor, *literals)
+    found = yield from read_one_of(cursor, *literals)
     rest = cursor.text[cursor.at :]
     if found is None and cursor.ended and any(text.startswith(rest) for text in literals):
         return cursor.take(len(rest))
     return found
 
 
-def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
+def read_until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
     """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
     parts: list[str] = []
     while True:
@@ -173,10 +173,10 @@ def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
         yield None
 
 
-def stream(
+def emit_until(
     cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, holds_space: bool = True
 ) -> Reader[str | None]:
-    """Emit the text before a marker as it comes, and return the marker, which stays unread.
+    """Emit the text before a marker as it is generated, and return the marker, which stays unread.
 
     With `holds_space`, white space before the marker is held back and stays unread, since it belongs to the format. If
     `markers` is empty, no text is held back. Returns None at the end of the output.
@@ -198,5 +198,5 @@ def stream(
 
 
 def read_marker(cursor: Cursor, marker: str) -> None:
-    """Read the white space and the marker before which `stream` stopped."""
+    """Read up to and including the marker that `emit_until` returned."""
     cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)

@@ -15,7 +15,18 @@ from .call_style import CallStyle
 from .calls import Calls
 from .json_scan import maybe_nested
 from .named_calls import json_arguments
-from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream, until
+from .scan import (
+    Cursor,
+    Markers,
+    Reader,
+    emit_until,
+    is_next,
+    read_end,
+    read_marker,
+    read_one_of,
+    read_space,
+    read_until,
+)
 from .values import parameter_types, text_json, value_json
 
 
@@ -123,11 +134,11 @@ class TaggedCalls(CallStyle):
             yield from read_space(cursor)
             if is_call:
                 cursor.begin()
-            if (yield from one_of(cursor, self.call)) is None:
+            if (yield from read_one_of(cursor, self.call)) is None:
                 break
             if not (yield from self._call(cursor, calls)):
                 if is_call:
-                    yield ContentDelta(cursor.recorded())
+                    yield ContentDelta(cursor.end_record())
                 return is_call
             is_call = True
         if is_call:
@@ -142,11 +153,11 @@ class TaggedCalls(CallStyle):
         if (yield from is_next(cursor, "{")):
             yield from json_arguments(cursor, calls, name, self.call_end)
             return True
-        tag = yield from one_of(cursor, self.key, self.call_end)
+        tag = yield from read_one_of(cursor, self.key, self.call_end)
         if tag is None:
             return False
         yield calls.start(name)
-        cursor.commit()
+        cursor.drop_record()
         opening = "{"
         while tag == self.key:
             is_end = yield from self._argument(cursor, calls, name, opening)
@@ -161,20 +172,20 @@ class TaggedCalls(CallStyle):
     def _name(self, cursor: Cursor, calls: Calls) -> Reader[str | None]:
         """Read the name of an offered tool and the text after it; None if another text follows."""
         yield from read_space(cursor)
-        name = yield from one_of(cursor, *calls.offered)
-        if name is None or (self.name_end and (yield from one_of(cursor, self.name_end)) is None):
+        name = yield from read_one_of(cursor, *calls.offered)
+        if name is None or (self.name_end and (yield from read_one_of(cursor, self.name_end)) is None):
             return None
         if self.attributes_end:
-            yield from until(cursor, Markers(self.attributes_end))
+            yield from read_until(cursor, Markers(self.attributes_end))
         yield from read_space(cursor)
         return name
 
     def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[bool]:
         """Read an argument, beginning with its name. Returns whether the end of the call was read, too."""
-        key, _ = yield from until(cursor, Markers(self.key_end))
+        key, _ = yield from read_until(cursor, Markers(self.key_end))
         types = parameter_types(calls.schema(name), key.strip())
         if self.value:
-            attributes, mark = yield from until(cursor, Markers(self.value, *self.value_ends))
+            attributes, mark = yield from read_until(cursor, Markers(self.value, *self.value_ends))
             types = self.attribute_types(attributes) or types
         yield calls.arguments(f"{opening}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         ends = self.value_ends
@@ -183,8 +194,8 @@ class TaggedCalls(CallStyle):
             yield calls.arguments(value_json(attributes.strip("\n"), types))
             return False
         if self.is_on_lines:
-            yield from one_of(cursor, "\n")
-        if self.quotes and (yield from one_of(cursor, self.quotes[0])):
+            yield from read_one_of(cursor, "\n")
+        if self.quotes and (yield from read_one_of(cursor, self.quotes[0])):
             ends = tuple(self.quotes[1] + end for end in ends)
         if types == STRING:
             # A value that must be a string can be streamed before its end is known.
@@ -192,7 +203,7 @@ class TaggedCalls(CallStyle):
         else:
             # Read an object or list by JSON syntax first, since its strings may contain an end marker.
             nested = yield from maybe_nested(cursor)
-            rest, end = yield from until(cursor, Markers(*ends))
+            rest, end = yield from read_until(cursor, Markers(*ends))
             yield calls.arguments(value_json(nested + rest, types) if end else nested + rest)
         return False
 
@@ -204,7 +215,7 @@ def _text_value(cursor: Cursor, calls: Calls, ends: tuple[str, ...]) -> Reader[N
         return calls.arguments(text_json(text))
 
     yield calls.arguments('"')
-    end = yield from stream(cursor, Markers(*ends), piece, holds_space=False)
+    end = yield from emit_until(cursor, Markers(*ends), piece, holds_space=False)
     if end:
         read_marker(cursor, end)
         yield calls.arguments('"')

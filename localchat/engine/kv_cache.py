@@ -1,9 +1,10 @@
 """The KV cache: which slot holds the tokens of which sequence, and which cached prefixes other requests can reuse.
 
 A slot is a sequence id of llama.cpp. It is free, active (a running sequence uses it) or idle: its sequence has ended or
-was preempted, and the cells stay for requests that begin with the same tokens until they are needed for others. Idle
-prefixes are evicted in order of least recent use; a copy of the state may stay in memory as a snapshot, from which it
-is restored. With a disk cache, idle prefixes are also saved in files while nothing runs.
+was preempted, and the cells stay for requests that begin with the same tokens until they are needed for others. The
+least recently used idle prefix is evicted first, except where `_take_slot` prefers a slot beside an active one. A copy
+of the state may stay in memory as a snapshot, from which it is restored. With a disk cache, idle prefixes are also
+saved in files while nothing runs.
 
 Every method applies its operations to the backend at once, so this bookkeeping and the cells of the backend agree after
 each call. All methods run on the engine thread. This module does not know requests, scheduling or llama.cpp.

@@ -1,7 +1,8 @@
-"""The interface of a limit of reasoning tokens: a tracker reads the sampled tokens and may force the next one.
+"""The protocols of a limit of reasoning tokens: a tracker reads the sampled tokens and may force the next one.
 
 The engine does not know the markers of reasoning. A request has a `ReasoningLimit`, from which the sampler of each
-sequence gets its own tracker. `localchat.dialects.reasoning` implements both.
+sequence gets its own tracker. `localchat.generation.reasoning` implements the limit, `localchat.dialects.reasoning` the
+tracker and its `ReasoningBudget`: the number of tokens, and the tokens that are forced at that number.
 """
 
 from __future__ import annotations

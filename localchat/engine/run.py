@@ -17,7 +17,7 @@ from typing import Union
 from ..protocol.events import OutputToken, TokenLogprob
 from ..protocol.usage import Usage
 from .backend import Backend
-from .stop_texts import TextStream
+from .stop_texts import StopTextDecoder
 from .values import Delta, EngineError, Finish, GenerationRequest, Progress
 
 
@@ -192,7 +192,7 @@ class _Output:
         self._backend = backend
         # Ends the sequence in the engine.
         self._cancel = cancel
-        self._text = TextStream(request.params.stop)
+        self._text = StopTextDecoder(request.params.stop)
         self._n_completion = 0
         # The token that ended the sequence, if one did.
         self._last: OutputToken | None = None

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterable
 
 
-class TextStream:
+class StopTextDecoder:
     """Decodes UTF-8 piece by piece, up to the first stop text.
 
     Invalid bytes become U+FFFD. `stopped_by` is the stop text that was found; it and the text after it are not

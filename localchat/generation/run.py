@@ -43,7 +43,11 @@ PromptBuilder = Callable[[Model, Request], Prepared]
 
 
 class GenerationRun:
-    """A request in flight. Leaving the `with` block cancels the sequences that are still running."""
+    """A request in flight, on the HTTP thread: makes output events of the results of the engine's `RequestRun`.
+
+    `InFlight` has all requests in flight and stops them at shutdown. Leaving the `with` block cancels the sequences
+    that are still running.
+    """
 
     def __init__(self, model: Model, prepared: Prepared, id_prefix: str) -> None:
         """Submit the sequences.
@@ -77,9 +81,10 @@ class GenerationRun:
         return self._run.is_running
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
-        """The events since the last call, each with the index of its sequence. Wait for the first one.
+        """Wait for output, then return all events of it, each with the index of its sequence.
 
-        After `timeout_s` seconds without an event, return an empty list; None: no timeout.
+        The list is empty if the output makes no event yet, or after `timeout_s` seconds without output; None: no
+        timeout.
 
         Raises:
             ApiError: The request failed.
@@ -99,7 +104,7 @@ class GenerationRun:
             if output.is_over:
                 continue
             events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
-            if output.is_over and not isinstance(item, Finish):
+            if output.is_over and not isinstance(item, Finish):  # The parser ended the output before the engine did.
                 self._run.end(index)
         return events
 
@@ -113,7 +118,7 @@ class GenerationRun:
         self.cancel()
 
     def suspend(self) -> None:
-        """Free the slots of this request for queued ones until `resume`. Thread-safe."""
+        """Let queued requests take the slots of this one until `resume`. Thread-safe."""
         self._run.suspend()
 
     def resume(self) -> None:

@@ -53,7 +53,7 @@ def parse_gbnf(text: str) -> dict[str, Expr]:
     """The rules of a grammar by their names. If a rule is defined twice, the last definition counts.
 
     Raises:
-        GrammarError: The text is not a grammar; the message contains the index of the character.
+        GrammarError: The text is not a grammar.
     """
     found = _NOT_TEXT.search(text)
     if found:
@@ -63,12 +63,12 @@ def parse_gbnf(text: str) -> dict[str, Expr]:
 
 
 class _Parser:
-    """Parses the rules one after the other. A list holds the open groups, so deep nesting cannot overflow the stack."""
+    """Parses the rules one after the other. This parser does not recurse; MAX_GROUP_DEPTH protects later code."""
 
     def __init__(self, text: str):
         self._text = text
         self._rules: dict[str, Expr] = {}
-        # The rule, then each open group: the complete options, and the items of the current option.
+        # One entry for the rule and one for each open group: the finished options, the items of the current option.
         self._groups: list[tuple[list[Expr], list[Expr]]] = []
 
     def parse(self) -> dict[str, Expr]:
@@ -141,7 +141,9 @@ def _sequence(items: list[Expr]) -> Expr:
 
 def _high(match: re.Match[str]) -> int | None:
     """The upper number of a count in braces; None: no limit."""
-    return int(match["low"]) if not match["comma"] else int(match["high"]) if match["high"] else None
+    if not match["comma"]:
+        return int(match["low"])
+    return int(match["high"]) if match["high"] else None
 
 
 def _item(match: re.Match[str]) -> Expr:

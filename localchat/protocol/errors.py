@@ -30,9 +30,9 @@ from typing import Any
 SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: see the server's log"
 
-# Retry-After in seconds if the queue is full. Every generation that ends frees a place in the queue, so this is short.
+# Retry-After of QueueFull and TooManyConnections in seconds. It is short, since every request that ends frees a place.
 RETRY_QUEUE_S = 2
-# Retry-After in seconds during a restart, and its upper limit while a model loads.
+# Retry-After of ShuttingDown (a restart may follow) in seconds, and the upper limit for ModelLoading.
 RETRY_LOADING_S = 10
 
 

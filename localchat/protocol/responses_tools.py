@@ -64,7 +64,7 @@ def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
 def _namespace(given: Fields) -> Iterator[Tool]:
     name = given.required_text("name")
     for tool in given.objects("tools"):
-        tool.choice("type", _CALLABLE)
+        tool.required_choice("type", _CALLABLE)
         yield _tool(tool, name)
 
 

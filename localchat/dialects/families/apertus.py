@@ -9,7 +9,7 @@ from ..calls import Calls
 from ..dialect import Dialect
 from ..named_calls import json_arguments, offered_name
 from ..reasoning import ReasoningTags
-from ..scan import Cursor, Reader, one_of, read_end, read_space
+from ..scan import Cursor, Reader, read_end, read_one_of, read_space
 
 _START, _END = "<|tools_prefix|>", "<|tools_suffix|>"
 
@@ -31,23 +31,23 @@ class _Calls(CallStyle):
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         yield from read_space(cursor)
         is_call = False
-        separator = yield from one_of(cursor, "[")
+        separator = yield from read_one_of(cursor, "[")
         while separator in ("[", ","):
             yield from read_space(cursor)
             if is_call:
                 cursor.begin()
-            if (yield from one_of(cursor, "{")) is None:
+            if (yield from read_one_of(cursor, "{")) is None:
                 break
             yield from read_space(cursor)
-            name = (yield from one_of(cursor, '"')) and (yield from offered_name(cursor, calls, '":', '" :'))
+            name = (yield from read_one_of(cursor, '"')) and (yield from offered_name(cursor, calls, '":', '" :'))
             if name is None:
                 if is_call:
-                    yield ContentDelta(cursor.recorded())
+                    yield ContentDelta(cursor.end_record())
                 return is_call
             yield from json_arguments(cursor, calls, name, "}")
             is_call = True
             yield from read_space(cursor)
-            separator = yield from one_of(cursor, ",", "]")
+            separator = yield from read_one_of(cursor, ",", "]")
         if is_call:
             yield from read_end(cursor, _END)
         return is_call

@@ -17,7 +17,7 @@ from ..dialect import Dialect
 from ..named_calls import json_arguments
 from ..reader import OutputReader
 from ..reasoning import ReasoningStart
-from ..scan import Markers, Reader, one_of, read_marker, stream
+from ..scan import Markers, Reader, emit_until, read_marker, read_one_of
 from ..shared_formats import FUNCTION_TAGS
 
 V31 = Dialect(
@@ -40,13 +40,13 @@ class _Reader(OutputReader):
         # Text of a response format extends to the end of the output, and may contain the text of a marker.
         text_markers = Markers(*(() if self._is_constrained else marks))
         # The prompt may end with the first marker and its recipient.
-        mark = yield from one_of(cursor, *marks, *marks.values())
+        mark = yield from read_one_of(cursor, *marks, *marks.values())
         while True:
             recipient = marks.get(mark, mark) if mark else None
             if recipient in names:
                 mark = yield from json_arguments(cursor, self._calls, names[recipient], *marks)
                 continue
-            mark = yield from stream(cursor, text_markers, ContentDelta, holds_space=not self._is_constrained)
+            mark = yield from emit_until(cursor, text_markers, ContentDelta, holds_space=not self._is_constrained)
             if mark is None:
                 return
             read_marker(cursor, mark)

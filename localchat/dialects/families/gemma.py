@@ -11,7 +11,7 @@ from ..calls import Calls
 from ..dialect import Dialect
 from ..named_calls import offered_name
 from ..reasoning import ReasoningTags
-from ..scan import Cursor, Markers, Reader, one_of, read_space, until
+from ..scan import Cursor, Markers, Reader, read_one_of, read_space, read_until
 
 _START, _END = "<|tool_call>", "<tool_call|>"
 
@@ -60,14 +60,14 @@ class _Calls(CallStyle):
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         yield from read_space(cursor)
-        if (yield from one_of(cursor, "call:")) is None:
+        if (yield from read_one_of(cursor, "call:")) is None:
             return False
         name = yield from offered_name(cursor, calls, "{")
         if name is None:
             return False
         yield calls.start(name)
-        cursor.commit()
-        text, end = yield from until(cursor, Markers(_END))
+        cursor.drop_record()
+        text, end = yield from read_until(cursor, Markers(_END))
         yield calls.arguments(as_json("{" + text.rstrip()))
         if end:
             calls.close()

@@ -19,7 +19,7 @@ from ..call_style import CallStyle
 from ..calls import Calls
 from ..dialect import Dialect
 from ..json_calls import JsonCalls
-from ..scan import Cursor, Markers, Reader, until
+from ..scan import Cursor, Markers, Reader, read_until
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 # The pattern of argument names that are valid in Python.
@@ -127,7 +127,7 @@ class _PythonCalls(CallStyle):
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         # Python's parser needs the complete text, so these calls are not streamed.
-        text, _ = yield from until(cursor, Markers(_END))
+        text, _ = yield from read_until(cursor, Markers(_END))
         found = parsed_calls(text, calls.offered)
         if not found or not all(calls.may_call(name) for name, _ in found):
             return False

@@ -16,7 +16,7 @@ from ..calls import Calls
 from ..dialect import Dialect
 from ..json_scan import maybe_nested
 from ..reasoning import ReasoningTags
-from ..scan import Cursor, Markers, Reader, one_of, until
+from ..scan import Cursor, Markers, Reader, read_one_of, read_until
 from ..tagged import TaggedCalls
 from ..values import parameter_types, value_json
 
@@ -41,7 +41,7 @@ class _Calls(TaggedCalls):
         return replace(super().argument_layout, values=(value,), names=r"[^\s<>/\]]+", item=_ITEM)
 
     def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[bool]:
-        key, _ = yield from until(cursor, Markers(self.key_end))
+        key, _ = yield from read_until(cursor, Markers(self.key_end))
         value, end = yield from _value(cursor, calls.schema(name), (key,))
         yield calls.arguments(f"{opening}{_text(key)}: {value}")
         return end is _End.CALL
@@ -54,16 +54,16 @@ def _value(cursor: Cursor, schema: Mapping[str, Any], path: tuple[str | None, ..
     children: list[tuple[str, str]] = []
     end = _End.VALUE
     while end is _End.VALUE:
-        piece, tag = yield from until(cursor, Markers(_OPEN))
+        piece, tag = yield from read_until(cursor, Markers(_OPEN))
         text += piece
         if tag is None:
             end = _End.TEXT
             break
-        slash = yield from one_of(cursor, "/", "/invoke>")
+        slash = yield from read_one_of(cursor, "/", "/invoke>")
         if slash == "/invoke>":
             end = _End.CALL
             break
-        key, _ = yield from until(cursor, Markers(">"))
+        key, _ = yield from read_until(cursor, Markers(">"))
         if slash or len(path) > _MAX_DEPTH:
             break
         value, end = yield from _value(cursor, schema, (*path, None if types == {"array"} else key))

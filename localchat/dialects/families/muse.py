@@ -15,7 +15,7 @@ from ...protocol.events import ContentDelta
 from ..call_layout import A_BREAK, THE_NAME, CallLayout
 from ..channels import MESSAGE, START, ChannelDialect, ChannelReader
 from ..reasoning import ReasoningTags
-from ..scan import Reader, one_of, read_end, read_space
+from ..scan import Reader, read_end, read_one_of, read_space
 from ..shared_formats import invoke_tags
 
 _TAGS = invoke_tags("atem:", "atem:function_calls")
@@ -28,11 +28,11 @@ class _Reader(ChannelReader):
         cursor = self._cursor
         cursor.begin()
         yield from read_space(cursor)
-        opener = yield from one_of(cursor, *_TAGS.openers)
+        opener = yield from read_one_of(cursor, *_TAGS.openers)
         if opener and (yield from _TAGS.read(cursor, self._calls, opener)):
             yield from read_end(cursor, *self._dialect.ends)
         else:
-            yield ContentDelta(raw + cursor.recorded())
+            yield ContentDelta(raw + cursor.end_record())
 
 
 _TEXT_END = f"<|eom|>{START}assistant"
