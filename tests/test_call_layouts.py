@@ -1,4 +1,4 @@
-"""Every layout of calls of every family: the grammar, the parser and the writer of earlier calls agree."""
+"""Every layout of calls of every family: the grammar, the parser and the code that writes earlier calls agree."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather",
 
 @pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
 def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
-    """The writer of earlier calls, the grammar and the parser use one declaration."""
+    """The code that writes earlier calls, the grammar and the parser use one declaration."""
     dialect = DIALECTS[name]
     layout = dialect.layouts[i]
     tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
