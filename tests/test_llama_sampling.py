@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -240,17 +241,10 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
         assert len(probabilities) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
 
 
-@dataclass(frozen=True)
-class OpenReasoning:
-    """A limit on reasoning that the prompt has opened."""
-
-    max_tokens: int
-    closing: tuple[int, ...]
-
-    def tracker(self) -> ReasoningTracker:
-        return ReasoningTracker(
-            OutputParser(DIALECTS["hermes"], prompt="<think>"), ReasoningBudget(self.max_tokens, self.closing)
-        )
+def open_reasoning(max_tokens: int, closing: tuple[int, ...]) -> ReasoningTracker:
+    """The tracker of a budget for reasoning that the prompt has opened."""
+    parser = OutputParser(DIALECTS["hermes"], prompt="<think>")
+    return ReasoningTracker(parser, ReasoningBudget(max_tokens, closing))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +267,7 @@ def test_forced_token_is_certain_after_sampling(
         min_tokens=budget + len(closing) + 2,
         constraint=grammar,
         sampling=sampling,
-        reasoning_limit=OpenReasoning(budget, closing),
+        new_budget_tracker=partial(open_reasoning, budget, closing),
         top_logprobs=n_top,
         post_sampling_probs=True,
     )

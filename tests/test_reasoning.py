@@ -10,7 +10,7 @@ import pytest
 from localchat.dialects import DIALECTS, detect
 from localchat.dialects.parser import OutputParser, merged
 from localchat.dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
-from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit, reasoning_start
+from localchat.generation.reasoning import ReasoningDefaults, reasoning_budget, reasoning_start, reasoning_tracker
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
 from localchat.protocol.events import ReasoningDelta
@@ -240,17 +240,14 @@ def test_tags_come_from_the_template(template: str, start: str):
     ],
     ids=["request", "request and default", "default", "no limit for this request", "no limit"],
 )
-def test_limit_comes_from_the_request_or_the_server(fields: Any, defaults: ReasoningDefaults, closing: Any):
+def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: ReasoningDefaults, closing: Any):
     request = ChatRequest(messages=({"role": "user", "content": "hello"},), **fields)
-    limit = reasoning_limit(request, DIALECTS["hermes"], "", lambda text, parse_special: [len(text)], defaults)
-    assert (limit and limit.budget.closing) == closing
+    budget = reasoning_budget(request, DIALECTS["hermes"], lambda text, parse_special: [len(text)], defaults)
+    assert (budget and budget.closing) == closing
 
 
 @pytest.mark.parametrize("continued", [False, "reasoning_content"])
-def test_trackers_of_a_limit_have_the_state_of_the_request(continued: Any):
+def test_tracker_has_the_state_of_the_request(continued: Any):
     messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
-    request = ChatRequest(messages=messages, reasoning_budget=1, continue_final_message=continued)
-    limit = reasoning_limit(request, DIALECTS["hermes"], "", lambda text, parse_special: [7], ReasoningDefaults())
-    assert limit is not None
-    assert limit.tracker() is not limit.tracker()
-    assert limit.tracker().is_open == bool(continued)
+    request = ChatRequest(messages=messages, continue_final_message=continued)
+    assert reasoning_tracker(request, DIALECTS["hermes"], "").is_open == bool(continued)

@@ -5,14 +5,14 @@ Texts are str, token ids are int, times are seconds. This module does not know l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..protocol.events import OutputToken
 from ..protocol.params import GenerationParams, SamplingParams
 from ..protocol.usage import Usage
 from .memory import FreeMemory
-from .reasoning_limit import ReasoningLimit
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,20 @@ class Constraint:
     """The field of the request from which the grammar was made, for errors."""
 
 
+class BudgetTracker(Protocol):
+    """The reasoning budget of one sequence: reads its tokens, and at the budget forces those that end the reasoning.
+
+    `localchat.dialects.reasoning` implements it. The engine does not know the markers of reasoning.
+    """
+
+    @property
+    def forced_token(self) -> int | None:
+        """The token that must come next; None if the sampler may choose."""
+
+    def feed(self, piece: bytes) -> None:
+        """Enters the bytes of the next token, which is the forced one if there is one."""
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """What the engine needs to generate one sequence."""
@@ -43,7 +57,8 @@ class GenerationRequest:
     constraint: Constraint | None = None
     visible_tokens: frozenset[int] = frozenset()
     """Control tokens that are part of the text, such as the markers of tool calls."""
-    reasoning_limit: ReasoningLimit | None = None
+    new_budget_tracker: Callable[[], BudgetTracker] | None = None
+    """Makes the tracker of the reasoning budget for a sequence without tokens. None: there is no budget."""
     reports_progress: bool = False
     """Whether progress is delivered while the prompt is computed."""
     one_by_one: bool = False

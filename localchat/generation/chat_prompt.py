@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from ..dialects import Dialect
 from ..engine import GenerationRequest
@@ -16,7 +17,7 @@ from .constraints import constraint_for
 from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output
-from .reasoning import output_parser, reasoning_limit, reasoning_tracker
+from .reasoning import output_parser, reasoning_budget, reasoning_tracker
 from .run import Prepared
 
 
@@ -32,11 +33,12 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
         text = text_of(segments)
         prompt = model.tokenize_prompt(parts_of(segments, template.special), request.params)
         dialect = template.dialect
+        budget = reasoning_budget(request, dialect, model.tokenize, model.reasoning)
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, request.params),
             visible_tokens=visible_tokens,
             constraint=constraint_for(request, template, text),
-            reasoning_limit=reasoning_limit(request, dialect, text, model.tokenize, model.reasoning),
+            new_budget_tracker=partial(reasoning_tracker, request, dialect, text, budget) if budget else None,
             reports_progress=request.stream and request.return_progress,
             # The output ends after the first tool call. With one token at a time, later tokens do not count as usage.
             one_by_one=not request.parallel_tool_calls,

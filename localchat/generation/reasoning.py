@@ -22,20 +22,6 @@ class ReasoningDefaults:
     """The text that is appended to reasoning at the limit."""
 
 
-@dataclass(frozen=True)
-class ReasoningLimit:
-    """A reasoning budget, and the arguments for its trackers. Implements the engine's `ReasoningLimit` protocol."""
-
-    request: ChatRequest
-    dialect: Dialect
-    prompt: str
-    budget: ReasoningBudget
-
-    def tracker(self) -> ReasoningTracker:
-        """A new tracker, before the first token of an output."""
-        return reasoning_tracker(self.request, self.dialect, self.prompt, self.budget)
-
-
 def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
     """Whether reasoning is open, possible or closed before the first token, given the prompt and the request."""
     start = template.dialect.reasoning_start(parser_prompt(request, template.dialect, prompt))
@@ -71,14 +57,10 @@ def reasoning_tracker(
     return ReasoningTracker(output_parser(request, dialect, prompt), budget)
 
 
-def reasoning_limit(
-    request: ChatRequest,
-    dialect: Dialect,
-    prompt: str,
-    tokenize: Callable[[str, bool], list[int]],
-    defaults: ReasoningDefaults,
-) -> ReasoningLimit | None:
-    """The limit on the reasoning of a request with this rendered prompt; None: no limit.
+def reasoning_budget(
+    request: ChatRequest, dialect: Dialect, tokenize: Callable[[str, bool], list[int]], defaults: ReasoningDefaults
+) -> ReasoningBudget | None:
+    """The reasoning budget of a request; None: no limit.
 
     `tokenize(text, parse_special)` must not add BOS. The budget message is tokenized without control tokens, and its
     tokens count as completion tokens.
@@ -87,5 +69,4 @@ def reasoning_limit(
     if max_tokens is None or max_tokens < 0:
         return None
     message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
-    closing = (*tokenize(message, False), *tokenize(dialect.reasoning.end, True))
-    return ReasoningLimit(request, dialect, prompt, ReasoningBudget(max_tokens, closing))
+    return ReasoningBudget(max_tokens, (*tokenize(message, False), *tokenize(dialect.reasoning.end, True)))

@@ -43,7 +43,7 @@ class Sampler:
         self._biased = [id for id, _ in self._sampling.logit_bias]
         # Tokens whose logits the chain changes at every step, in ascending order. Penalties change others as well.
         self._always_changed = self._find_always_changed()
-        self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
+        self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
         # The next tokens, if the grammar allows no others. It finds the next ones when all of these have been used.
