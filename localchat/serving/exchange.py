@@ -104,7 +104,7 @@ class Exchange:
         self.on_stall: Callable[[bool], None] = lambda is_stalled: None
         # Encodes an error in the format of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
-        # Encodes an error as an HTML page; None if the request does not accept HTML.
+        # Encodes an error as an HTML page, for the home page in a browser; None: `error_body` applies.
         self.error_page: Callable[[errors.ApiError], str] | None = None
         # The headers of the response that repeat the id of the request.
         self.id_headers: tuple[str, ...] = ("X-Request-Id",)
