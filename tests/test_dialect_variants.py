@@ -486,3 +486,22 @@ def test_lfm_parses_json_calls():
     head, arguments = parse_every_way(text, DIALECTS["lfm2"], tools=TOOLS)
     assert isinstance(head, ToolCallStart)
     assert (head.name, json.loads(arguments.text)) == ("weather", {"city": "[x]"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "calls", "content"),
+    [
+        ("apertus", '<|tools_prefix|>[{"other": {}}]<|tools_suffix|>', [], None),
+        (
+            "apertus",
+            'Sure.<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>',
+            [("now", {})],
+            'Sure.{"other": {}}]<|tools_suffix|>',
+        ),
+        ("muse", " to=now<|message|>Hi there<|eom|>", [], None),
+        ("muse", "<|start|>assistant to=now<|message|>\n<atem:function_calls>\nHi<|eot|>", [], None),
+    ],
+)
+def test_text_in_the_place_of_a_call_is_content(name, text, calls, content):
+    events = parse_every_way(text, DIALECTS[name], tools=TOOLS)
+    assert (calls_of(events), text_of(events, ContentDelta)) == (calls, text if content is None else content)
