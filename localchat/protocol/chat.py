@@ -293,9 +293,8 @@ def _message(message: Fields) -> dict[str, Any]:
     role = message.required_choice("role", _ROLES)
     content = _content(message)
     if role == "assistant":
-        refusal = message.text("refusal")
-        if refusal and not content:
-            content = refusal
+        if not content:  # A refusal is the text of a message without content.
+            content = message.text("refusal") or content
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:
