@@ -91,7 +91,6 @@ class Endpoints:
         """The handler of an interface for generated text: parse, prepare the prompts, run, encode."""
 
         def handle(exchange: Exchange) -> None:
-            exchange.error_body = interface.error_body
             request = self._read(exchange, interface.parse)
             exchange.name_request(request.request_id)
             model = self._service.resolve(request.model)
