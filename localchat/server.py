@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr(options.log_format)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        from .engine.self_test import LIBRARY
+        from .engine.library_build import LIBRARY
 
         return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     settings = settings_of(options)

@@ -21,7 +21,7 @@ settings.load_profile("any machine")
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of localchat, which is empty and in the test's folder."""
-    from localchat.engine.self_test import cache_folder
+    from localchat.engine.saved_results import cache_folder
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))

@@ -57,6 +57,7 @@ def test_default_is_one_choice():
         None,
     )
     assert request.params.max_tokens is None
+    assert parse(prompt="a", best_of=1).best_of == 1
 
 
 def test_fields_of_chat_are_read_too():

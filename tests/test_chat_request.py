@@ -259,6 +259,11 @@ def test_null_is_absent(name):
             id="no refusal",
         ),
         pytest.param(
+            {"role": "assistant", "content": "yes", "refusal": False},
+            {"role": "assistant", "content": "yes"},
+            id="refusal beside content is ignored",
+        ),
+        pytest.param(
             {"role": "assistant", "content": None, "name": None}, {"role": "assistant"}, id="t28-nulls removed"
         ),
         pytest.param(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import self_test
+from localchat.engine import library_build, self_test
 from localchat.models.catalog import DEMO_PATH
 from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
 
@@ -28,7 +28,7 @@ def test_report_as_json_has_the_choice_and_the_speed():
     report: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode, report["problems"]) == (report["status"], [])
     assert report["status"] in (WORKS, COULD_BE_BETTER)
-    assert report["versions"]["llama-cpp-python"] == self_test.LIBRARY.partition("==")[2]
+    assert report["versions"]["llama-cpp-python"] == library_build.LIBRARY.partition("==")[2]
     assert "CPU" in [device["kind"] for device in report["build"]["devices"]]
     assert report["memory"]["free_bytes"] > 1 << 20
     assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO_PATH), 4096)
@@ -86,9 +86,9 @@ def test_status_is_that_of_the_worst_finding(problems: list[str], advice: list[s
 
 
 def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(self_test, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
-    assert self_test.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
-    assert self_test.missing_switches(["AVX", "AVX2", "AVX512"]) == []
+    monkeypatch.setattr(library_build, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
+    assert library_build.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
+    assert library_build.missing_switches(["AVX", "AVX2", "AVX512"]) == []
 
 
 def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -97,7 +97,7 @@ def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: 
     done = run_check()
     assert done.returncode == COULD_BE_BETTER
     [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
-    assert self_test.rebuild_command() in advice
+    assert library_build.rebuild_command() in advice
 
 
 def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):

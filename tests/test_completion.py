@@ -110,7 +110,7 @@ def test_prompt_is_scored_without_a_completion(engine: Engine, stream: bool):
 
 def test_prompt_without_options_is_only_computed(engine: Engine):
     assert texts(engine, prompt=["ab", "c"], max_tokens=0, n=2) == [""] * 4
-    assert engine.stats().n_computed > 0
+    assert engine.stats().counts.n_computed > 0
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_concurrent_requests_read_a_file_once(tmp_path: Path):
         generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
         ends = [read(generation)[1] for generation in generations]
         assert [end.usage.n_cached for end in ends] == [len(SYSTEM)] * 8
-        assert engine.stats().n_computed == 8
+        assert engine.stats().counts.n_computed == 8
 
 
 class SlowFiles(StateFiles):

@@ -175,8 +175,8 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
         stats = engine.stats()
     n_steps = sum(len(record) for record in backend.batches)
     assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
-    assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
-    assert stats.n_drafted > 0
+    assert (stats.counts.n_draft_accepted > 0) == (draft_rule is not other_rule)
+    assert stats.counts.n_drafted > 0
 
 
 def test_small_model_that_is_always_wrong_soon_drafts_no_more():
@@ -184,7 +184,7 @@ def test_small_model_that_is_always_wrong_soon_drafts_no_more():
     with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft) as engine:
         (output,) = outputs(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert output == text_of([1, 2, 3], 200)
-        assert 0 < engine.stats().n_drafted < 60
+        assert 0 < engine.stats().counts.n_drafted < 60
 
 
 # The built-in model on llama.cpp.

@@ -226,6 +226,20 @@ def test_model_and_dimensions_are_read():
     assert (request.model, request.dimensions) == ("m", 1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "documents"),
+    [
+        ({"documents": ["a", {"text": "b"}]}, ("a", "b")),
+        ({"texts": ["a"]}, ("a",)),
+        ({"texts": ["a"], "documents": None}, ("a",)),
+        ({"texts": ["a"], "documents": ["b"]}, ("b",)),
+    ],
+    ids=["documents", "texts", "null beside texts", "both"],
+)
+def test_documents_are_texts_or_objects(fields: Any, documents: Any):
+    assert parse_rerank(json.dumps({"query": "q", **fields}).encode()).documents == documents
+
+
 def test_fields_that_request_the_default_are_accepted():
     fields = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
     assert parse_embeddings(json.dumps({"input": "a", **fields}).encode(), ParseOptions(strict=True)).unknown == ()

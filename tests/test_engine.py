@@ -53,7 +53,7 @@ def test_first_tokens_and_cached_prompt_tokens_are_counted():
     with stepped(FakeBackend()) as engine:
         for _ in range(2):
             complete(engine, request("hello"))
-        assert (engine.stats().first_token_s.n, engine.stats().n_cached) == (2, 4)
+        assert (engine.stats().first_token_s.n, engine.stats().counts.n_cached) == (2, 4)
 
 
 def test_first_delta_comes_with_the_first_token():

@@ -88,6 +88,7 @@ def test_page_mentions_a_required_key_and_shows_only_hosts_that_are_names():
         assert "Unauthorized: send the API key of this server as &#x27;Authorization: Bearer KEY&#x27;" in text
         assert json.loads(get(running, "/")[1])["error"]["code"] == "invalid_api_key"
         _, text = get(running, "/", {**HTML, **key, "Host": "a<script>'$(x)"})
+        assert f"http://127.0.0.1:{running.port}/v1" in Page(text).text
     assert "script" not in text
     assert "$(x)" not in text
 

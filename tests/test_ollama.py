@@ -10,6 +10,7 @@ import pytest
 
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
+from localchat.protocol.ollama_models import time_text
 from localchat.protocol.request import ParseOptions
 
 from .exchanges import ask
@@ -129,6 +130,10 @@ def test_results_are_assigned_to_the_calls_in_order():
     assert assistant["reasoning_content"] == "hm"
     assert [one["id"] for one in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
     assert first["tool_call_id"] != second["tool_call_id"]
+
+
+def test_time_is_in_the_format_of_ollama():
+    assert time_text(1_700_000_000) == "2023-11-14T22:13:20Z"
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
         assert ask(port, f"/v1/responses/{second['id']}", method="GET") == (200, second)
         _, listed = ask(port, f"/v1/responses/{second['id']}/input_items", method="GET")
         assert [item["content"][0]["text"] for item in listed["data"]] == ["and", "yes", "hello"]
+        assert (listed["first_id"], listed["last_id"]) == (listed["data"][0]["id"], listed["data"][2]["id"])
         reference = {"type": "item_reference", "id": first["output"][0]["id"]}
         response(input=[reference, {"role": "user", "content": "so?"}])
         assert running.last_prompt == "[assistant]yes[user]so?"

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from localchat.child_processes import signal_name
 from localchat.engine import EngineError, LoadOptions, self_test
+from localchat.engine.library_build import LIBRARY
 from localchat.models.catalog import DEMO_PATH
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -85,7 +87,7 @@ def test_changed_library_is_tested_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_child_that_always_crashes_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, cache: Path):
     Child(monkeypatch, DIE)
-    with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {self_test.LIBRARY}$"):
+    with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {LIBRARY}$"):
         self_test.passing_options(LoadOptions(), DEMO)
     assert not cache.exists()
 
@@ -143,4 +145,4 @@ def test_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_signal_names(returncode: int, name: str | None):
-    assert self_test.signal_name(returncode) == name
+    assert signal_name(returncode) == name

@@ -221,12 +221,13 @@ def test_k1_request_id_is_returned_and_logged(caplog):
         assert headers_of(client, chat_body(request_id="mine-2"), {})["X-Request-Id"] == "mine-2"
         assert headers_of(client, chat_body(stream=True), {"X-Request-Id": "mine-3"})["X-Request-Id"] == "mine-3"
         assert headers_of(client, chat_body(n=0), {"X-Request-Id": "mine-4"})["X-Request-Id"] == "mine-4"
+        assert headers_of(client, chat_body(model="none", request_id="mine-5"), {})["X-Request-Id"] == "mine-5"
         ours = [
             headers_of(client, chat_body(), {"X-Request-Id": wrong})["X-Request-Id"] for wrong in ("a b", "x" * 201, "")
         ]
     assert all(re.fullmatch("req-[0-9a-f]{32}", id) for id in ours)
     assert len(set(ours)) == 3
-    for i in range(1, 5):
+    for i in range(1, 6):
         assert caplog.text.count(f"[mine-{i}]") == 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine.self_test import LIBRARY
+from localchat.engine.library_build import LIBRARY
 from localchat.models.catalog import DEMO_PATH
 from localchat.serving.options import read_options
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from typing import Any
 
 import pytest
 
@@ -219,6 +220,30 @@ def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, sec
     with pytest.raises(ModelLoading) as loading:
         service.model()
     assert loading.value.headers() == ModelLoading("", seconds).headers()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": EMPTY}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/completion", {"prompt": "a"}),
+        ("/infill", {"input_prefix": "a"}),
+        ("/v1/embeddings", {"input": "a"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/tokenize", {"content": "a"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/apply-template", {"messages": EMPTY}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": LONG, "max_tokens": 1}),
+        ("/v1/messages/count_tokens", {"messages": LONG}),
+    ],
+)
+def test_unknown_model_is_refused_by_every_endpoint(path: str, fields: Any):
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("POST", path, json.dumps({"model": "other", **fields}))
+        status, body = read_response(client)
+    assert (status, "there is no model 'other' here" in body["error"]["message"]) == (404, True)
 
 
 def test_model_that_is_loaded_after_the_server_was_closed_is_freed():

@@ -17,7 +17,7 @@ from localchat.serving.listener import listen_at, listening
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, serving, wait_for
+from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, read_response, serving, wait_for
 
 CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
 TLS = Settings(port=0, tls_cert=CERTIFICATE)
@@ -96,6 +96,8 @@ def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
         # Any host name is accepted, since a web page cannot connect to a Unix socket.
         assert ask(client)[0] == 200
         assert delta_text(ask(client, stream=True)[1]) == "hello"
+        client.request("GET", "/v1", headers={"Host": "<>"})
+        assert read_response(client)[1]["base_url"] == "http://localhost/v1"
     assert not path.exists()
 
 

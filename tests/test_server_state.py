@@ -34,6 +34,8 @@ def test_slots_lists_running_sequences_then_idle_slots():
     assert first["n_prompt_tokens_processed"] == 10
     assert first["next_token"] == [{"has_next_token": True, "n_remain": 7, "n_decoded": 3}]
     assert second == {"id": 1, "n_ctx": 64, "is_processing": False}
+    full = SequenceStats(id=8, n_prompt=10, n_cached=4, n_computed=12, n_sampled=10, max_length=20)
+    assert slots_body([full], n_parallel=1, n_ctx=64)[0]["next_token"][0]["has_next_token"] is False
     validate([first, second], "slots")
 
 

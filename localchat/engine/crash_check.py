@@ -12,7 +12,9 @@ import os
 import re
 from dataclasses import replace
 
-from .self_test import library_key, read_results, run_child, write_results
+from .library_build import library_key
+from .saved_results import read_results, write_results
+from .self_test import run_child
 from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -26,6 +27,7 @@ from .draft_sources import DraftSources
 from .drafting import Drafter
 from .embedding import Embedder
 from .end_conditions import EndConditions
+from .histogram import Histogram
 from .kv_cache import KVCache
 from .lookup import LookupDrafter
 from .request_check import check_request, new_sequence
@@ -34,7 +36,7 @@ from .scheduler import Scheduler
 from .sequence_state import SequenceState
 from .snapshots import DEFAULT_SNAPSHOT_BYTES, Snapshots
 from .state_files import StateFiles
-from .stats import EngineCounters, EngineStats, sequence_stats
+from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, sequence_stats
 from .step_timer import StepTimer
 from .token_sampler import TokenRun, TokenSampler, token_of
 from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, PromptTooLong, QueueFull, TextTooLong
@@ -90,7 +92,8 @@ class Engine:
         self._loading: dict[int, SequenceState] = {}
         self._n_failed_steps = 0
         self._is_stopping = False
-        self._counters = EngineCounters()
+        self._counts = EngineCounts()
+        self._first_token_s = Histogram(FIRST_TOKEN_BOUNDS_S)
         self._timer = StepTimer(backend, clock)
         snapshots = Snapshots(max_snapshot_bytes, can_truncate=backend.limits.can_truncate)
         self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
@@ -219,11 +222,13 @@ class Engine:
         return tokens
 
     def stats(self) -> EngineStats:
-        return self._counters.stats(
+        return EngineStats(
             n_running=len(self._scheduler.running),
             n_waiting=len(self._scheduler.waiting) + len(self._loading),
             n_cells_active=self._cache.n_cells_active,
             n_cells_idle=self._cache.n_cells_idle,
+            counts=replace(self._counts),
+            first_token_s=self._first_token_s.values(),
         )
 
     def running(self) -> list[SequenceStats]:
@@ -366,7 +371,8 @@ class Engine:
         runs = self._token_sampler.sample([(state.sampler, state.request.params, chunk) for state, chunk in work])
         tokens = [[token_of(item) for item in run] for run in runs]
         self._scheduler.update(batch, tokens)
-        self._counters.add_step(batch.n_tokens, sum(map(len, runs)))
+        self._counts.n_computed += batch.n_tokens
+        self._counts.n_sampled += sum(map(len, runs))
         for (state, chunk), run, run_tokens in zip(work, runs, tokens):
             if chunk.draft:
                 self._count_draft(state, len(chunk.draft), chunk.n_accepted(run_tokens))
@@ -382,7 +388,8 @@ class Engine:
                 state.deliver_progress()
             state.deliver(item)
             if is_first:
-                self._counters.add_first_token(state.sequence.n_cached or 0, state.first_token_s())
+                self._counts.n_cached += state.sequence.n_cached or 0
+                self._first_token_s.add(state.first_token_s())
                 is_first = False
         end = state.natural_end()
         if end is not None:
@@ -391,7 +398,8 @@ class Engine:
     def _count_draft(self, state: SequenceState, n_drafted: int, n_accepted: int) -> None:
         self._drafts.note(state.sequence, self._scheduler.running, n_drafted, n_accepted)
         state.run.count_draft(state.index, n_drafted, n_accepted)
-        self._counters.add_draft(n_drafted, n_accepted)
+        self._counts.n_drafted += n_drafted
+        self._counts.n_draft_accepted += n_accepted
 
     def _end(self, state: SequenceState, end: Ended | EngineError, *, keep: bool = True) -> None:
         """Ends a sequence; further calls for it do nothing. With `keep` its tokens stay cached for other requests."""

@@ -5,7 +5,7 @@ This module makes all checks that need no model. The response is encoded in chat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,7 +164,7 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
         )
     if prefix and adds_prompt is False:
         raise BadRequest("'response_prefix' cannot be combined with 'add_generation_prompt': false", "response_prefix")
-    is_open = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    is_open = ends_in_prefill(messages)
     if continued and not is_open:
         raise BadRequest(
             "'continue_final_message' needs an assistant message without tool calls at the end of 'messages'",
@@ -181,6 +181,11 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
         "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
         "prefix": prefix,
     }
+
+
+def ends_in_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the output can continue the last message: one of the assistant without tool calls."""
+    return messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
 
 
 def _reasoning_format(body: Fields) -> dict[str, Any]:
@@ -293,9 +298,8 @@ def _message(message: Fields) -> dict[str, Any]:
     role = message.required_choice("role", _ROLES)
     content = _content(message)
     if role == "assistant":
-        refusal = message.text("refusal")
-        if refusal and not content:
-            content = refusal
+        if not content:  # A refusal is the text of a message without content.
+            content = message.text("refusal") or content
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:

@@ -66,5 +66,3 @@ class Interface(Generic[R]):
     """Makes a stream encoder. The last argument returns the usage so far."""
     whole: Callable[[ResponseHead, R], BodyEncoder]
     """Makes a body encoder."""
-    error_body: Callable[[ApiError], Any] = ApiError.body
-    """Encodes the body of an error response."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from .chat import MAX_REASONING_BUDGET, ChatRequest, without_nulls
+from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill, without_nulls
 from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
 from .media import FILE, IMAGE, note_of, refuse_media
@@ -66,7 +66,6 @@ def _request(body: Fields, options: ParseOptions) -> ChatRequest:
     messages = (*_system(body), *_messages(body))
     tools, ignored = _tools(body)
     thinking = body.object_or_empty("thinking")
-    last = messages[-1]
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
@@ -75,7 +74,7 @@ def _request(body: Fields, options: ParseOptions) -> ChatRequest:
         response_format=_format(body),
         template_vars=_template_vars(body, thinking),
         reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
-        continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
+        continue_final_message=ends_in_prefill(messages),
         params=replace(read_params(body), stop=_stop_sequences(body)),
         stream=body.boolean("stream") or False,
         unknown=(*ignored, *unknown_fields(body, _WITHOUT_EFFECT, options.strict)),

@@ -175,6 +175,4 @@ def _arguments(text: str) -> Any:
     return value if isinstance(value, dict) else {"_value": value}
 
 
-INTERFACE = Interface(
-    id_prefix="msg_", parse=parse_messages, stream=MessageEncoder, whole=MessageEncoder, error_body=error_body
-)
+INTERFACE = Interface(id_prefix="msg_", parse=parse_messages, stream=MessageEncoder, whole=MessageEncoder)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from .chat import ChatRequest, parse_tool, without_nulls
+from .chat import ChatRequest, ends_in_prefill, parse_tool, without_nulls
 from .completions import CompletionRequest
 from .errors import ApiError, BadRequest
 from .events import (
@@ -106,8 +106,7 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
         common["params"] = GenerationParams(max_tokens=0)
         more["done_reason"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
-    last = messages[-1]
-    goes_on = last["role"] == "assistant" and "tool_calls" not in last
+    goes_on = ends_in_prefill(messages)
     return OllamaChat(messages=messages, template_vars=variables, continue_final_message=goes_on, **common, **more)
 
 
@@ -301,5 +300,5 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-CHAT: Interface[Request] = Interface("chat-", parse_chat, Encoder, Encoder, error_body)
-GENERATE: Interface[Request] = Interface("gen-", parse_generate, Encoder, Encoder, error_body)
+CHAT: Interface[Request] = Interface("chat-", parse_chat, Encoder, Encoder)
+GENERATE: Interface[Request] = Interface("gen-", parse_generate, Encoder, Encoder)

@@ -53,10 +53,15 @@ class ResponseStore:
 
     def put(self, body: Mapping[str, Any], earlier: Sequence[Item], items: Sequence[Item]) -> None:
         """Store a response under its id, with the items of its request."""
-        output = tuple(body.get("output", ()))
-        items = tuple(with_id(item, body["id"], i) for i, item in enumerate(items))
+        id, output = body["id"], tuple(body.get("output", ()))
+        items = tuple(with_id(item, id, i) for i, item in enumerate(items))
         n_bytes = len(to_json([body, *earlier, *items]))
-        self._keep(body["id"], Stored(body, tuple(earlier), items, output, n_bytes))
+        with self._lock:
+            self._drop(id)
+            self._entries[id] = Stored(body, tuple(earlier), items, output, n_bytes)
+            self._n_bytes += n_bytes
+            while self._entries and (len(self._entries) > self._max_entries or self._n_bytes > self._max_bytes):
+                self._drop(next(iter(self._entries)))
 
     def extend(self, id: str, items: Sequence[Item], output: Sequence[Item], response_id: str) -> None:
         """Add a request's items and those of its response to a conversation."""
@@ -101,14 +106,6 @@ class ResponseStore:
                 if item.get("id") == id:
                     return item
         raise NotFound(f"no item is stored under {id!r}: send the item itself, or do not set 'store' to false", param)
-
-    def _keep(self, id: str, entry: Stored) -> None:
-        with self._lock:
-            self._drop(id)
-            self._entries[id] = entry
-            self._n_bytes += entry.n_bytes
-            while self._entries and (len(self._entries) > self._max_entries or self._n_bytes > self._max_bytes):
-                self._drop(next(iter(self._entries)))
 
     def _drop(self, id: str) -> None:
         entry = self._entries.pop(id, None)

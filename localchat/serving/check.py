@@ -16,8 +16,9 @@ from typing import Any
 
 from .. import __version__
 from ..engine import Engine, EngineError, Finish, GenerationRequest, ModelFacts, WritesNoText
+from ..engine.library_build import missing_switches, rebuild_command
 from ..engine.memory import free_memory
-from ..engine.self_test import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
+from ..engine.self_test import MATRIX_INSTRUCTIONS_OFF
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
 from ..protocol.params import GenerationParams, SamplingParams

@@ -91,9 +91,9 @@ class Endpoints:
         """The handler of an interface for generated text: parse, prepare the prompts, run, encode."""
 
         def handle(exchange: Exchange) -> None:
-            exchange.error_body = interface.error_body
-            request, model = self.parsed(exchange, interface.parse)
+            request = self._read(exchange, interface.parse)
             exchange.name_request(request.request_id)
+            model = self._service.resolve(request.model)
             with self.compiling(exchange):
                 run = start(model, request, build, interface.id_prefix)
             with run, self.generating(exchange, run):
@@ -125,9 +125,13 @@ class Endpoints:
 
     def parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
         """The request in the body, and the model that it names."""
+        request = self._read(exchange, parse)
+        return request, self._service.resolve(request.model)
+
+    def _read(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> Request:
         request = parse(exchange.body(), self._options)
         self.log_unknown_fields(request.unknown)
-        return request, self._service.resolve(request.model)
+        return request
 
     def _tokenize(self, exchange: Exchange) -> None:
         request, model = self.parsed(exchange, tokens.parse_tokenize)

@@ -39,10 +39,9 @@ _READY = """<p>{state}</p>
 class Home:
     """The endpoints for browsers. `served` returns the method and path of each endpoint."""
 
-    def __init__(self, service: Service, *, scheme: str, address: str, served: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, service: Service, *, scheme: str, served: Callable[[], Iterable[str]]) -> None:
         self._service = service
         self._scheme = scheme
-        self._address = address
         self._served = served
 
     def table(self) -> Table:
@@ -82,9 +81,18 @@ class Home:
         return f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens).", False
 
     def _base_url(self, exchange: Exchange) -> str:
-        """The base URL, with the host name that the client used for this request."""
+        """The base URL, with the host name of the request if it is valid, else with the address of the connection."""
         host = exchange.head.host or ""
-        return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}/v1"
+        return f"{self._scheme}://{host if _HOST.fullmatch(host) else _address(exchange)}/v1"
+
+
+def _address(exchange: Exchange) -> str:
+    """The `host:port` that the client connected to."""
+    address = exchange.head.socket.getsockname()
+    if isinstance(address, str):  # A Unix socket, for which a client may use any host name.
+        return "localhost"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def accepts_html(exchange: Exchange) -> bool:

@@ -59,11 +59,11 @@ def of_engine(engine: Engine) -> Iterator[Metric]:
     yield gauge("kv_cache_cells_used", "Tokens in the KV cache of running sequences.", stats.n_cells_active)
     yield gauge("kv_cache_cells_idle", "Tokens in the KV cache of idle prefixes.", stats.n_cells_idle)
     for name, help, value in (
-        ("tokens_computed_total", "Tokens computed, of prompts and of completions.", stats.n_computed),
-        ("tokens_generated_total", "Tokens of completions.", stats.n_sampled),
-        ("tokens_drafted_total", "Draft tokens of speculative decoding.", stats.n_drafted),
-        ("drafts_accepted_total", "Draft tokens that were accepted.", stats.n_draft_accepted),
-        ("prompt_tokens_cached_total", "Tokens of prompts that were in the KV cache already.", stats.n_cached),
+        ("tokens_computed_total", "Tokens computed, of prompts and of completions.", stats.counts.n_computed),
+        ("tokens_generated_total", "Tokens of completions.", stats.counts.n_sampled),
+        ("tokens_drafted_total", "Draft tokens of speculative decoding.", stats.counts.n_drafted),
+        ("drafts_accepted_total", "Draft tokens that were accepted.", stats.counts.n_draft_accepted),
+        ("prompt_tokens_cached_total", "Tokens of prompts that were in the KV cache already.", stats.counts.n_cached),
     ):
         yield counter(name, help, Series(value))
     yield _histogram(

@@ -63,10 +63,9 @@ class Routes:
             ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field),
             ping_s=settings.ping_s,
         )
-        address = f"{settings.host}:{settings.port}"
         scheme = "http" if settings.tls_cert is None else "https"
         self._table: Table = {
-            **Home(service, scheme=scheme, address=address, served=self._served).table(),
+            **Home(service, scheme=scheme, served=self._served).table(),
             **self._endpoints.table(),
             **Responses(service, self._endpoints, strict=settings.strict).table(),
             **Ollama(service, self._endpoints).table(),

@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
+from ..child_processes import child_environment, signal_name
 from .crashes import CrashRecord
 
 log = logging.getLogger("localchat.server")
@@ -84,7 +84,7 @@ class Supervisor:
                 was_ready = was_ready or record.is_ready
                 if self._is_stopping or (status >= 0 and status != ENGINE_FAILED):
                     return status if status >= 0 else 128 - status
-                cause = "its engine failed" if status == ENGINE_FAILED else f"it was killed by {_signal_name(-status)}"
+                cause = "its engine failed" if status == ENGINE_FAILED else f"it was killed by {signal_name(status)}"
                 if not was_ready:
                     log.error("the server ended while it loaded the model: %s", cause)
                     return 1 if status == ENGINE_FAILED else 128 - status
@@ -98,13 +98,7 @@ class Supervisor:
     def _run_child(self, record: int) -> int:
         alive, ours = os.pipe()
         passed = (self._listener.fileno(), record, alive)
-        # The child must import this copy of the package.
-        package_parent = str(Path(__file__).resolve().parents[2])
-        environment = {
-            **os.environ,
-            _VARIABLE: ",".join(map(str, passed)),
-            "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
-        }
+        environment = {**child_environment(), _VARIABLE: ",".join(map(str, passed))}
         try:
             # In its own session, the child gets Ctrl-C only from the supervisor, and not from the terminal too.
             self._child = subprocess.Popen(self._command, pass_fds=passed, env=environment, start_new_session=True)
@@ -128,9 +122,3 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"

@@ -17,9 +17,10 @@ from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
 from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
+from .batch_rows import BatchRows
 from .candidates import is_quick, largest_of_rows
 from .embed import open_embedding_backend, pair_tokens
-from .library import L, Model, last_errors
+from .library import L, Model, last_errors, pointer_to
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 
@@ -51,9 +52,9 @@ class LlamaBackend:
         self._memory = L.llama_get_memory(context)
         self.vocabulary = vocabulary
         # The sequence ids of llama.cpp for each slot.
-        n_ids = L.llama_n_seq_max(context) // limits.n_slots
+        n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
-        self._rows = _BatchRows(limits.n_batch, self._ids)
+        self._rows = BatchRows(limits.n_batch, n_ids)
         # Results of the last batch: for each row with logits the index of its output, the logits [outputs, vocabulary],
         # and for some rows the ids of the likeliest tokens.
         self._outputs: dict[int, int] = {}
@@ -114,7 +115,7 @@ class LlamaBackend:
         self._check_slot(slot)
         n_bytes = L.llama_state_seq_get_size(self._context, slot)
         data = np.empty(n_bytes, np.uint8)
-        n_read = L.llama_state_seq_get_data(self._context, _bytes_at(data), n_bytes, slot)
+        n_read = L.llama_state_seq_get_data(self._context, pointer_to(data, ctypes.c_uint8), n_bytes, slot)
         if n_read == 0:
             raise EngineError(f"llama.cpp cannot copy the state of a sequence: {last_errors()}")
         return data[:n_read].data
@@ -122,7 +123,7 @@ class LlamaBackend:
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
         self._check_slot(slot)
         array = np.frombuffer(data, np.uint8)
-        n_written = L.llama_state_seq_set_data(self._context, _bytes_at(array), len(array), slot)
+        n_written = L.llama_state_seq_set_data(self._context, pointer_to(array, ctypes.c_uint8), len(array), slot)
         if n_written and L.llama_memory_seq_pos_max(self._memory, slot) == n_tokens - 1:
             for id in self._ids[slot][1:]:
                 L.llama_memory_seq_cp(self._memory, slot, id, 0, n_tokens)
@@ -142,7 +143,7 @@ class LlamaBackend:
         }
         self._candidates = {}
         fillers = self._fillers(batch)
-        code = L.llama_decode(self._context, self._rows.fill(batch, fillers))
+        code = L.llama_decode(self._context, self._llama_batch(batch, fillers))
         for slot, position in fillers.items():
             L.llama_memory_seq_rm(self._memory, slot, position, -1)
         if code == 0:
@@ -206,6 +207,18 @@ class LlamaBackend:
                 fillers.update(gap)
         return fillers
 
+    def _llama_batch(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
+        """The rows of a batch, and one for each filler, in order of their slots."""
+        self._rows.clear()
+        waiting = sorted(fillers.items())
+        for chunk in batch.chunks:
+            while waiting and waiting[0][0] < chunk.slot:
+                slot, position = waiting.pop(0)
+                self._rows.add(self._ids[slot], position, [0])
+            outputs = [row - chunk.first for row in chunk.rows_with_logits]
+            self._rows.add(self._ids[chunk.slot], chunk.sequence.n_computed, chunk.tokens(), outputs)
+        return self._rows.batch
+
     def _length(self, slot: int) -> int:
         return int(L.llama_memory_seq_pos_max(self._memory, slot)) + 1
 
@@ -228,7 +241,7 @@ class LlamaBackend:
     def close(self) -> None:
         L.llama_free(self._context)
 
-    # Checks of our own code, not of input: llama.cpp would abort the process.
+    # These checks find errors of localchat, not of its input: llama.cpp would abort the process.
 
     def _check(self, batch: Batch) -> None:
         if not 0 < batch.n_tokens <= self.limits.n_batch:
@@ -248,56 +261,3 @@ class LlamaBackend:
     def _check_output(self, row: int) -> None:
         if row not in self._outputs:
             raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._outputs)} have")
-
-
-def _bytes_at(array: Any) -> Any:
-    """A pointer to an array of bytes, which must outlive it."""
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
-
-
-class _BatchRows:
-    """The arrays of a `llama_batch`, allocated once; a step writes only the rows that it uses."""
-
-    def __init__(self, n_rows: int, ids: Sequence[Sequence[int]]):
-        self._ids, self._n_ids = ids, len(ids[0])
-        self._tokens = (L.llama_token * n_rows)()
-        self._positions = (L.llama_pos * n_rows)()
-        self._slots = (L.llama_seq_id * (n_rows * self._n_ids))()
-        self._outputs = (ctypes.c_int8 * n_rows)()
-        self._counts = (ctypes.c_int32 * n_rows)(*[self._n_ids] * n_rows)
-        pointer = ctypes.POINTER(L.llama_seq_id)
-        size = ctypes.sizeof(L.llama_seq_id) * self._n_ids
-        start = ctypes.addressof(self._slots)
-        # The list of row i begins at slots[i * n_ids].
-        self._slot_lists = (pointer * n_rows)(*[ctypes.cast(start + row * size, pointer) for row in range(n_rows)])
-        self._batch = L.llama_batch(
-            n_tokens=0,
-            token=self._tokens,
-            embd=None,
-            pos=self._positions,
-            n_seq_id=self._counts,
-            seq_id=self._slot_lists,
-            logits=self._outputs,
-        )
-
-    def fill(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
-        """The rows of a batch, and one for each filler (a slot with a position), in order of their slots."""
-        n_before, waiting = 0, sorted(fillers.items())
-        for chunk in batch.chunks:
-            while waiting and waiting[0][0] < chunk.slot:
-                slot, position = waiting.pop(0)
-                self._write(chunk.first + n_before, slot, position, [0])
-                n_before += 1
-            first = chunk.first + n_before
-            self._write(first, chunk.slot, chunk.sequence.n_computed, chunk.tokens())
-            for row in chunk.rows_with_logits:
-                self._outputs[n_before + row] = 1
-        self._batch.n_tokens = batch.n_tokens + n_before
-        return self._batch
-
-    def _write(self, first: int, slot: int, position: int, tokens: list[int]) -> None:
-        n_tokens, end = len(tokens), first + len(tokens)
-        self._tokens[first:end] = tokens
-        self._positions[first:end] = range(position, position + n_tokens)
-        self._slots[first * self._n_ids : end * self._n_ids] = [*self._ids[slot]] * n_tokens
-        self._outputs[first:end] = [0] * n_tokens

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from .library import L
+from .library import L, pointer_to
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -64,5 +63,6 @@ def candidates(ids: Any, logits: Any) -> Any:
 
 def token_array(some: Any) -> Any:
     """A llama_token_data_array of candidates, which must outlive it."""
-    data = ctypes.cast(some.ctypes.data, ctypes.POINTER(L.llama_token_data))
-    return L.llama_token_data_array(data=data, size=len(some), selected=-1, sorted=False)
+    return L.llama_token_data_array(
+        data=pointer_to(some, L.llama_token_data), size=len(some), selected=-1, sorted=False
+    )

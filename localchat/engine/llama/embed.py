@@ -7,16 +7,16 @@ attention, which compute an input in one step, and of models that score pairs (r
 
 from __future__ import annotations
 
-import ctypes
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..embedding import EmbeddingLimits, Piece, is_non_causal, pooling_of
 from ..values import EngineError, ModelFacts
+from .batch_rows import BatchRows
 from .library import L, Model, last_errors
 from .vocabulary import Vocabulary
 
@@ -101,7 +101,7 @@ class LlamaEmbedding:
         )
         # The sum of the rows of the input that continues in the next step, by its index.
         self._sums: dict[int, Any] = {}
-        self._rows = _Rows(limits.n_step)
+        self._rows = BatchRows(limits.n_step, n_ids=1)
 
     def set_threads(self, n: int) -> None:
         L.llama_set_n_threads(self._context, n, n)
@@ -109,7 +109,7 @@ class LlamaEmbedding:
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         self._check(step)
         run = L.llama_decode if self._memory else L.llama_encode
-        code = run(self._context, self._rows.fill(inputs, step, self._slot))
+        code = run(self._context, self._llama_batch(inputs, step))
         if code != 0:
             raise EngineError(f"llama.cpp could not compute embeddings (code {code}): {last_errors()}")
         vectors = {}
@@ -130,6 +130,13 @@ class LlamaEmbedding:
 
     def close(self) -> None:
         L.llama_free(self._context)
+
+    def _llama_batch(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> Any:
+        self._rows.clear()
+        for piece in step:
+            tokens = inputs[piece.index][piece.start : piece.stop]
+            self._rows.add([self._slot(piece)], piece.start, tokens, range(len(tokens)))
+        return self._rows.batch
 
     def _pooled(self, piece: Piece) -> Any:
         return self._array(L.llama_get_embeddings_seq(self._context, self._slot(piece)), (self._width,))
@@ -173,54 +180,18 @@ class LlamaEmbedding:
             raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; the limits are {self.limits}")
 
 
-class _Rows:
-    """The arrays of a `llama_batch`, made once; each row belongs to one input and gives a vector."""
-
-    def __init__(self, n_rows: int):
-        self._tokens = np.zeros(n_rows, np.int32)
-        self._positions = np.zeros(n_rows, np.int32)
-        self._slots = np.zeros(n_rows, np.int32)
-        self._counts = np.ones(n_rows, np.int32)
-        self._outputs = np.ones(n_rows, np.int8)
-        # The list of slots of row i has one element, slots[i].
-        starts = self._slots.ctypes.data + np.arange(n_rows, dtype=np.uintp) * self._slots.itemsize
-        self._slot_lists = starts.astype(np.uintp)
-        self._batch = L.llama_batch(
-            n_tokens=0,
-            token=_pointer(self._tokens, L.llama_token),
-            embd=None,
-            pos=_pointer(self._positions, L.llama_pos),
-            n_seq_id=_pointer(self._counts, ctypes.c_int32),
-            seq_id=_pointer(self._slot_lists, ctypes.POINTER(L.llama_seq_id)),
-            logits=_pointer(self._outputs, ctypes.c_int8),
-        )
-
-    def fill(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece], slot_of: Callable[[Piece], int]) -> Any:
-        first = 0
-        for piece in step:
-            end = first + piece.stop - piece.start
-            self._tokens[first:end] = inputs[piece.index][piece.start : piece.stop]
-            self._positions[first:end] = np.arange(piece.start, piece.stop)
-            self._slots[first:end] = slot_of(piece)
-            first = end
-        self._batch.n_tokens = first
-        return self._batch
-
-
-def _pointer(array: Any, kind: Any) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
-
-
 def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str) -> list[int]:
     """The tokens of a query and a document for a model that scores pairs: by its template, or with its separators."""
     if template:
         return _filled(vocabulary, template, {"{query}": query, "{document}": document})
     pointer = vocabulary.pointer
-    end = _first_token(pointer, L.llama_vocab_eos, L.llama_vocab_sep)
+    end, separator = L.llama_vocab_eos(pointer), L.llama_vocab_sep(pointer)
     begins = [L.llama_vocab_bos(pointer)] if L.llama_vocab_get_add_bos(pointer) else []
-    separators = [L.llama_vocab_sep(pointer)] if L.llama_vocab_get_add_sep(pointer) else []
-    # A model without an end token ends each of the two with the separator, as BERT does.
-    ends, between = ([end], separators) if L.llama_vocab_get_add_eos(pointer) else (separators, [])
+    separators = [separator] if L.llama_vocab_get_add_sep(pointer) else []
+    if L.llama_vocab_get_add_eos(pointer):
+        ends, between = [end if end >= 0 else separator], separators
+    else:
+        ends, between = separators, []  # Both texts end with the separator, as in BERT.
     first, second = (vocabulary.tokenize(text, False, False) for text in (query, document))
     return [token for token in (*begins, *first, *ends, *between, *second, *ends) if token >= 0]
 
@@ -232,7 +203,3 @@ def _filled(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> lis
         # As one text: cutting it would change the tokens at the cuts.
         return vocabulary.tokenize("".join(text for text, _ in pieces), False, True)
     return [token for text, is_markup in pieces for token in vocabulary.tokenize(text, False, is_markup)]
-
-
-def _first_token(vocabulary: Any, *readers: Callable[[Any], int]) -> int:
-    return next((token for read in readers if (token := read(vocabulary)) >= 0), -1)

@@ -23,7 +23,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 import llama_cpp.llama_cpp as L
 
-__all__ = ["L", "Model", "last_errors"]
+__all__ = ["L", "Model", "holding_gil", "last_errors", "pointer_to"]
 
 log = logging.getLogger("localchat.engine.llama")
 
@@ -84,6 +84,11 @@ def holding_gil(function: Any) -> Any:
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
+
+
+def pointer_to(array: Any, kind: Any) -> Any:
+    """A pointer to the data of a numpy array, which must outlive it. `kind` is the C type of the elements."""
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
 class Model:

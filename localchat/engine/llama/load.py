@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
@@ -283,7 +284,7 @@ def _read_facts(
     template = L.llama_model_chat_template(model, None)
     return ModelFacts(
         # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
-        description=_read_text(lambda buffer, n: L.llama_model_desc(model, buffer, n)).replace(" ?B", ""),
+        description=_read_text(partial(L.llama_model_desc, model)).replace(" ?B", ""),
         n_params=L.llama_model_n_params(model),
         n_bytes=L.llama_model_size(model),
         n_vocab=vocabulary.n_tokens,
@@ -317,21 +318,14 @@ def sampling_from(metadata: dict[str, str]) -> SamplingParams:
 
 
 def _read_metadata(model: Any) -> dict[str, str]:
-    """The metadata as text. Of arrays llama.cpp gives only a description."""
-    names = [
-        _read_text(lambda buffer, n, i=i: L.llama_model_meta_key_by_index(model, i, buffer, n))  # type: ignore[misc]
-        for i in range(L.llama_model_meta_count(model))
-    ]
-    return {name: _read_text(lambda buffer, n, name=name: _meta(model, name, buffer, n)) for name in names}  # type: ignore[misc]
-
-
-def _meta(model: Any, name: str, buffer: Any, n_buffer: int) -> int:
-    length: int = L.llama_model_meta_val_str(model, name.encode(), buffer, n_buffer)
-    return length
+    """The metadata as text. For an array, llama.cpp returns only a description."""
+    keys = (partial(L.llama_model_meta_key_by_index, model, i) for i in range(L.llama_model_meta_count(model)))
+    names = [_read_text(key) for key in keys]
+    return {name: _read_text(partial(L.llama_model_meta_val_str, model, name.encode())) for name in names}
 
 
 def _read_text(read: Callable[[Any, int], int]) -> str:
-    """The text that a function writes to a buffer. It returns the length; if that is too long, it is called again."""
+    """The text that `read(buffer, size)` writes. It returns the length of the text, which may exceed the size."""
     n_buffer = 256
     while True:
         buffer = ctypes.create_string_buffer(n_buffer)
