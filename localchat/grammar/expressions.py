@@ -13,6 +13,8 @@ from typing import Any, TypeVar, Union
 from .budget import spend
 
 MAX_CODE_POINT = 0x10FFFF
+# The least and the greatest count of each quantifier of GBNF and of regular expressions; None: no limit.
+QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -135,6 +137,9 @@ def char_intersection(left: CharClass, right: CharClass) -> CharClass:
     return CharClass(tuple(_joined(sorted((a, b) for a, b in pairs if a <= b))))
 
 
+ANY_CHAR = char_complement(CharClass(()))
+
+
 # Parts
 
 
@@ -193,6 +198,17 @@ def _without_nesting(items: Iterable[Expr]) -> Iterator[Expr]:
             yield from item.items
         else:
             yield item
+
+
+def without_repeat(item: Expr, low: int, high: int | None) -> Expr | None:
+    """The item `low` to `high` times (None: no limit), if no `Repeat` is needed for this; otherwise None."""
+    if high is not None and low > high:
+        return NEVER
+    if high == 0 or item == EMPTY:
+        return EMPTY
+    if item == NEVER:
+        return NEVER if low else EMPTY
+    return item if (low, high) == (1, 1) else None
 
 
 def alt(*options: Expr) -> Expr:

@@ -15,6 +15,7 @@ from .errors import GrammarError, errors_located
 from .expressions import (
     EMPTY,
     NEVER,
+    QUANTIFIERS,
     Alt,
     CharClass,
     Expr,
@@ -26,6 +27,7 @@ from .expressions import (
     alt,
     references,
     seq,
+    without_repeat,
 )
 
 # llama.cpp expands a repetition into one rule per item, and refuses more than 2000 items. A longer repetition is
@@ -101,14 +103,10 @@ class Rules:
         The item must not match the empty text. However long the repetition is, llama.cpp needs at most two parse
         stacks for it.
         """
-        if high is not None and low > high:
-            return NEVER  # llama.cpp would expand this until memory runs out
-        if high == 0 or item == EMPTY:
-            return EMPTY
-        if item == NEVER:
-            return NEVER if low else EMPTY
-        if (low, high) == (1, 1):
-            return item
+        # Among these are repetitions with `low` above `high`, which llama.cpp would expand until memory runs out.
+        simple = without_repeat(item, low, high)
+        if simple is not None:
+            return simple
         atom = item if isinstance(item, (RuleRef, CharClass, Literal)) else self.add("item", item)
         if max(low, high or 0) <= BLOCK:
             return Repeat(atom, low, high)
@@ -231,12 +229,12 @@ def _text(expr: Expr, nested: bool = True) -> str:
     return f"({text})" if nested else text
 
 
-_COUNTS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
+_QUANTIFIERS = {counts: sign for sign, counts in QUANTIFIERS.items()}
 
 
 def _count_text(low: int, high: int | None) -> str:
     exact = str(low) if low == high else f"{low},{'' if high is None else high}"
-    return _COUNTS.get((low, high)) or f"{{{exact}}}"
+    return _QUANTIFIERS.get((low, high)) or f"{{{exact}}}"
 
 
 def _range_text(first: int, last: int) -> str:

@@ -11,11 +11,12 @@ import re
 from .budget import spend
 from .errors import GrammarError
 from .expressions import (
+    ANY_CHAR,
     EMPTY,
     MAX_CODE_POINT,
     NEVER,
+    QUANTIFIERS,
     Alt,
-    CharClass,
     Expr,
     Literal,
     Repeat,
@@ -42,11 +43,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-_COUNTS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _ESCAPES = {"t": 9, "r": 13, "n": 10, "\\": 0x5C, '"': 0x22, "[": 0x5B, "]": 0x5D}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|[^\\]", re.DOTALL)
-_ANY_CHAR = char_complement(CharClass(()))
 
 
 def parse_gbnf(text: str) -> dict[str, Expr]:
@@ -129,7 +128,7 @@ class _Parser:
     def _repeat(self, items: list[Expr], match: re.Match[str]) -> None:
         if not items:
             raise GrammarError("", f"the grammar has {match['count']} with nothing before it to repeat")
-        low, high = _COUNTS.get(match["count"]) or (int(match["low"]), _high(match))
+        low, high = QUANTIFIERS.get(match["count"]) or (int(match["low"]), _high(match))
         if high is not None and high < low:
             raise GrammarError("", f"the grammar repeats {match['count']} times: write the smaller number first")
         items.append(Repeat(items.pop(), low, high))
@@ -151,7 +150,7 @@ def _item(match: re.Match[str]) -> Expr:
     if match["name"]:
         return RuleRef(text)
     if match["any"]:
-        return _ANY_CHAR
+        return ANY_CHAR
     if match["token"]:
         return TokenRef(text.lstrip("!"), is_excluded=text[0] == "!")
     codes = _codes(text[1:-1], match.start())

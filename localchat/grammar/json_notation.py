@@ -13,6 +13,7 @@ from typing import Any
 
 from .decimal_rules import any_number
 from .expressions import (
+    ANY_CHAR,
     CharClass,
     Expr,
     Literal,
@@ -25,7 +26,7 @@ from .expressions import (
     seq,
 )
 from .gbnf import Rules
-from .regular_languages import ANY_CHAR, ANY_TEXT, Language, language_expr
+from .regular_languages import ANY_TEXT, Language, language_expr
 
 _ESCAPES = {0x22: '\\"', 0x5C: "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _CONTROLS = chars((0x00, 0x1F), (0x7F, 0x7F))

@@ -10,8 +10,21 @@ from __future__ import annotations
 from typing import NoReturn
 
 from .errors import PatternError
-from .expressions import EMPTY, NEVER, CharClass, Expr, Literal, alt, char_complement, char_intersection, chars, seq
-from .regular_languages import ANY_CHAR, ANY_TEXT, nullable, repeated
+from .expressions import (
+    ANY_CHAR,
+    EMPTY,
+    NEVER,
+    QUANTIFIERS,
+    CharClass,
+    Expr,
+    Literal,
+    alt,
+    char_complement,
+    char_intersection,
+    chars,
+    seq,
+)
+from .regular_languages import ANY_TEXT, nullable, repeated
 
 DIGIT = chars("09")
 WORD = chars("az", "AZ", "09", "_")
@@ -26,7 +39,6 @@ CLASSES = {
 }
 DOT = char_complement(chars("\n", "\r", "\u2028\u2029"))
 CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
-QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_COUNT = 100_000
 # Limit of characters. The time to parse a pattern grows with the square of its length: about 0.1 s for this length.
 MAX_PATTERN = 5000
@@ -118,7 +130,7 @@ class _Parser:
         return result
 
     def _quantifier(self) -> tuple[int, int | None] | None:
-        count: tuple[int, int | None] | None = QUANTIFIERS.get(self._peek())
+        count = QUANTIFIERS.get(self._peek())
         if count is not None:
             self._at += 1
         else:

@@ -17,6 +17,7 @@ from typing import Protocol, Union
 from .budget import spend
 from .errors import TooLarge
 from .expressions import (
+    ANY_CHAR,
     EMPTY,
     NEVER,
     Alt,
@@ -26,12 +27,12 @@ from .expressions import (
     Repeat,
     Seq,
     alt,
-    char_complement,
     char_intersection,
     chars,
     direct_parts,
     hash_once,
     seq,
+    without_repeat,
 )
 from .gbnf import Rules
 
@@ -60,7 +61,6 @@ class Complement:
 
 Language = Union[Expr, Intersection, Complement]
 
-ANY_CHAR = char_complement(CharClass(()))
 ANY_TEXT = Repeat(ANY_CHAR, 0, None)
 
 
@@ -92,13 +92,8 @@ def repeated(item: Expr, low: int, high: int | None) -> Expr:
     """
     if nullable(item):
         item, low = _without_empty(item), 0
-    if high is not None and low > high:
-        return NEVER
-    if high == 0 or item == EMPTY:
-        return EMPTY
-    if item == NEVER:
-        return NEVER if low else EMPTY
-    return item if (low, high) == (1, 1) else Repeat(item, low, high)
+    simple = without_repeat(item, low, high)
+    return Repeat(item, low, high) if simple is None else simple
 
 
 def _without_empty(node: Expr) -> Expr:
@@ -370,7 +365,7 @@ def _first_chars(language: Language) -> Iterator[CharClass]:
 def language_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
     """An expression that matches the language. Raises TooLarge."""
     if isinstance(language, (Intersection, Complement)):
-        return _automaton_expr(rules, language, encoding, hint)
+        return rules.once((language, type(encoding)), lambda: _automaton_expr(rules, language, encoding, hint))
     return _plain_expr(rules, language, encoding)
 
 
@@ -388,10 +383,6 @@ def _plain_expr(rules: Rules, node: Expr, encoding: CharEncoding) -> Expr:
 
 
 def _automaton_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
-    return rules.once((language, type(encoding)), lambda: _states_expr(rules, language, encoding, hint))
-
-
-def _states_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
     states = automaton(language)
     refs = {state: rules.declare(hint) for state in states if isinstance(state, (Intersection, Complement))}
     bodies: dict[Language, Expr] = {
