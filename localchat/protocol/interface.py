@@ -1,7 +1,7 @@
 """The declaration of a wire interface for generated text: a request parser, a stream encoder and a body encoder.
 
 To add an interface, write a module with these three, declare an Interface, and add a line to the table in
-serving/endpoints.py.
+serving/endpoints.py. If its errors have another format, set it in serving/routes.py.
 """
 
 from __future__ import annotations

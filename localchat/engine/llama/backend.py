@@ -24,7 +24,7 @@ from .library import L, Model, last_errors, pointer_to
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 
-# Limit of unused rows that close a gap between two slots. More of them would cost as much as another pass.
+# Limit of unused rows that close a gap between two slots. More rows would cost as much as another pass.
 _MAX_GAP = 4
 
 
@@ -55,8 +55,8 @@ class LlamaBackend:
         n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
         self._rows = BatchRows(limits.n_batch, n_ids)
-        # Results of the last batch: for each row with logits the index of its output, the logits [outputs, vocabulary],
-        # and for some rows the ids of the likeliest tokens.
+        # Results of the last batch: the index of the output of each row with logits, the logits [outputs, vocabulary],
+        # and the ids of the likeliest tokens of some rows.
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
         self._candidates: dict[int, Any] = {}
@@ -135,7 +135,7 @@ class LlamaBackend:
         L.llama_set_n_threads(self._context, n, n)
 
     def decode(self, batch: Batch) -> None:
-        """Compute a batch. If that fails, the cells that it may have used are freed."""
+        """Compute a batch. After a failure, the cells that the batch may have used are freed."""
         self._check(batch)
         # llama.cpp stores the logits in the order of the rows.
         self._outputs = {
@@ -160,7 +160,7 @@ class LlamaBackend:
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)
-        # Negative numbers count outputs from the end.
+        # llama.cpp counts a negative index from the last output.
         return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits, self._candidates.get(row))
 
     def select_candidates(self, samples: list[tuple[Sampler, int, int]]) -> bool:
@@ -192,9 +192,9 @@ class LlamaBackend:
         return float(logits[token] - log_total), top
 
     def _fillers(self, batch: Batch) -> dict[int, int]:
-        """Slots between those of a batch, each with the position of an unused row that closes the gap.
+        """The slots of unused rows, which close gaps between the slots of a batch, and the position of each row.
 
-        Streams are computed in one pass only if their numbers are consecutive.
+        llama.cpp computes streams in one pass only if their numbers are consecutive.
         """
         fillers: dict[int, int] = {}
         if self.limits.is_unified:
@@ -235,7 +235,7 @@ class LlamaBackend:
         return pair_tokens(self.vocabulary, query, document, template)
 
     def n_cells_used(self) -> int:
-        """Positions of all slots, counted by llama.cpp. Shared cells count for each slot."""
+        """The number of positions of all slots, as llama.cpp counts them. A shared cell counts once for each slot."""
         return sum(self._length(slot) for slot in range(self.limits.n_slots))
 
     def close(self) -> None:

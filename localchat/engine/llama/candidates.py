@@ -11,7 +11,7 @@ from .library import L, pointer_to
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
-# The fast search first compares the maxima of columns of this many logits. It takes a fifth of the time.
+# The fast search first compares the maxima of columns of this many logits. It takes a fifth of the time of a partition.
 _COLUMN = 64
 
 
@@ -27,7 +27,7 @@ def largest(logits: Any, n: int) -> Any:
 
 
 def largest_of_rows(logits: Any, n: int) -> list[Any]:
-    """The same for each row [rows, tokens] by the fast search; None for a row with too many equal logits."""
+    """As `largest` for each row [rows, tokens], by the fast search; None for a row with too many equal logits."""
     n_rows, n_logits = logits.shape
     n_columns = n_logits // _COLUMN
     row_step, step = logits.strides
@@ -61,8 +61,8 @@ def candidates(ids: Any, logits: Any) -> Any:
     return made
 
 
-def token_array(some: Any) -> Any:
-    """A llama_token_data_array of candidates, which must outlive it."""
+def token_array(data: Any) -> Any:
+    """A llama_token_data_array that points to candidates, which must outlive it."""
     return L.llama_token_data_array(
-        data=pointer_to(some, L.llama_token_data), size=len(some), selected=-1, sorted=False
+        data=pointer_to(data, L.llama_token_data), size=len(data), selected=-1, sorted=False
     )

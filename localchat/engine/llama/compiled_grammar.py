@@ -27,11 +27,11 @@ MAX_CHARS = 1_000_000
 MAX_BYTES = 1 << 24
 """Limit of bytes of all cached sets of allowed tokens of one grammar."""
 MANY = 4096
-"""For a set of more tokens than this, an array of booleans over the vocabulary is cached too."""
+"""A set of more tokens than this is cached with an array of booleans over the vocabulary."""
 VISITS_BEFORE_ALL = 64
 """After this many visits of a state by sampling, all tokens that it allows are found at once and cached."""
 MAX_OPEN_TOKENS = 16
-"""The number of last tokens that are searched for the beginning of a longer token, which rarely spans more."""
+"""The number of forced tokens at the end in which a longer token may begin. Longer tokens rarely span more."""
 MAX_COUNTED = 10_000
 """Limit of states whose visits are counted, and of states whose forced tokens are cached."""
 
@@ -41,15 +41,15 @@ class AllowedTokens:
     """All tokens that a grammar allows in a state."""
 
     ids: Any
-    """In ascending order [tokens]."""
+    """The ids in ascending order [tokens]."""
     is_allowed: Any
-    """By token [vocabulary]; None where few are allowed."""
+    """Whether each token is allowed [vocabulary]; None if at most `MANY` are allowed."""
 
 
 class CompiledGrammar:
     """A grammar with the tokens of a vocabulary. Any thread may use it; its caches do not depend on requests.
 
-    The grammar constrains the visible text. So a control token is allowed only if it ends the text, if it is in
+    The grammar constrains the visible text, so a control token is allowed only if it ends the text, if it is in
     `visible`, or if the grammar itself names tokens.
     """
 
@@ -86,7 +86,7 @@ class CompiledGrammar:
         return self._automaton.walk(state, text, budget)
 
     def allowed_among(self, state: State, tokens: Any, n_needed: int, budget: Budget) -> Any:
-        """An array of those of the tokens that are allowed. The search may stop after `n_needed` of them."""
+        """The allowed ones of these tokens, as an array. The search may stop when it has found `n_needed`."""
         known = self._allowed.get(state)
         if known is None and self._count_visit(state) > VISITS_BEFORE_ALL:
             known = self.allowed(state, budget)
@@ -100,7 +100,7 @@ class CompiledGrammar:
         return np.array(found, np.int32)
 
     def _walk_all(self, state: State, tokens: list[int], n_needed: int, budget: Budget) -> list[int]:
-        """The tokens that `after` allows. It is inlined, since this loop takes most of the time of sampling."""
+        """The tokens that `after` allows. Its code is inlined, since this loop takes most of the time of sampling."""
         pieces, expand, hidden = self._vocabulary.all_pieces, self._automaton.expand, self._hidden
         found: list[int] = []
         for token in tokens:
@@ -168,7 +168,7 @@ class CompiledGrammar:
     def forced_tokens(self, state: State, budget: Budget) -> tuple[int, ...]:
         """The tokens of the bytes that must follow, as long as the grammar allows one text only.
 
-        They end before the first token that could be part of a longer one which continues beyond these bytes.
+        The list ends before the first token in which a longer token could begin that continues beyond these bytes.
         """
         found = self._forced.get(state)
         if found is None:
@@ -181,11 +181,11 @@ class CompiledGrammar:
     def _find_forced(self, text: bytes) -> tuple[int, ...]:
         if len(text) < 2:
             return ()
-        # With control tokens first: a model writes the markers of calls with them if they are visible.
+        # Control tokens come first: if they are visible, a model writes the markers of calls with them.
         for parse_special in (True, False):
             tokens = self._vocabulary.tokenize_bytes(text, False, parse_special)
             if self._hidden.isdisjoint(tokens):
-                # Some tokenizers add a space before the text: then the texts differ.
+                # The texts differ if the tokenizer adds a space before the text.
                 pieces = [self._vocabulary.piece(token, special=True) for token in tokens]
                 return self._without_open_end(tokens, pieces) if b"".join(pieces) == text else ()
         return ()
@@ -206,7 +206,7 @@ class GrammarCache:
         self._grammars: OrderedDict[tuple[str, str, frozenset[int]], CompiledGrammar] = OrderedDict()
 
     def get(self, constraint: Constraint, visible: Iterable[int]) -> CompiledGrammar:
-        """The grammar of a constraint, compiled up to the tokens with which it may begin.
+        """The compiled grammar of a constraint. The tokens with which it may begin are cached.
 
         Raises:
             InvalidGrammar: It cannot be parsed, has no tokens in this vocabulary, or takes too much work.

@@ -47,9 +47,9 @@ def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, 
         EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
     """
     is_whole = is_non_causal(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
-    # A step has many rows, so all threads are used from the start.
+    # A step has many rows, so it uses all threads from the start.
     threads = (max(threads), threads[1])
-    # Beyond the length of its training such a model has no positions, and llama.cpp would abort.
+    # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
     n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
     while True:
         params = _params(model, facts, n_ctx, is_whole, threads[0])
@@ -68,7 +68,7 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
     n_step = max(n_ctx, n_inputs) if is_whole else _STEP
     pooling = pooling_of(facts.metadata)
     params = L.llama_context_default_params()
-    # Beside an input of several steps, the last of its steps is filled with other inputs.
+    # The last step of a long input also has other inputs, which need cells beside those of the long input.
     params.n_ctx = n_ctx if is_whole else n_ctx + n_step
     # Without causal attention llama.cpp aborts if an input is not in one ubatch.
     params.n_batch = params.n_ubatch = params.n_outputs_max = n_step
@@ -80,13 +80,13 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
         # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
         # differ by 1e-3. Without it they are equal.
         params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    # Otherwise llama.cpp splits inputs of different lengths into pieces of the same length.
+    # With streams, llama.cpp splits inputs of different lengths into pieces of the same length.
     params.kv_unified = True
     return params
 
 
 class LlamaEmbedding:
-    """An embedding context. One thread at a time; only an unfinished input keeps its state between two calls."""
+    """An embedding context, for one thread at a time. Only an unfinished input keeps its state between two calls."""
 
     def __init__(self, model: Model, context: Any, limits: EmbeddingLimits, pooling: str, threads: tuple[int, int]):
         self.limits = limits
@@ -200,6 +200,6 @@ def _filled(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> lis
     pieces = [(texts.get(piece, piece), piece not in texts) for piece in re.split(r"({query}|{document})", template)]
     whole = "".join(texts.values())
     if not any(special and special in whole for special in vocabulary.special_tokens):
-        # As one text: cutting it would change the tokens at the cuts.
+        # Tokenize one text: separate pieces would have other tokens where they meet.
         return vocabulary.tokenize("".join(text for text, _ in pieces), False, True)
     return [token for text, is_markup in pieces for token in vocabulary.tokenize(text, False, is_markup)]

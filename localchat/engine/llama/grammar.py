@@ -1,7 +1,7 @@
 """The state of a grammar while the tokens of one request are sampled: which tokens may come next.
 
-Usually enough of the likeliest tokens are allowed, so these are checked first. If too few of them are, all allowed
-tokens are found at once and cached for this state of the grammar.
+The likeliest tokens are checked first, since usually enough of them are allowed. Otherwise all allowed tokens are
+found at once and cached for this state of the grammar.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Grammar:
         """Candidates from which sampling has the same result as from all allowed tokens.
 
         Args:
-            n_needed: The candidates include so many of the likeliest allowed tokens. None: all allowed tokens.
-            others: Tokens whose logits the sampler changes. The candidates include those of them that are allowed.
+            n_needed: The number of likeliest allowed tokens that the candidates include. None: all allowed tokens.
+            others: Tokens whose logits the sampler changes. The candidates include the allowed ones.
 
         Raises:
             InvalidGrammar: No token is allowed, or it takes too much work to find one.
@@ -99,7 +99,7 @@ class Grammar:
         known = self._compiled.remembered(self._state)
         are_few = known is not None and known.is_allowed is None
         if n_needed is not None:
-            # Some of the likeliest may be among `others`, and become less likely when their logits are changed.
+            # Some of the likeliest tokens may be among `others`. The sampler may make these less likely.
             n_needed += len(others)
             n_tried = int(n_needed * _SPARE) + 8
             if not are_few and n_tried < len(logits):

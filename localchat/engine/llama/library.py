@@ -10,14 +10,14 @@ import weakref
 from collections import deque
 from typing import Any
 
-# Otherwise an abort inside llama.cpp starts a debugger for seconds, if one is installed.
+# Without this, an abort inside llama.cpp starts a debugger if one is installed, which takes seconds.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-# How often a thread of the graph checks whether the others have reached the barrier before it sleeps (GNU OpenMP, which
-# reads this when it is loaded). Ratios of tokens/s on 2 cores, 0.5B parameters and 10M: 2000 checks give 1.0 and 0.9 of
-# what 50000 give on a quiet machine, and beside a busy process 3 and 3.5 times as many. 10000 cost nothing measurable
-# on a quiet machine, and beside a busy one they matter only until there are fewer threads (`thread_count.py`).
-# `python -m bench.threads` measures it.
+# The number of times that a thread of the graph checks a barrier before it sleeps. GNU OpenMP reads it when it is
+# loaded. Many checks cost time beside a busy process, few cost time on a quiet machine. Measured by `python -m
+# bench.threads` on 2 cores with models of 0.5B and 10M parameters: 2000 checks give 1.0 and 0.9 times the tokens/s of
+# 50000 on a quiet machine, and 3 and 3.5 times beside a busy process. 10000 checks cost nothing measurable on a quiet
+# machine. Beside a busy process they cost time only until the engine uses fewer threads (`thread_count.py`).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
@@ -37,7 +37,7 @@ class _Errors(threading.local):
 
 _errors = _Errors()
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Errors become part of our error
-# messages. Warnings are for developers: one is that the KV cache has more cells than one sequence may use.
+# messages. Warnings are for developers; an example is that the KV cache has more cells than one sequence may use.
 _LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
 _ERROR_LEVEL = 4
 
@@ -53,7 +53,7 @@ def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
 def _load_backends() -> None:
     """Load the backends of a build that has them in separate files (GGML_BACKEND_DL), as portable builds do.
 
-    ggml chooses the file of each backend that suits this machine; for the CPU the one with the most instructions.
+    ggml chooses the file of each backend that suits this machine; for the CPU, the file with the most instructions.
     """
     # The functions are resolved through libllama, which is linked to ggml. A wheel has no symbolic links, so libggml.so
     # loaded by its name would be a second copy beside libggml.so.0. Windows does not resolve them in this way.
@@ -80,7 +80,7 @@ def last_errors() -> str:
 
 
 def holding_gil(function: Any) -> Any:
-    """A function that is called without releasing the GIL. For functions of a microsecond, this halves the time."""
+    """A function that is called without releasing the GIL. This halves the time of a function of a microsecond."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
@@ -94,8 +94,8 @@ def pointer_to(array: Any, kind: Any) -> Any:
 class Model:
     """A loaded model, freed with the last reference to it.
 
-    A request may still convert tokens to text after the engine has been closed: it refers to the vocabulary, and that
-    to the model.
+    A request may convert tokens to text after the engine has been closed, so it refers to the vocabulary, and the
+    vocabulary refers to the model.
     """
 
     def __init__(self, pointer: Any):

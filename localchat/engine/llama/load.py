@@ -33,7 +33,8 @@ _BATCH, _PASS = 2048, 512
 # Limit of draft tokens of a step, of all sequences together. They use the rows of logits of the idle slots.
 _MAX_DRAFTED = _IDLE_SLOTS
 
-# With a model of 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast as two.
+# A model with fewer bytes starts with one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as
+# fast as two.
 _TINY_MODEL_BYTES = 32 << 20
 
 # The sampler names of llama.cpp that differ from those of `SAMPLERS`.
@@ -120,9 +121,10 @@ def supports_gpu() -> bool:
 
 
 def default_threads(n_model_bytes: int) -> int:
-    """The threads of a step: the cores that this process may use; half of more than 4, which may be hyperthreads.
+    """The number of threads of a step at the start.
 
-    A tiny model begins with one: its steps are so short that threads mostly wait for each other.
+    It is the number of cores that this process may use, or half of it if that is more than 4, since cores may be
+    hyperthreads. A tiny model starts with one thread: in its short steps, threads mostly wait for each other.
     """
     if n_model_bytes < _TINY_MODEL_BYTES:
         return 1
@@ -134,7 +136,7 @@ def default_threads(n_model_bytes: int) -> int:
 
 
 def _max_threads(options: LoadOptions) -> int:
-    """The maximum number of threads that the engine may choose by measured steps. On a GPU it has no effect."""
+    """The limit of the threads that the engine chooses by measured steps; 1 on a GPU, where they have no effect."""
     if options.n_gpu_layers and supports_gpu():
         return 1
     return options.n_threads or default_threads(_TINY_MODEL_BYTES)
@@ -164,7 +166,7 @@ def _check_generates(model: Any, path: str) -> None:
 
 
 def _check_parallel(model: Any, options: LoadOptions) -> None:
-    most = L.llama_max_parallel_sequences() // _n_ids(model) - 1  # One is for idle prefixes.
+    most = L.llama_max_parallel_sequences() // _n_ids(model) - 1  # One slot is for idle prefixes.
     if options.n_parallel > most:
         raise EngineError(
             f"--parallel {options.n_parallel} is more than llama.cpp can run at once: the limit of this model is {most}"
@@ -174,7 +176,7 @@ def _check_parallel(model: Any, options: LoadOptions) -> None:
 def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) -> tuple[Any, LoadOptions, bool]:
     """A context of the user's size or of a size that memory allows, the options with its size, and is_unified."""
     n_ctx_train: int = L.llama_model_n_ctx_train(model)
-    # On a GPU memory is scarce, and a copied prefix would cross the bus.
+    # Streams are for the CPU: memory of a GPU is scarce, and a copied prefix would cross the bus.
     is_on_cpu = not (options.n_gpu_layers and supports_gpu())
     size = context_size(
         options,
@@ -218,7 +220,7 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: i
     params.n_seq_max = n_streams or _n_outputs(model, options)
     params.n_batch = min(_BATCH, n_cells)
     params.n_ubatch = min(_PASS, params.n_batch)
-    # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
+    # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
     params.n_outputs_max = _n_outputs(model, options)
     params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
     params.kv_unified = not n_streams
@@ -272,7 +274,7 @@ def _state_key(path: str, facts: ModelFacts, options: LoadOptions, limits: Cache
         *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
         # The rotation of keys depends on the size of the context (LongRoPE).
         facts.n_cells if "longrope" in facts.metadata.values() else None,
-        # llama.cpp refuses a state of another number of streams.
+        # llama.cpp refuses the state of a context with another number of streams.
         1 if limits.is_unified else limits.n_slots,
     )
     return hashlib.sha256(repr(settings).encode()).hexdigest()

@@ -33,12 +33,12 @@ def cache_memories(
     Args:
         free: The free memory of the machine before the model was loaded.
         n_rows: The number of tokens of one pass through the layers.
-        n_outputs: The number of them that have logits.
+        n_outputs: The number of tokens of a pass that have logits.
     """
     used_gpus, n_on_gpu, n_layers = _layers_on_gpus(model, options)
     gpu_share = n_on_gpu / n_layers
     kv_bytes = kv_bytes_per_token(model, path, metadata)
-    # The attention mask has 16 bits for each row and token, and is allocated beside the layers.
+    # The attention mask has 16 bits for each row and token, in each memory.
     mask_bytes = n_rows * _VALUE_BYTES if kv_bytes else 0
     pass_bytes = n_rows * L.llama_model_n_embd(model) * _WIDTHS_PER_ROW * 4
     logits_bytes = n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(model)) * 4
@@ -52,7 +52,7 @@ def cache_memories(
         fixed = pass_bytes + 2 * logits_bytes + int(state_bytes * (1 - gpu_share))
         memories.append(CacheMemory(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
     if gpu_share:
-        # The weights are loaded already. Some drivers report 0: not known.
+        # The free memory excludes the weights, which are loaded. Some drivers report 0, which means that it is unknown.
         n_free = sum(device.n_free for device in used_gpus) or None
         fixed = pass_bytes + logits_bytes + int(state_bytes * gpu_share)
         note = f"are free on {', '.join(device.name for device in used_gpus)} beside the weights"
@@ -92,7 +92,7 @@ def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> fl
     prefix = metadata.get("general.architecture", "")
     n_kv_heads: float = L.llama_model_n_layer(model) * L.llama_model_n_head_kv(model)
     if L.llama_model_is_hybrid(model):
-        # llama.cpp reports the first layer alone.
+        # llama.cpp reports only the heads of the first layer.
         per_layer = read_header(path).metadata.get(f"{prefix}.attention.head_count_kv")
         n_kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else n_kv_heads
         # In other models one of every `full_attention_interval` layers has attention.

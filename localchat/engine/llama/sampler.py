@@ -46,7 +46,7 @@ class Sampler:
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
-        # The next tokens, if the grammar allows no others. It finds the next ones when all of these have been used.
+        # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
         self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
         self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
@@ -66,7 +66,7 @@ class Sampler:
     def n_likeliest(self) -> int | None:
         """The number of likeliest tokens that are enough to sample from; None if all are needed, or are as fast.
 
-        Fewer candidates save time: llama.cpp copies them first, to three times as much memory as their logits have.
+        Fewer candidates save time, since llama.cpp copies them first. A copy is three times as large as the logits.
         """
         n_needed = self._n_needed()
         if self._chain is None or n_needed is None or (self._grammar is not None and self._grammar.is_active):
@@ -103,7 +103,7 @@ class Sampler:
         return token
 
     def _find_forced(self) -> None:
-        """Find the next tokens that the grammar forces, if all found before have been used."""
+        """Find the next tokens that the grammar forces, unless some of those found before are left."""
         if self._grammar is not None and not self._forced:
             found = self._grammar.forced_tokens()
             # The model can write the same text with other tokens, so a token with a changed logit is sampled as usual.
@@ -121,7 +121,7 @@ class Sampler:
         if self._grammar is not None:
             return self._sample_constrained(logits, likeliest)
         if self._chain is None:
-            # This takes a tenth of the time of llama.cpp, which copies the candidates first.
+            # argmax takes a tenth of the time of llama.cpp, which copies the candidates first.
             return int(logits.argmax())
         if likeliest is not None or self._keeps_candidates:
             return self._choose_and_accept(self._candidates(logits, likeliest))
@@ -141,11 +141,11 @@ class Sampler:
         # Before the trigger, the grammar allows every token unless it contains the trigger and then text that is not
         # allowed. Such a token is rare, so the token is sampled first and checked afterwards.
         token = self._choose(self._candidates(logits, likeliest))
-        left = logits
+        masked = logits
         while not self._grammar.allows(token):
-            left = left.copy() if left is logits else left
-            left[token] = -math.inf
-            token = self._choose(self._candidates(left, None))
+            masked = masked.copy() if masked is logits else masked
+            masked[token] = -math.inf
+            token = self._choose(self._candidates(masked, None))
         self._accept(token)
         return token
 
@@ -155,8 +155,8 @@ class Sampler:
         ids = with_others(likeliest, self._changed_tokens())
         return candidates(ids, logits[ids])
 
-    def _choose_and_accept(self, some: Any) -> int:
-        token = self._choose(some)
+    def _choose_and_accept(self, data: Any) -> int:
+        token = self._choose(data)
         self._accept(token)
         return token
 
@@ -167,12 +167,12 @@ class Sampler:
         """
         if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
-        left = self._sampled_from
-        (own,) = left["p"][left["id"] == token]
-        return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in left[:n_top] if c["p"] > 0]
+        data = self._sampled_from
+        (own,) = data["p"][data["id"] == token]
+        return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in data[:n_top] if c["p"] > 0]
 
     def allow_ends(self) -> None:
-        """Allow the tokens that `min_tokens` has withheld so far. Others stay forbidden."""
+        """Allow the tokens that `min_tokens` has withheld so far. Forbidden tokens stay forbidden."""
         if self._withheld:
             L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
             self._withheld = []
@@ -183,18 +183,17 @@ class Sampler:
             L.llama_sampler_free(self._chain)
             self._chain = None
 
-    def _choose(self, some: Any) -> int:
+    def _choose(self, data: Any) -> int:
         """The candidate that the chain selects."""
         if self._chain is None:
-            return int(some["id"][some["logit"].argmax()])
-        array = token_array(some)
+            return int(data["id"][data["logit"].argmax()])
+        array = token_array(data)
         L.llama_sampler_apply(self._chain, ctypes.byref(array))
         if self._keeps_candidates and not self._is_greedy:
-            # Steps remove candidates at the end of the array, and some at its beginning.
-            first = (ctypes.addressof(array.data.contents) - some.ctypes.data) // some.itemsize
-            left = some[first : first + array.size]
-            # The likeliest first.
-            self._sampled_from = left[np.argsort(-left["p"], kind="stable")]
+            # Most steps remove candidates at the end of the array, and some at its beginning.
+            first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize
+            kept = data[first : first + array.size]
+            self._sampled_from = kept[np.argsort(-kept["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
     def _n_needed(self) -> int | None:
@@ -224,7 +223,7 @@ class Sampler:
             self._add(self._logit_bias(self._sampling.logit_bias))
         for step in self._steps:
             self._add(self._sampler(step))
-        # Penalties apply to the last tokens of the prompt, too.
+        # Penalties also apply to the last tokens of the prompt.
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
         n = max((lengths.get(step.name, 0) for step in self._steps), default=0)
         self._recent = deque(maxlen=n)

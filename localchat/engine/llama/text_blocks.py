@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 from ...literals import pattern_of
 
-# The time of llama.cpp grows with the square of the number of special tokens in a text: 57,000 of them take 11 s. A
-# block of this size has a few thousand at most, which take milliseconds.
+# The minimum size of a block. A block of this size has at most a few thousand special tokens, which take milliseconds.
+# The time of llama.cpp grows with the square of their number: 57,000 take 11 s.
 BLOCK_BYTES = 8192
 # Bytes that are searched at a time, in about a millisecond: a search holds the interpreter lock.
 _WINDOW = 50_000
@@ -21,10 +21,10 @@ class TextBlocks:
         """
         Args:
             texts: The texts of all special tokens that the tokenizer parses.
-            uncut: Those of them before which no text is split: they strip the white space before them, which would be
-                kept at the end of a block.
+            uncut: The ones before which no text is split. These tokens strip the white space before them, which a
+                block would keep at its end.
         """
-        # A run of one character may be tokenized in several ways, so it gives no cut.
+        # A run of one character may be tokenized in several ways, so no text is split before it.
         cuts = [text for text in texts if len({*text}) > 1 and text not in uncut]
         self._all, self._cuts = _compiled(texts), _compiled(cuts)
         self._longest = max(map(len, texts), default=0)

@@ -16,7 +16,7 @@ import numpy as np
 from ...grammar import Budget, ByteAutomaton, State
 
 MAX_ROWS = 8192
-"""A transition table with more rows, of one KiB each, is cleared before the next walk."""
+"""A transition table with more rows than this, of one KiB each, is cleared before the next walk."""
 _NODES_PER_STEP = 50
 """Nodes of the trie that are visited in one step of a budget."""
 
@@ -31,8 +31,9 @@ class _Level:
     """The index of its first child in the next level."""
     n_children: Any
     first_token: Any
-    """The index of the first token with its text in the list of all tokens."""
+    """The index in `TokenTrie.tokens` of the first token that begins with its text."""
     n_tokens: Any
+    """The number of tokens that have exactly its text."""
 
 
 class TokenTrie:
@@ -145,7 +146,7 @@ class TransitionTable:
         return self._add(state)
 
     def rows(self, numbers: Any, budget: Budget) -> Any:
-        """The array, in which the rows of these states are filled in. Raises TooMuchWork."""
+        """The array, after the rows of these states have been filled in. Raises TooMuchWork."""
         is_wanted = np.zeros(len(self._is_filled), bool)
         is_wanted[numbers] = True
         for number in np.flatnonzero(is_wanted & ~self._is_filled).tolist():

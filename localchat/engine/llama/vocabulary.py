@@ -24,7 +24,7 @@ MAX_TOKENS = 2_000_000
 _SLICE = 20_000
 # The bytes that occur in UTF-8.
 _UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 256)}
-# The texts of tokens that are read between two pauses, and a pause in seconds. 152,000 texts take about two seconds.
+# The number of texts that are read between two pauses, and the length of a pause. 152,000 texts take about two seconds.
 _CHUNK, _PAUSE_S = 256, 0.002
 
 
@@ -50,12 +50,12 @@ class Vocabulary:
         self.fim_tokens = self._find_fim_tokens()
         self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
         self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
-        # By token: the id, and whether it is a control token, whose text is empty unless it is requested.
+        # Arrays over the vocabulary: the ids, and which are control tokens, whose text is empty unless it is requested.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = self._attributes & control != 0
         self.grammars = GrammarCache(self)
-        self._texts: list[bytes] = []  # the texts of the first tokens, as many as have been read
+        self._texts: list[bytes] = []  # the texts of the first tokens, those that have been read so far
         self._trie: TokenTrie | None = None
         self._trie_lock, self._pieces_lock = threading.Lock(), threading.Lock()
         # Not a daemon thread, since the model must not be freed while it runs. It ends soon after the main thread.
@@ -63,7 +63,7 @@ class Vocabulary:
 
     @property
     def all_pieces(self) -> list[bytes]:
-        """The bytes of each token, also of control tokens."""
+        """The bytes of each token, including control tokens."""
         if len(self._texts) < self.n_tokens:
             with self._pieces_lock:
                 self._read_texts(self.n_tokens)
