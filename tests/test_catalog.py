@@ -1,10 +1,14 @@
-"""The file that a model argument names, and the model names that requests may use (K34)."""
+"""The file that a model argument names, why it cannot be loaded, and the model names that requests may use (K34)."""
+
+import errno
 
 import pytest
 
 from localchat.generation.service import Service
 from localchat.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_file
 from localchat.protocol.errors import ModelLoading, ModelNotFound
+from localchat.serving.loading import reason_of
+from localchat.serving.logs import NO_MEMORY
 
 
 @pytest.fixture
@@ -125,3 +129,18 @@ def test_model_may_be_served_under_any_name(any_name: bool):
     # The model is not loaded, which is the error for an accepted name.
     with pytest.raises(ModelLoading if any_name else ModelNotFound):
         service.resolve("gpt-4")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), NO_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
+        (OSError(errno.EACCES, "Permission denied"), "[Errno 13] Permission denied"),
+        (ImportError("Long advice.\n\nnumpy is broken\n"), "numpy is broken"),
+        (ValueError(), "ValueError"),
+    ],
+    ids=["memory", "ENOMEM", "permission", "last line", "without a text"],
+)
+def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason: str):
+    assert reason_of(DEMO_PATH, error) == f"{DEMO_PATH}: {reason}"

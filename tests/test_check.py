@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,18 @@ def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: 
     assert done.returncode == COULD_BE_BETTER
     [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
     assert library_build.rebuild_command() in advice
+
+
+def test_gpu_build_without_layers_on_a_gpu_is_advice(monkeypatch: pytest.MonkeyPatch):
+    from localchat.engine.llama import build
+
+    found = build.read_build()
+    if found.supports_gpu:
+        pytest.skip("llama.cpp is built for a GPU here")
+    monkeypatch.setattr(build, "read_build", lambda: replace(found, supports_gpu=True))
+    advice = "llama.cpp is built for a GPU, but no layer is on a GPU: check the driver"
+    assert advice in run_check().stdout
+    assert advice not in run_check("--gpu-layers", "0").stdout
 
 
 def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):

@@ -189,8 +189,10 @@ def test_model_is_listed_and_shown(url):
         ("{{ messages[-1].content }}", ["completion"]),
         ("{{ messages[-1].content }}{{ tools }}", ["completion", "tools"]),
         ("{{ messages[-1].content }}{# <think></think> #}", ["completion", "thinking"]),
+        ("{{ messages[-1].content }}{# [THINK] [/THINK] #}", ["completion", "thinking"]),
+        ("{{ messages[-1].content }}{{ enable_thinking }}", ["completion", "thinking"]),
     ],
-    ids=["text", "tools", "thinking"],
+    ids=["text", "tools", "thinking", "other tags", "switch"],
 )
 def test_capabilities_are_those_of_the_template(template, capabilities):
     with serving(chat_template=template) as running:

@@ -75,4 +75,5 @@ def test_output_is_json_on_request():
     ready = entries[-1]
     assert ready["message"] == f"localchat is ready: demo at {ready['url']}"
     assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO_PATH))
+    assert (bool(ready["device"]), ready["threads"]) == (True, 512)
     assert ready["free_bytes"] > ready["context_bytes"] > ready["weight_bytes"] > 1 << 20

@@ -7,7 +7,7 @@ they parse the values, so no string may contain this marker.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ..dialects.call_layout import GEMMA_QUOTE
@@ -25,55 +25,38 @@ _NOT_IN_PYTHON = dict.fromkeys(map(chr, (*range(0x0A), *range(0x0B, 0x20), 0x7F)
 
 
 class _WithoutMarkers(JsonNotation):
-    """A notation in which no string contains an end marker."""
+    """A notation in which no string contains a marker."""
 
-    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
-        super().__init__(rules, indent)
-        self._end_markers = tuple(end_markers)
-        # The result of `string` for any text.
-        self._any_string: Expr | None = None
-
-    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
-        if language != ANY_TEXT:
-            return self._string_of(language, hint)
-        if self._any_string is None:
-            self._any_string = self._new_any_string()
-        return self._any_string
-
-    def _string_of(self, language: Language, hint: str) -> Expr:
-        """The strings of a language that restricts them."""
-        return super().string(language, hint)
-
-    def _new_any_string(self) -> Expr:
-        """The strings with any text, apart from the markers."""
-        raise NotImplementedError
+    def __init__(self, rules: Rules, indent: int | None, end_marker: str):
+        super().__init__(rules, indent, end_marker)
+        self._markers: tuple[str, ...] = (end_marker,) if end_marker else ()
 
     def _string_content(self, language: Language, hint: str) -> Expr:
-        return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
+        return language_expr(self.rules, without_markers(language, self._markers), self._encoding, hint)
 
 
 class GemmaNotation(_WithoutMarkers):
     """Gemma 4: names are unquoted and sorted; strings have special quotes and no escapes."""
 
-    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
-        super().__init__(rules, indent, (GEMMA_QUOTE, *end_markers))
+    def __init__(self, rules: Rules, indent: int | None, end_marker: str):
+        super().__init__(rules, indent, end_marker)
+        self._markers = (GEMMA_QUOTE, *self._markers)
 
     def name(self, name: str) -> Expr:
         return Literal(name) if _UNQUOTED_NAME.fullmatch(name) else super().constant(name)
 
     def any_name(self, language: Language) -> Expr:
-        quoted = JsonNotation.string(self, language, "name")  # with the quotes and escapes of JSON
+        quoted = super()._new_string(language, "name")  # with the quotes and escapes of JSON
         return alt(self.rules.repeat(_NAME_CHARS, 1, None), quoted) if language == ANY_TEXT else quoted
 
     def order(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=str.lower)
 
-    def _new_any_string(self) -> Expr:
-        markers = {**dict.fromkeys(self._end_markers, NEVER), GEMMA_QUOTE: EMPTY}
-        return seq(Literal(GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
-
-    def _string_of(self, language: Language, hint: str) -> Expr:
-        content = without_markers(language, self._end_markers)
+    def _new_string(self, language: Language, hint: str) -> Expr:
+        if language == ANY_TEXT:
+            markers = {**dict.fromkeys(self._markers, NEVER), GEMMA_QUOTE: EMPTY}
+            return seq(Literal(GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
+        content = without_markers(language, self._markers)
         inner = language_expr(self.rules, content, PlainEncoding(), hint)
         return seq(Literal(GEMMA_QUOTE), inner, Literal(GEMMA_QUOTE))
 
@@ -86,14 +69,16 @@ class GemmaNotation(_WithoutMarkers):
 class PythonNotation(_WithoutMarkers):
     """LFM2: Python literals. Strings only use the escapes that Python and JSON share."""
 
-    def _new_any_string(self) -> Expr:
-        return alt(*(self._quoted(quote) for quote in "\"'"))
+    def _new_string(self, language: Language, hint: str) -> Expr:
+        if language == ANY_TEXT:
+            return alt(*(self._quoted(quote) for quote in "\"'"))
+        return super()._new_string(language, hint)
 
     def _quoted(self, quote: str) -> Expr:
-        """The strings between two of these quotation marks."""
+        """The strings of any text between two of these quotation marks."""
         text = self.rules.declare("string")
         escaped = seq(chars(quote, "\\", "b", "n", "r", "t"), text)
-        markers = {quote: EMPTY, "\\": escaped, **dict.fromkeys(self._end_markers, NEVER), **_NOT_IN_PYTHON}
+        markers = {quote: EMPTY, "\\": escaped, **dict.fromkeys(self._markers, NEVER), **_NOT_IN_PYTHON}
         self.rules.define(text, free_text(self.rules, markers, may_end=False))
         return seq(Literal(quote), text)
 
@@ -107,7 +92,7 @@ class PythonNotation(_WithoutMarkers):
 NOTATIONS: dict[str, type[JsonNotation]] = {"json": JsonNotation, "gemma": GemmaNotation, "python": PythonNotation}
 
 
-def notation_of(rules: Rules, name: str, indent: int | None, end_markers: tuple[str, ...]) -> JsonNotation:
-    """The notation with this name; each grammar has one."""
-    key = ("notation", name, indent, end_markers)
-    return rules.once(key, lambda: NOTATIONS[name](rules, indent, end_markers))
+def notation_of(rules: Rules, name: str, indent: int | None, end_marker: str) -> JsonNotation:
+    """The notation with these properties. Each grammar has one."""
+    key = ("notation", name, indent, end_marker)
+    return rules.once(key, lambda: NOTATIONS[name](rules, indent, end_marker))

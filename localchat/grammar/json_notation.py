@@ -7,7 +7,7 @@ indentation. Other notations of values are subclasses (call_notations.py). schem
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -81,14 +81,14 @@ def _json_char(char: str) -> str:
 class JsonNotation:
     """The rules for JSON values within one grammar."""
 
-    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
+    def __init__(self, rules: Rules, indent: int | None, end_marker: str):
         """Add the rules for commas and colons.
 
         Args:
             indent: Allow a line break and up to this many spaces wherever an indented document has them. None:
                 documents are on one line.
-            end_markers: Texts at which the parser ends the tool calls. JSON ignores them; in the notations of
-                call_notations.py no string contains them.
+            end_marker: The text at which the parser ends the tool calls. JSON ignores it; in the notations of
+                call_notations.py no string contains it. "": there is none.
         """
         self.rules = rules
         self._encoding = JsonEncoding()
@@ -123,9 +123,12 @@ class JsonNotation:
     def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
         """The strings of the language. Raises TooLarge."""
         if language not in self._strings:
-            inner = self._string_content(language, hint)
-            self._strings[language] = self.rules.add(hint, seq(Literal('"'), inner, Literal('"')))
+            self._strings[language] = self._new_string(language, hint)
         return self._strings[language]
+
+    def _new_string(self, language: Language, hint: str) -> Expr:
+        content = self._string_content(language, hint)
+        return self.rules.add(hint, seq(Literal('"'), content, Literal('"')))
 
     def _string_content(self, language: Language, hint: str) -> Expr:
         if isinstance(language, Repeat) and language.item == ANY_CHAR:

@@ -8,8 +8,6 @@ A keyword that no grammar enforces exactly raises SchemaError with its path. A g
 
 from __future__ import annotations
 
-import json
-
 from .call_notations import notation_of
 from .errors import SchemaError, errors_located
 from .expressions import Expr
@@ -43,7 +41,7 @@ def schema_rule(
     path: str = "#",
     indent: int | None = None,
     notation: str = "json",
-    end_markers: tuple[str, ...] = (),
+    end_marker: str = "",
     any_order: bool = False,
 ) -> Expr:
     """An expression for the values that match a schema, as part of a larger grammar.
@@ -52,25 +50,16 @@ def schema_rule(
         path: The path of the schema: the paths in errors begin with it.
         indent: Documents may be broken into lines, indented by up to this many spaces. None: they are on one line.
         notation: The notation of values: a key of call_notations.NOTATIONS.
-        end_markers: Texts that no string may contain. The notation "json" ignores them.
+        end_marker: A text that no string may contain; "": there is none. The notation "json" ignores it.
         any_order: Allow up to MAX_ANY_ORDER properties of an object in any order.
 
     Raises:
         SchemaError: The schema is malformed, no grammar enforces it, or no value matches it.
     """
     with errors_located(path):
-        check_is_json(schema, path)
         document = SchemaDocument(schema, path)
-        values = notation_of(rules, notation, indent, end_markers)
+        values = notation_of(rules, notation, indent, end_marker)
         expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.root,))
         if not rules.is_satisfiable(expr):
             raise SchemaError(path, "no value matches this schema: remove a constraint that contradicts the others")
     return expr
-
-
-def check_is_json(schema: object, path: str) -> None:
-    """Refuse a schema that is not a JSON value: the other modules rely on its types."""
-    try:
-        json.dumps(schema, allow_nan=False)
-    except (ValueError, TypeError) as error:
-        raise SchemaError(path, f"is not JSON: {error}") from error

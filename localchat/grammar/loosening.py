@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .budget import TooMuchWork, at_most, steps_left
 from .errors import SchemaError, errors_located
-from .schema_nodes import ASSERTIONS
+from .schema_nodes import ASSERTIONS, pointer_names
 
 # Limit of constraints of one schema that are dropped. Beyond it nothing of the schema is enforced.
 MAX_DROPPED = 40
@@ -141,14 +141,14 @@ def _target(schema: object, pointer: str) -> _Target:
     schemas: list[dict[str, Any]] = [root]
     container: Any = root
     keyword = None  # the keyword of the last schema that has the container as its value
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    for n, part in enumerate(parts):
-        key = int(part) if isinstance(container, list) and part.isdigit() else part
+    names = pointer_names(pointer)
+    for n, name in enumerate(names):
+        key = int(name) if isinstance(container, list) and name.isdigit() else name
         if not _has(container, key):
             break
         value = container[key]
         if container is schemas[-1]:
-            if _is_dropped(part, is_last=n == len(parts) - 1):
+            if _is_dropped(name, is_last=n == len(names) - 1):
                 return _Target(schemas, container, key)
             if isinstance(value, list) or (key in _SEVERAL and isinstance(value, dict)):
                 container, keyword = value, key

@@ -156,6 +156,11 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def pointer_names(pointer: str) -> list[str]:
+    """The names in a JSON pointer (`/properties/a`)."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+
+
 def equality_key(value: Any) -> Hashable:
     """The same key for values that are equal in JSON: 1 equals 1.0 but not true; the order of names is irrelevant."""
     if isinstance(value, dict):
@@ -168,7 +173,12 @@ def equality_key(value: Any) -> Hashable:
 class SchemaDocument:
     """A schema document. Resolves the references within it."""
 
-    def __init__(self, root: object, path: str = "#"):
+    def __init__(self, root: object, path: str):
+        """Raises SchemaError if the schema is not a JSON value: the other modules rely on its types."""
+        try:
+            json.dumps(root, allow_nan=False)
+        except (ValueError, TypeError) as error:
+            raise SchemaError(path, f"is not JSON: {error}") from error
         self.root = SchemaNode(path, root)
         own_id = root.get("$id") if isinstance(root, dict) else None
         # A reference may begin with the `$id` of the document; None if it has none.
@@ -198,12 +208,10 @@ class SchemaDocument:
     def _by_pointer(self, pointer: str) -> SchemaNode | None:
         """The node at a JSON pointer (`/properties/a`)."""
         node = self.root
-        for part in pointer.split("/")[1:]:
-            name: object = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(node.schema, list) and part.isascii() and part.isdigit():
-                name = int(part)
+        for name in pointer_names(pointer):
+            is_index = isinstance(node.schema, list) and name.isascii() and name.isdigit()
             try:
-                node = node.child(name)
+                node = node.child(int(name) if is_index else name)
             except (KeyError, IndexError, TypeError):
                 return None
             if isinstance(node.schema, dict):

@@ -20,7 +20,6 @@ from .expressions import EMPTY, NEVER, Expr, Literal, alt, seq
 from .free_text import free_text
 from .gbnf import Rules
 from .intersection import Branch, SchemaResolver
-from .json_schema import check_is_json
 from .layout_text import layout_text
 from .merged_keywords import (
     AllOf,
@@ -49,14 +48,13 @@ def arguments_expr(
     layout: ArgumentsLayout,
     parsed_types: ParsedTypes,
     *,
-    end_markers: tuple[str, ...] = (),
-    path: str = "#",
+    end_marker: str,
+    path: str,
 ) -> Expr | None:
     """The arguments that match a schema; None if the layout cannot enforce the schema. Raises SchemaError."""
     with errors_located(path):
-        check_is_json(parameters, path)
         document = SchemaDocument(parameters, path)
-        notation = notation_of(rules, layout.notation, None, end_markers)
+        notation = notation_of(rules, layout.notation, None, end_marker)
         converter = SchemaConverter(SchemaResolver(document), notation)
         return _Arguments(converter, layout, parsed_types).expr(document.root)
 

@@ -87,29 +87,31 @@ def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     """One call of one tool, without the texts around all calls. Raises SchemaError."""
     with errors_located(tool.error_path):
         # Shared by the layouts of calls of a family, which mostly have the same layout of arguments.
-        end_markers = tuple(filter(None, (layout.end_marker,)))
-        key = ("arguments", tool.identity, layout.arguments, layout.indent, layout.notation, end_markers)
-        arguments = rules.once(key, lambda: _arguments(rules, tool, layout, end_markers))
+        key = ("arguments", tool.identity, layout.arguments, layout.indent, layout.notation, layout.end_marker)
+        arguments = rules.once(key, lambda: _arguments(rules, tool, layout))
         return seq(layout_text(rules, layout.head(tool.name)), arguments, layout_text(rules, layout.after_call))
 
 
-def _arguments(rules: Rules, tool: ToolSchema, layout: CallLayout, end_markers: tuple[str, ...]) -> Expr:
+def _arguments(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     found = None
     if layout.arguments is not None:
         found = arguments_expr(
-            rules, tool.schema, layout.arguments, tool.parsed_types, end_markers=end_markers, path=tool.error_path
+            rules,
+            tool.schema,
+            layout.arguments,
+            tool.parsed_types,
+            end_marker=layout.end_marker,
+            path=tool.error_path,
         )
-    return _object_rule(rules, tool, layout.indent, layout.notation, end_markers) if found is None else found
+    return _object_rule(rules, tool, layout.indent, layout.notation, layout.end_marker) if found is None else found
 
 
 def arguments_rule(rules: Rules, tool: ToolSchema) -> Expr:
     """The arguments of one tool as a JSON object, in any order up to `MAX_ANY_ORDER`. Raises SchemaError."""
-    return _object_rule(rules, tool, None, "json", ())
+    return _object_rule(rules, tool, None, "json", "")
 
 
-def _object_rule(
-    rules: Rules, tool: ToolSchema, indent: int | None, notation: str, end_markers: tuple[str, ...]
-) -> Expr:
+def _object_rule(rules: Rules, tool: ToolSchema, indent: int | None, notation: str, end_marker: str) -> Expr:
     if tool.rule is not None and indent is None and notation == "json":
         return tool.rule
     return schema_rule(
@@ -118,6 +120,6 @@ def _object_rule(
         path=tool.error_path,
         indent=indent,
         notation=notation,
-        end_markers=end_markers,
+        end_marker=end_marker,
         any_order=True,
     )
