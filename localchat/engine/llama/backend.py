@@ -224,7 +224,8 @@ class LlamaBackend:
 
     def _row(self, row: int) -> Any:
         """The logits of a row; a view, valid until the next decode."""
-        self._check_output(row)
+        if row not in self._outputs:
+            raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._outputs)} have")
         return self._logits[self._outputs[row]]
 
     def open_embeddings(self) -> EmbeddingBackend:
@@ -257,7 +258,3 @@ class LlamaBackend:
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.limits.n_slots:
             raise ValueError(f"slots go from 0 to {self.limits.n_slots - 1}, not {slot}")
-
-    def _check_output(self, row: int) -> None:
-        if row not in self._outputs:
-            raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._outputs)} have")

@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 from dataclasses import dataclass
 
-from .devices import Device, devices
+from .devices import Device, devices, supports_gpu
 from .library import L
 
 
@@ -33,6 +33,6 @@ def read_build() -> Build:
         package,
         L.llama_version().decode("utf-8", "replace"),
         tuple(re.findall(r"(\w+) = 1\b", L.llama_print_system_info().decode("utf-8", "replace"))),
-        bool(L.llama_supports_gpu_offload()),
+        supports_gpu(),
         tuple(devices()),
     )

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ..values import LoadOptions
 from .library import L
 
 # enum ggml_backend_dev_type
@@ -40,8 +41,14 @@ def devices() -> list[Device]:
         return []
 
 
-def gpus() -> list[Device]:
-    return [device for device in devices() if device.kind == "GPU"]
+def supports_gpu() -> bool:
+    """Whether this build of llama.cpp can use a GPU."""
+    return bool(L.llama_supports_gpu_offload())
+
+
+def uses_gpu(options: LoadOptions) -> bool:
+    """Whether llama.cpp puts layers on a GPU if there is one."""
+    return options.n_gpu_layers != 0 and supports_gpu()
 
 
 def _device(i: int) -> Device:

@@ -20,6 +20,7 @@ from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, w
 from ..memory import free_memory
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
+from .devices import uses_gpu
 from .library import L, Model, last_errors
 from .memory_use import cache_memories, resources_of
 from .vocabulary import Vocabulary
@@ -115,11 +116,6 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     return backend
 
 
-def supports_gpu() -> bool:
-    """Whether this build of llama.cpp can use a GPU."""
-    return bool(L.llama_supports_gpu_offload())
-
-
 def default_threads(n_model_bytes: int) -> int:
     """The number of threads of a step at the start.
 
@@ -137,7 +133,7 @@ def default_threads(n_model_bytes: int) -> int:
 
 def _max_threads(options: LoadOptions) -> int:
     """The limit of the threads that the engine chooses by measured steps; 1 on a GPU, where they have no effect."""
-    if options.n_gpu_layers and supports_gpu():
+    if uses_gpu(options):
         return 1
     return options.n_threads or default_threads(_TINY_MODEL_BYTES)
 
@@ -176,14 +172,14 @@ def _check_parallel(model: Any, options: LoadOptions) -> None:
 def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) -> tuple[Any, LoadOptions, bool]:
     """A context of the user's size or of a size that memory allows, the options with its size, and is_unified."""
     n_ctx_train: int = L.llama_model_n_ctx_train(model)
-    # Streams are for the CPU: memory of a GPU is scarce, and a copied prefix would cross the bus.
-    is_on_cpu = not (options.n_gpu_layers and supports_gpu())
+    # On a GPU memory is scarce, and a copied prefix would cross the bus.
+    is_unified = options.kv_unified or uses_gpu(options) or not _can_truncate(model) or L.llama_model_n_swa(model)
     size = context_size(
         options,
         n_ctx_train=n_ctx_train,
         n_weight_bytes=L.llama_model_size(model),
         memories=memories,
-        has_streams=is_on_cpu and not options.kv_unified and _can_truncate(model) and not L.llama_model_n_swa(model),
+        has_streams=not is_unified,
     )
     n_least = options.n_cells or options.n_ctx or MIN_TOKENS
     n_cells, n_streams = size.n_cells, size.n_streams

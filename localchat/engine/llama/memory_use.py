@@ -9,7 +9,7 @@ from ...models.gguf import read_header
 from ..context_size import CacheMemory
 from ..memory import FreeMemory, free_memory
 from ..values import LoadOptions, Resources
-from .devices import Device, devices, gpus
+from .devices import Device, devices, supports_gpu, uses_gpu
 from .library import L
 
 # Keys and values have 16 bits each.
@@ -68,7 +68,7 @@ def resources_of(
     names = [f"{device.name} ({device.description})" for device in used_gpus]
     cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
     if not n_on_gpu:
-        device = cpu if L.llama_supports_gpu_offload() else f"{cpu}; llama.cpp is built for the CPU alone"
+        device = cpu if supports_gpu() else f"{cpu}; llama.cpp is built for the CPU alone"
     elif n_on_gpu == n_layers:
         device = f"{', '.join(names)}, all {n_layers} layers"
     else:
@@ -80,9 +80,9 @@ def resources_of(
 def _layers_on_gpus(model: Any, options: LoadOptions) -> tuple[list[Device], int, int]:
     """The GPUs, the number of layers on them, and the number of all layers."""
     n_layers = max(L.llama_model_n_layer(model), 1)
-    devices = gpus() if options.n_gpu_layers and L.llama_supports_gpu_offload() else []
+    gpus = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
     n_on_gpu = n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, n_layers)
-    return devices, n_on_gpu if devices else 0, n_layers
+    return gpus, n_on_gpu if gpus else 0, n_layers
 
 
 def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> float:

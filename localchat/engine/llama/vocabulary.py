@@ -92,9 +92,9 @@ class Vocabulary:
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
         if len(data) > limit and self._longest_piece and len(data) > limit * self._longest_piece:
             raise TextTooLong(len(data) // self._longest_piece, limit)
-        blocks = [data] if add_bos and self._adds_end else self._blocks(parse_special).split(data)
+        blocks = self._all_blocks if parse_special else self._plain_blocks
         tokens: list[int] = []
-        for block in blocks:
+        for block in [data] if add_bos and self._adds_end else blocks.split(data):
             tokens += self._tokenize_block(block, add_bos, parse_special, limit - len(tokens), limit)
             add_bos = False
         return tokens
@@ -128,17 +128,16 @@ class Vocabulary:
         pieces = self.all_pieces
         return max(map(len, pieces)) if {piece[0] for piece in pieces if len(piece) == 1} >= _UTF8_BYTES else 0
 
-    def _blocks(self, parse_special: bool) -> TextBlocks:
-        return self._all_blocks if parse_special else self._plain_blocks
-
     @cached_property
     def _all_blocks(self) -> TextBlocks:
+        """Splits texts in which the tokenizer parses control tokens."""
         return self._blocks_at(
             L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN | L.LLAMA_TOKEN_ATTR_USER_DEFINED
         )
 
     @cached_property
     def _plain_blocks(self) -> TextBlocks:
+        """Splits texts in which control tokens are ordinary text."""
         return self._blocks_at(L.LLAMA_TOKEN_ATTR_USER_DEFINED)
 
     def _blocks_at(self, attributes: int) -> TextBlocks:
@@ -162,7 +161,8 @@ class Vocabulary:
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; none for a control token unless `special`."""
-        self._check(token)
+        if not 0 <= token < self.n_tokens:  # llama.cpp would abort the process
+            raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
         piece = self._pieces.get((token, special))
         if piece is None:
             piece = self._pieces[token, special] = self._read_piece(token, special)
@@ -190,10 +190,6 @@ class Vocabulary:
         read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
         before, after, here = (token(self.pointer) for token in read)
         return None if min(before, after, here) < 0 else (before, after, here)
-
-    def _check(self, token: int) -> None:
-        if not 0 <= token < self.n_tokens:  # llama.cpp would abort the process
-            raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
 
     def _read_slowly(self) -> None:
         """Read the texts of all tokens before the first grammar needs them, with pauses that release the GIL."""
