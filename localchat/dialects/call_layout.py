@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Callable
 
 # Placeholders in the texts of layouts: a number of one to three digits, the name of the tool or argument, up to two
@@ -120,10 +120,6 @@ class CallLayout:
         """The beginning of a call of the tool `name`, up to its arguments."""
         inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
         return (self.before_name + inside + self.before_arguments).replace(THE_NAME, inside)
-
-    def bare(self, opener: str) -> CallLayout:
-        """This layout without `begin` and `end`, which some models leave out."""
-        return replace(self, opener=opener, begin="", end="")
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -61,10 +61,14 @@ class Dialect:
             object.__setattr__(self, "layouts", layouts)
 
     @property
+    def styles(self) -> tuple[CallStyle, ...]:
+        """All call formats that the parser accepts, in the order in which it tries them."""
+        return (*self.calls, *self.also_read)
+
+    @property
     def openers(self) -> tuple[str, ...]:
         """The markers that begin calls."""
-        styles = (*self.calls, *self.also_read)
-        return tuple(dict.fromkeys(opener for style in styles for opener in style.openers))
+        return tuple(dict.fromkeys(opener for style in self.styles for opener in style.openers))
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -88,7 +92,7 @@ class Dialect:
 
         The parser needs these markers, also those that it then drops.
         """
-        of_calls = (marker for style in (*self.calls, *self.also_read) for marker in style.markers)
+        of_calls = (marker for style in self.styles for marker in style.markers)
         of_layouts = (marker for layout in self.layouts for marker in layout.markers)
         around = (*self.dropped, *self.text_start, self.reasoning.start, self.reasoning.end)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls, *of_layouts)))

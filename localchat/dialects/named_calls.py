@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .call_layout import A_NUMBER, AN_ID, CallLayout
 from .call_style import CallStyle
@@ -51,7 +51,10 @@ class NamedCalls(CallStyle):
             after_reasoning=self.after_reasoning,
             template_text=self.template_text,
         )
-        return (layout, layout.bare(self.call)) if start else (layout,)
+        if not start:
+            return (layout,)
+        # Some models leave out the markers around all calls.
+        return (layout, replace(layout, opener=self.call, begin="", end=""))
 
     @property
     def openers(self) -> tuple[str, ...]:

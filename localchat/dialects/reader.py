@@ -92,7 +92,7 @@ class OutputReader:
     def _accept_or_put_back(self, is_call: bool) -> Reader[None]:
         """End the record of an attempt to read a call: if it was none, its text is unread again."""
         if is_call:
-            yield from self._accept_or_emit(True, ContentDelta)
+            yield from self._accept()
         else:
             self._cursor.put_back()
 
@@ -107,7 +107,7 @@ class OutputReader:
     def _styles(self, opener: str) -> Reader[bool]:
         """Try the call styles with this opener in order. Returns whether the text is a call in one of them."""
         n_read = self._cursor.n_recorded
-        for style in (*self._dialect.calls, *self._dialect.also_read):
+        for style in self._dialect.styles:
             if opener in style.openers:
                 if (yield from style.read(self._cursor, self._calls, opener)):
                     return True
@@ -117,10 +117,14 @@ class OutputReader:
     def _accept_or_emit(self, is_call: bool, event: Callable[[str], Event]) -> Reader[None]:
         """End the record of an attempt to read a call: if it was none, its text is emitted."""
         if is_call:
-            self._cursor.drop_record()
-            yield from read_space(self._cursor)
+            yield from self._accept()
         else:
             yield event(self._cursor.end_record())
+
+    def _accept(self) -> Reader[None]:
+        """Drop the record of a call, and read the white space after the call."""
+        self._cursor.drop_record()
+        yield from read_space(self._cursor)
 
     # Text
 

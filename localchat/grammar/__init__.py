@@ -21,7 +21,7 @@ from .budget import Budget, TooMuchWork, limited_to
 from .byte_automaton import ByteAutomaton, State
 from .check import check_grammar
 from .errors import GrammarError, Interrupted, PatternError, SchemaError
-from .expressions import EMPTY, NEVER, Expr, Literal, RuleRef, alt, chars, seq
+from .expressions import EMPTY, NEVER, Expr, Literal, alt, chars, seq
 from .free_text import free_text
 from .gbnf import Rules
 from .json_schema import json_object_grammar, schema_rule, schema_to_grammar
@@ -52,7 +52,6 @@ __all__ = [
     "NEVER",
     "Expr",
     "Literal",
-    "RuleRef",
     "alt",
     "chars",
     "seq",

@@ -81,10 +81,10 @@ def spend(n: int = 1) -> None:
 
 
 @contextmanager
-def at_most(n_steps: int) -> Iterator[Budget]:
+def at_most(n_steps: int) -> Iterator[None]:
     """Limit the work of the block to this many of the steps that are left."""
-    with limited_to(Budget(n_steps, outer=_current.get())) as budget:
-        yield budget
+    with limited_to(Budget(n_steps, outer=_current.get())):
+        yield
 
 
 def steps_left() -> float:

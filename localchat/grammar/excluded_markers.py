@@ -50,16 +50,22 @@ def without_markers(language: Language, markers: Sequence[str]) -> Language:
         TooLarge: The grammar would be too large, and the language needs every character of a marker.
     """
     possible = [marker for marker in markers if _may_contain(language, marker)]
-    if not possible or n_counted(language) <= _MAX_COUNTED:
-        return intersection(language, *map(without_marker, possible))
-    excluded = _excluded_chars(language, possible)
+    if possible and n_counted(language) > _MAX_COUNTED:
+        subset = _without_chars(language, possible)
+        if subset != NEVER:
+            return subset
+    return exactly_without_markers(language, possible)
+
+
+def _without_chars(language: Language, markers: Sequence[str]) -> Language:
+    """The texts of the language without one character of each marker; NEVER if the language needs them all."""
+    excluded = _excluded_chars(language, markers)
     if excluded is None:
-        return exactly_without_markers(language, markers)
+        return NEVER
     allowed = char_complement(chars(*excluded))
     if isinstance(language, (Intersection, Complement)):
         return intersection(language, Repeat(allowed, 0, None))
-    restricted = _restricted(language, allowed)
-    return exactly_without_markers(language, markers) if restricted == NEVER else restricted
+    return _restricted(language, allowed)
 
 
 def exactly_without_markers(language: Language, markers: Sequence[str]) -> Language:

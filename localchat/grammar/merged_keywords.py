@@ -56,14 +56,9 @@ def _languages(node: SchemaNode) -> Iterator[Language]:
 def pattern_language(node: SchemaNode, keyword: str, pattern: str) -> Expr:
     """The strings that a pattern of this keyword matches."""
     try:
-        return _parsed_pattern(pattern)
+        return parse_pattern(pattern)
     except PatternError as error:
         node.fail(keyword, str(error))
-
-
-@lru_cache(maxsize=256)
-def _parsed_pattern(pattern: str) -> Expr:
-    return parse_pattern(pattern)
 
 
 @lru_cache(maxsize=len(FORMATS))

@@ -7,6 +7,7 @@ letters with digits and `_`, and Unicode's white space.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NoReturn
 
 from .errors import PatternError
@@ -48,6 +49,7 @@ MAX_PATTERN = 5000
 Variants = dict[tuple[bool, bool], Expr]
 
 
+@lru_cache(maxsize=256)
 def parse_pattern(pattern: str) -> Expr:
     """The texts in which the pattern matches somewhere. Raises PatternError."""
     variants = _Parser(pattern).parse()
