@@ -147,7 +147,7 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    # A crash is a normal result here, and leaves no core file.
+    # A crash is an expected result, so it needs no core file.
     with contextlib.suppress(ImportError):
         import resource
 

@@ -99,11 +99,11 @@ def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
 def _format(body: Fields) -> ResponseFormat | None:
     """The JSON Schema of the output, from `output_config.format` or the older field `output_format`."""
     for parent, name in ((body.object_or_empty("output_config"), "format"), (body, "output_format")):
-        form = parent.object(name)
-        if form is not None:
-            form.choice("type", ("json_schema",))
-            form.check_size("schema")
-            return ResponseFormat("json_schema", form.required_object("schema").raw, form.at("schema"))
+        format = parent.object(name)
+        if format is not None:
+            format.choice("type", ("json_schema",))
+            format.check_size("schema")
+            return ResponseFormat("json_schema", format.required_object("schema").raw, format.at("schema"))
     return None
 
 

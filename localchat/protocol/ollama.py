@@ -106,13 +106,12 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
         common["params"] = GenerationParams(max_tokens=0)
         more["done_reason"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
-    goes_on = ends_in_prefill(messages)
-    return OllamaChat(messages=messages, template_vars=variables, continue_final_message=goes_on, **common, **more)
+    continues = ends_in_prefill(messages)
+    return OllamaChat(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
 
 
 def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
     """The fields that both endpoints have."""
-    body.get("keep_alive")
     given = body.object_or_empty("options")
     length = given.integer("num_predict")
     if length is not None and length <= 0:  # No limit.
@@ -124,7 +123,7 @@ def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
         "stream": body.boolean("stream") is not False,
     }
     unknown = [f"options.{name}" for name in unknown_fields(given, _OPTIONS_WITHOUT_EFFECT, options.strict)]
-    unknown += unknown_fields(body, ("truncate", "shift", "template"), options.strict)
+    unknown += unknown_fields(body, ("keep_alive", "truncate", "shift", "template"), options.strict)
     return {**fields, "unknown": tuple(unknown)}
 
 

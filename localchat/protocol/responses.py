@@ -104,11 +104,11 @@ def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) ->
         includes_encrypted=_ENCRYPTED in include,
         summarises=_summary(reasoning) is not None,
         truncates=body.choice("truncation", ("auto", "disabled")) == "auto",
-        settings=_settings(body, tools, reasoning),
     )
+    settings = _settings(body, request, reasoning)
     unknown = [*unknown_fields(body, _WITHOUT_EFFECT, strict)]
     unknown += [f"tools of type {kind}" for kind in ignored_tools] + [f"input of type {kind}" for kind in ignored_items]
-    return dataclasses.replace(request, unknown=tuple(unknown))
+    return dataclasses.replace(request, settings=settings, unknown=tuple(unknown))
 
 
 def _earlier(body: Fields, store: ResponseStore) -> tuple[tuple[dict[str, Any], ...], str | None]:
@@ -167,7 +167,7 @@ def _summary(reasoning: Fields) -> str | None:
     return newer or older
 
 
-def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[str, Any]:
+def _settings(body: Fields, request: ResponsesRequest, reasoning: Fields) -> dict[str, Any]:
     """The fields of a response object that do not depend on the generated text.
 
     The ResponseEncoder adds `temperature` and other sampling values, since they depend on the model's defaults.
@@ -181,18 +181,18 @@ def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[st
         "max_output_tokens": body.integer("max_output_tokens"),
         "max_tool_calls": body.integer("max_tool_calls", 1),
         "metadata": _metadata(body),
-        "parallel_tool_calls": body.boolean("parallel_tool_calls") is not False,
+        "parallel_tool_calls": request.parallel_tool_calls,
         "previous_response_id": body.text("previous_response_id"),
         "prompt_cache_key": body.text("prompt_cache_key"),
         "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
         "safety_identifier": body.text("safety_identifier"),
         "service_tier": "default",
-        "store": body.boolean("store") is not False,
+        "store": request.is_stored,
         "text": {"format": format, "verbosity": text.choice("verbosity", ("low", "medium", "high")) or "medium"},
         "tool_choice": "auto" if body.get("tool_choice") is None else body.get("tool_choice"),
-        "tools": _wire_tools(tools),
-        "top_logprobs": body.integer("top_logprobs") or 0,
-        "truncation": body.text("truncation") or "disabled",
+        "tools": _wire_tools(request.offered),
+        "top_logprobs": request.params.top_logprobs or 0,
+        "truncation": "auto" if request.truncates else "disabled",
         "user": body.text("user"),
     }
 

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from .errors import ApiError
 from .events import (
@@ -33,7 +33,6 @@ from .usage import Usage
 
 # Emits an event, given its type and fields.
 Emit = Callable[..., None]
-AnyItem = TypeVar("AnyItem", bound="_Item")
 
 
 class ResponseEncoder:
@@ -99,9 +98,7 @@ class ResponseEncoder:
             self._item(_SummarisedReasoning if self._request.summarises else _Reasoning).delta(event.text, [])
         elif isinstance(event, ToolCallStart):
             tool = self._tools.get(event.name)
-            call: _Call = self._new(_CustomCall if tool is not None and tool.is_custom else _FunctionCall)
-            call.name(event.id, event.name, tool)
-            self._begin(call)
+            self._begin(_CustomCall if tool is not None and tool.is_custom else _FunctionCall, event, tool)
         elif isinstance(event, ToolCallArguments) and self._open is not None:
             self._open.delta(event.text, [])
         self._logprobs = []
@@ -118,7 +115,7 @@ class ResponseEncoder:
         is_cut = self._end.reason == "length"
         if not self._items:
             # Clients require at least one message, even an empty one.
-            self._begin(self._new(_Message))
+            self._begin(_Message)
         self._close("incomplete" if is_cut else "completed")
         self._status = "incomplete" if is_cut else "completed"
         details = {"reason": "max_output_tokens"} if is_cut else None
@@ -141,19 +138,17 @@ class ResponseEncoder:
     def _item(self, kind: type[_Item]) -> _Item:
         """The open item if it has this type, else a new item."""
         if type(self._open) is not kind:
-            self._begin(self._new(kind))
+            self._begin(kind)
         assert self._open is not None
         return self._open
 
-    def _new(self, kind: type[AnyItem]) -> AnyItem:
-        index = len(self._items)
-        return kind(item_id(kind.type, self._id, f"{index:x}"), index, self._emit, self._request)
-
-    def _begin(self, item: _Item) -> None:
+    def _begin(self, kind: type[_Item], *more: Any) -> None:
+        """Complete the open item and begin a new one. `more` are the arguments that only its class has."""
         self._close("completed")
-        self._items.append(item)
-        self._open = item
-        item.open()
+        index = len(self._items)
+        self._open = kind(item_id(kind.type, self._id, f"{index:x}"), index, self._emit, self._request, *more)
+        self._items.append(self._open)
+        self._open.open()
 
     def _close(self, status: str) -> None:
         if self._open is not None:
@@ -307,11 +302,14 @@ class _SummarisedReasoning(_Reasoning):
 
 
 class _Call(_Item):
-    """A tool call. `name` must be called before `open`."""
+    """A tool call."""
 
-    def name(self, call_id: str, name: str, tool: Tool | None) -> None:
-        self._call_id = call_id
-        self._name = name if tool is None else tool.name
+    def __init__(
+        self, id: str, index: int, emit: Emit, request: ResponsesRequest, call: ToolCallStart, tool: Tool | None
+    ) -> None:
+        super().__init__(id, index, emit, request)
+        self._call_id = call.id
+        self._name = call.name if tool is None else tool.name
         self._namespace = {"namespace": tool.namespace} if tool is not None and tool.namespace else {}
 
     def body(self) -> dict[str, Any]:

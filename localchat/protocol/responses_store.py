@@ -116,9 +116,9 @@ class ResponseStore:
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 
 
-def item_id(kind: str, response_id: str, place: str) -> str:
-    """The id of an item: the id of its response, and its position in the response (`place`)."""
-    return f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.partition('_')[2]}{place}"
+def item_id(kind: str, response_id: str, position: str) -> str:
+    """The id of an item: its type, the id of its response, and its `position` in the response."""
+    return f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.partition('_')[2]}{position}"
 
 
 def with_id(item: Item, response_id: str, i: int) -> Item:

@@ -74,9 +74,9 @@ def _tool(given: Fields, namespace: str | None) -> Tool:
     function: dict[str, Any] = {"name": qualified(namespace, checked["name"])}
     if is_custom:
         function.update(description=_with_grammar(given), parameters=_CUSTOM_PARAMETERS)
-        wire = {"type": "custom", **_some(checked, "name", "description", "format")}
+        wire = {"type": "custom", **_selected(checked, "name", "description", "format")}
     else:
-        function.update({"parameters": _NO_PARAMETERS, **_some(checked, "description", "parameters", "strict")})
+        function.update({"parameters": _NO_PARAMETERS, **_selected(checked, "description", "parameters", "strict")})
         wire = {"type": "function", **{name: checked.get(name) for name in _FUNCTION_FIELDS}}
     return Tool(checked["name"], namespace, is_custom, given.path, function, wire)
 
@@ -91,18 +91,18 @@ _CUSTOM_PARAMETERS = {
 }
 
 
-def _some(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _selected(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: fields[name] for name in names if name in fields}
 
 
 def _with_grammar(given: Fields) -> str:
     """The description with the grammar of the input. The prompt shows the grammar; it is not enforced."""
     description = given.text("description") or ""
-    form = given.object("format")
-    if form is None or form.choice("type", ("text", "grammar")) != "grammar":
+    format = given.object("format")
+    if format is None or format.choice("type", ("text", "grammar")) != "grammar":
         return description
-    syntax = form.choice("syntax", ("lark", "regex"))
-    return f"{description}\n\nThe input must match this grammar ({syntax}):\n{form.text('definition') or ''}".lstrip()
+    syntax = format.choice("syntax", ("lark", "regex"))
+    return f"{description}\n\nThe input must match this grammar ({syntax}):\n{format.text('definition') or ''}".lstrip()
 
 
 def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:

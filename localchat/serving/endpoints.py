@@ -42,7 +42,7 @@ Table = dict[str, dict[str, Handler]]
 
 
 class AnyRequest(Protocol):
-    """What the parsers of all endpoints return."""
+    """The fields that the requests of all endpoints have."""
 
     @property
     def model(self) -> str: ...

@@ -212,7 +212,8 @@ class GrammarCache:
             InvalidGrammar: It cannot be parsed, has no tokens in this vocabulary, or takes too much work.
             Cancelled: See `compiling_cancelled_by`.
         """
-        key = (constraint.grammar, constraint.root, frozenset(visible))
+        tokens = frozenset(visible)
+        key = (constraint.grammar, constraint.root, tokens)
         with self._lock:
             found = self._grammars.get(key)
             if found is not None:
@@ -220,7 +221,7 @@ class GrammarCache:
                 return found
         try:
             with compiling(COMPILE_STEPS) as budget:
-                found = CompiledGrammar(*key[:2], self._vocabulary, key[2])
+                found = CompiledGrammar(constraint.grammar, constraint.root, self._vocabulary, tokens)
                 for state in _first_states(found, constraint.triggers, budget):
                     found.allowed(state, budget)
         except (GrammarError, TooMuchWork, RecursionError) as error:

@@ -18,7 +18,7 @@ from ...protocol.params import SAMPLERS, SamplingParams
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, warn_of_context
 from ..memory import free_memory
-from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
+from ..values import EngineError, LoadOptions, ModelFacts, Resources, WrongDraftModel
 from .backend import LlamaBackend
 from .devices import uses_gpu
 from .library import L, Model, last_errors
@@ -85,13 +85,12 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     memories = cache_memories(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
     context, options, is_unified = _new_context(model.pointer, options, memories)
     _warm_up(context)
-    facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
-    facts = replace(
-        facts, resources=resources_of(model.pointer, options, memories, facts.n_cells, _max_threads(options))
-    )
+    max_threads = _max_threads(options)
+    resources = resources_of(model.pointer, options, memories, L.llama_n_ctx(context), max_threads)
+    facts = _read_facts(model.pointer, context, vocabulary, options, metadata, resources)
     limits = _cache_limits(model.pointer, context, options, is_unified)
     key = _state_key(path, facts, options, limits)
-    return LlamaBackend(model, context, vocabulary, facts, limits, key, memories, _max_threads(options))
+    return LlamaBackend(model, context, vocabulary, facts, limits, key, memories, max_threads)
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -277,7 +276,12 @@ def _state_key(path: str, facts: ModelFacts, options: LoadOptions, limits: Cache
 
 
 def _read_facts(
-    model: Any, context: Any, vocabulary: Vocabulary, options: LoadOptions, metadata: dict[str, str]
+    model: Any,
+    context: Any,
+    vocabulary: Vocabulary,
+    options: LoadOptions,
+    metadata: dict[str, str],
+    resources: Resources,
 ) -> ModelFacts:
     template = L.llama_model_chat_template(model, None)
     return ModelFacts(
@@ -300,6 +304,7 @@ def _read_facts(
         fim_tokens=vocabulary.fim_tokens,
         fim_file=vocabulary.fim_file,
         fim_repository=vocabulary.fim_repository,
+        resources=resources,
     )
 
 
