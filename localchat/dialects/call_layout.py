@@ -59,26 +59,22 @@ class ArgumentsLayout:
     before_key: str
     after_key: str
     values: tuple[ValueLayout, ...]
-    begin: str = ""
-    end: str = ""
     separator: str = ""
     names: str = r"\S+"
     """The pattern of names that this layout can represent."""
     on_lines: bool = False
     """Whether a line break may be on each side of a value."""
-    notation: str = "json"
-    """The notation of values that are not bare text: "json" or "python"."""
     item: str = ""
     """The name of array items, for families that nest this layout: objects are written as arguments, and arrays as
-    arguments with this name. "": objects and arrays are written in `notation`."""
+    arguments with this name. "": objects and arrays are written in the notation of the `CallLayout`."""
 
-    def value(self, name: str, value: Any) -> str:
+    def value(self, name: str, value: Any, notation: str) -> str:
         """Write the value of the argument `name`, with the texts around it."""
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
         is_bare = bool(layout.end_marker) and isinstance(value, str)
-        text = value if is_bare else _WRITERS[self.notation](value)
+        text = value if is_bare else _WRITERS[notation](value)
         return (layout.start + text + layout.end).replace(THE_NAME, name)
 
 
@@ -102,7 +98,8 @@ class CallLayout:
     indent: int | None = None
     """The arguments may be on several lines, indented by at most this many spaces. None: they are on one line."""
     notation: str = "json"
-    """The notation of arguments that are one object: "json", "gemma" or "python"."""
+    """The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or
+    "python"."""
     end_marker: str = ""
     """The marker at which the parser stops reading arguments. Strings may not contain it. "": there is none."""
     arguments: ArgumentsLayout | None = None
@@ -139,8 +136,10 @@ class CallLayout:
         layout = self.arguments
         if layout is None or not isinstance(arguments, dict):
             return _WRITERS[self.notation](arguments)
-        pairs = [layout.before_key + key + layout.after_key + layout.value(key, arguments[key]) for key in arguments]
-        return layout.begin + layout.separator.join(pairs) + layout.end
+        return layout.separator.join(
+            layout.before_key + name + layout.after_key + layout.value(name, value, self.notation)
+            for name, value in arguments.items()
+        )
 
 
 def _gemma(value: Any) -> str:

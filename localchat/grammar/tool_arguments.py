@@ -48,14 +48,17 @@ def arguments_expr(
     layout: ArgumentsLayout,
     parsed_types: ParsedTypes,
     *,
+    notation: str,
     end_marker: str,
     path: str,
 ) -> Expr | None:
-    """The arguments that match a schema; None if the layout cannot enforce the schema. Raises SchemaError."""
+    """The arguments that match a schema; None if the layout cannot enforce the schema. Raises SchemaError.
+
+    See `schema_rule` for `notation`, `end_marker` and `path`.
+    """
     with errors_located(path):
         document = SchemaDocument(parameters, path)
-        notation = notation_of(rules, layout.notation, None, end_marker)
-        converter = SchemaConverter(SchemaResolver(document), notation)
+        converter = SchemaConverter(SchemaResolver(document), notation_of(rules, notation, None, end_marker))
         return _Arguments(converter, layout, parsed_types).expr(document.root)
 
 
@@ -77,11 +80,9 @@ class _Arguments:
 
     def expr(self, root: SchemaNode) -> Expr | None:
         try:
-            properties = self._properties((root,), ())
+            return self._properties((root,), ())
         except (_NotExact, TooLarge):
             return None
-        layout = self._layout
-        return seq(layout_text(self._rules, layout.begin), properties, layout_text(self._rules, layout.end))
 
     # Objects and arrays
 

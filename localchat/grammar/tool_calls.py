@@ -100,6 +100,7 @@ def _arguments(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
             tool.schema,
             layout.arguments,
             tool.parsed_types,
+            notation=layout.notation,
             end_marker=layout.end_marker,
             path=tool.error_path,
         )

@@ -108,7 +108,6 @@ class _PythonCalls(CallStyle):
             values=(ValueLayout(ALL_TYPES, "", ""),),
             separator=", ",
             names=_NAMES,
-            notation="python",
         )
         layout = CallLayout(
             opener=_START,
