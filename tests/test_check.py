@@ -16,6 +16,7 @@ from localchat.engine import library_build, self_test
 from localchat.models.catalog import DEMO_PATH
 from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
 
+from .child_programs import replace_child
 from .command import Done, run_command
 
 
@@ -64,9 +65,7 @@ def test_report_as_text_ends_with_the_result():
 
 def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The problem names both sizes of a truncated file. The last line of llama.cpp's log would not."""
-    monkeypatch.setattr(
-        self_test, "child_command", lambda path, options: [sys.executable, "-S", "-c", "raise SystemExit(1)"]
-    )
+    replace_child(monkeypatch, "raise SystemExit(1)")
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(DEMO_PATH.read_bytes()[:100_000])
     done = run_check(str(cut))

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine import EngineError, LoadOptions, crash_check, self_test
+from localchat.engine import EngineError, LoadOptions, crash_check
 from localchat.models.catalog import DEMO_PATH
+
+from .child_programs import replace_child
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 pytestmark = pytest.mark.usefixtures("cache")
@@ -32,18 +34,6 @@ FAILS = "raise SystemExit('the file is cut')"
 CRASHES = "import os, sys; print('GGML_ASSERT(n > 0) failed', file=sys.stderr, flush=True); os.abort()"
 
 
-def replace_children(monkeypatch: pytest.MonkeyPatch, program: str) -> list[str]:
-    """Replace the program of child processes. Returns the list of files for which they are started."""
-    started: list[str] = []
-
-    def counting(path: str, options: LoadOptions) -> list[str]:
-        started.append(path)
-        return [sys.executable, "-S", "-c", program]
-
-    monkeypatch.setattr(self_test, "child_command", counting)
-    return started
-
-
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
 
     path = tmp_path / "hostile.gguf"
@@ -59,7 +49,7 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
 
 
 def test_file_that_aborts_is_tried_at_each_start(monkeypatch: pytest.MonkeyPatch):
-    started = replace_children(monkeypatch, CRASHES)
+    started = replace_child(monkeypatch, CRASHES)
     for _ in range(2):
         with pytest.raises(
             EngineError, match=r"crashes .*\(SIGABRT, GGML_ASSERT\(n > 0\) failed\): .*download it again"
@@ -72,10 +62,10 @@ def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monke
     """It is tried again if its content or its time has changed."""
     path = tmp_path / "good.gguf"
     shutil.copy2(DEMO_PATH, path)
-    started = replace_children(monkeypatch, LOADS)
+    started = replace_child(monkeypatch, LOADS)
     crash_check.check_model_file(str(path), LoadOptions())
     crash_check.check_model_file(str(path), LoadOptions(n_ctx=1000))
-    assert started == [str(path)]
+    assert [file for file, _ in started] == [str(path)]
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     write_changed(path, "llama.context_length", 5000)
     os.utime(path, ns=times)
@@ -87,7 +77,7 @@ def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_file_that_fails_without_a_crash_passes_each_check(monkeypatch: pytest.MonkeyPatch):
-    started = replace_children(monkeypatch, FAILS)
+    started = replace_child(monkeypatch, FAILS)
     for _ in range(2):
         crash_check.check_model_file(str(DEMO_PATH), LoadOptions())
     assert len(started) == 2

@@ -87,7 +87,7 @@ def test_sampled_token_is_that_of_a_mask_over_the_vocabulary(vocabulary: Vocabul
             logits = logits_of(vocabulary, step)
             token = quick.sample(None, 0, logits)
             assert token == thorough.sample(None, 0, logits), f"step {step}"
-            if vocabulary.is_end(token):
+            if token in vocabulary.eog_tokens:
                 break
     finally:
         quick.close()
@@ -138,7 +138,7 @@ def test_search_finds_the_tokens_that_are_allowed_one_by_one(vocabulary: Vocabul
     one, chance = Grammar(Constraint(text), vocabulary), np.random.default_rng(1)
     for _ in range(N_STEPS // 4):
         token = int(chance.choice(allowed(one, vocabulary.n_tokens)))
-        if vocabulary.is_end(token):
+        if token in vocabulary.eog_tokens:
             break
         one.accept(token)
 

@@ -15,6 +15,8 @@ from localchat.engine import EngineError, LoadOptions, self_test
 from localchat.engine.library_build import LIBRARY
 from localchat.models.catalog import DEMO_PATH
 
+from .child_programs import replace_child
+
 pytestmark = pytest.mark.usefixtures("cache")
 
 DEMO = str(DEMO_PATH)
@@ -26,37 +28,24 @@ DIE = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 DIE_WITH_EXTRA_BUFTS = f"import json, sys\nif json.loads(sys.argv[2])['use_extra_bufts']: {DIE}"
 
 
-class Child:
-    """Replaces the program of the child process, and records its starts."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str):
-        self.starts: list[bool] = []
-        self._program = program
-        monkeypatch.setattr(self_test, "child_command", self.command)
-
-    def command(self, model_path: str, options: LoadOptions) -> list[str]:
-        self.starts.append(options.use_extra_bufts)
-        return [sys.executable, "-c", self._program, model_path, self_test.to_json(options)]
-
-
 def test_llama_cpp_passes_on_this_machine():
     options = self_test.passing_options(LoadOptions(n_parallel=2), DEMO)
     assert options.n_parallel == 2
 
 
 def test_child_that_passes_changes_no_option(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    child = Child(monkeypatch, LIVE)
+    started = replace_child(monkeypatch, LIVE)
     assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
-    assert child.starts == [True]
+    assert started == [(DEMO, LoadOptions())]
     assert caplog.records == []
 
 
 def test_child_that_is_killed_is_tried_again_without_extra_bufts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    child = Child(monkeypatch, DIE_WITH_EXTRA_BUFTS)
+    started = replace_child(monkeypatch, DIE_WITH_EXTRA_BUFTS)
     assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions(use_extra_bufts=False)
-    assert child.starts == [True, False]
+    assert [options.use_extra_bufts for _, options in started] == [True, False]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     message = record.getMessage()
@@ -67,33 +56,33 @@ def test_child_that_is_killed_is_tried_again_without_extra_bufts(
 
 @pytest.mark.parametrize("program", [LIVE, DIE_WITH_EXTRA_BUFTS], ids=["fine", "without extra bufts"])
 def test_result_is_saved(monkeypatch: pytest.MonkeyPatch, program: str):
-    child = Child(monkeypatch, program)
+    started = replace_child(monkeypatch, program)
     first = self_test.passing_options(LoadOptions(), DEMO)
-    n_starts = len(child.starts)
+    n_starts = len(started)
     assert self_test.passing_options(LoadOptions(), DEMO) == first
-    assert len(child.starts) == n_starts
+    assert len(started) == n_starts
 
 
 def test_changed_library_is_tested_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     library = tmp_path / "libllama.so"
     library.write_bytes(b"one build")
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
-    child = Child(monkeypatch, LIVE)
+    started = replace_child(monkeypatch, LIVE)
     self_test.passing_options(LoadOptions(), DEMO)
     library.write_bytes(b"another build")
     self_test.passing_options(LoadOptions(), DEMO)
-    assert len(child.starts) == 2
+    assert len(started) == 2
 
 
 def test_child_that_always_crashes_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, cache: Path):
-    Child(monkeypatch, DIE)
+    replace_child(monkeypatch, DIE)
     with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {LIBRARY}$"):
         self_test.passing_options(LoadOptions(), DEMO)
     assert not cache.exists()
 
 
 def test_child_that_fails_without_a_signal_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch):
-    Child(monkeypatch, FAIL)
+    replace_child(monkeypatch, FAIL)
     with pytest.raises(EngineError, match="the file is cut"):
         self_test.passing_options(LoadOptions(), DEMO)
 
@@ -109,9 +98,9 @@ def test_real_child_reports_why_a_model_cannot_be_loaded(tmp_path: Path):
 def test_broken_results_are_ignored_and_replaced(monkeypatch: pytest.MonkeyPatch, cache: Path, content: str):
     cache.mkdir(parents=True)
     (cache / "self-test.json").write_text(content)
-    child = Child(monkeypatch, LIVE)
+    started = replace_child(monkeypatch, LIVE)
     self_test.passing_options(LoadOptions(), DEMO)
-    assert child.starts == [True]
+    assert started == [(DEMO, LoadOptions())]
     results: dict[str, Any] = json.loads((cache / "self-test.json").read_text())
     assert list(results.values()) == [True]
 
@@ -119,7 +108,7 @@ def test_broken_results_are_ignored_and_replaced(monkeypatch: pytest.MonkeyPatch
 def test_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: Path):
     cache.parent.mkdir(parents=True, exist_ok=True)
     cache.write_text("a file where the folder should be")
-    Child(monkeypatch, LIVE)
+    replace_child(monkeypatch, LIVE)
     assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
 
 
@@ -129,7 +118,7 @@ def test_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch):
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name)
     monkeypatch.setattr("os.getuid", lambda: 987654321)
-    Child(monkeypatch, LIVE)
+    replace_child(monkeypatch, LIVE)
     assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
 
 

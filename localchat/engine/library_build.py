@@ -29,10 +29,7 @@ _CPU_SWITCHES = {
 
 def rebuild_command() -> str:
     """A command that builds llama-cpp-python for this CPU without AMX."""
-    switches = [
-        "-DGGML_NATIVE=OFF",
-        *(f"-DGGML_{name}=ON" for flag, name in _CPU_SWITCHES.items() if flag in _cpu_flags()),
-    ]
+    switches = ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in _cpu_switches())]
     return (
         f'CMAKE_ARGS="{" ".join(switches)}" {sys.executable} -m pip install '
         f"--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python {LIBRARY}"
@@ -41,8 +38,12 @@ def rebuild_command() -> str:
 
 def missing_switches(features: Iterable[str]) -> list[str]:
     """llama.cpp's names of the instructions that this CPU has and a build with these features does not use."""
+    return [name for name in _cpu_switches() if name not in features]
+
+
+def _cpu_switches() -> list[str]:
     flags = _cpu_flags()
-    return [name for flag, name in _CPU_SWITCHES.items() if flag in flags and name not in features]
+    return [name for flag, name in _CPU_SWITCHES.items() if flag in flags]
 
 
 def _cpu_flags() -> list[str]:

@@ -70,7 +70,7 @@ class LlamaBackend:
         return self.vocabulary.piece(token, special)
 
     def is_end(self, token: int) -> bool:
-        return self.vocabulary.is_end(token)
+        return token in self.vocabulary.eog_tokens
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)

@@ -168,9 +168,6 @@ class Vocabulary:
             piece = self._pieces[token, special] = self._read_piece(token, special)
         return piece
 
-    def is_end(self, token: int) -> bool:
-        return token in self.eog_tokens
-
     def difference(self, other: Vocabulary) -> str:
         """A description of the first difference between two vocabularies; "" if they have the same tokens.
 
