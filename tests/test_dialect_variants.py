@@ -70,13 +70,54 @@ from .test_output import call, parse, parse_every_way, parser
             [],
             id="hermes: wrapped twice",
         ),
+        pytest.param(
+            "minimax-m3",
+            (
+                'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\n'
+                'P<invoke name="now">P</invoke>\nP</tool_call>'
+            ).replace("P<", "]<]minimax[>[<"),
+            [("weather", {"days": 3}), ("now", {})],
+            id="minimax: value that ends with the call",
+        ),
+        pytest.param(
+            "minimax-m3",
+            'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<"),
+            [("weather", {"days": 3})],
+            id="minimax: arguments in JSON",
+        ),
+        pytest.param(
+            "deepseek-dsml",
+            (
+                '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
+                '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
+            ).replace("|", BAR),
+            [("now", {"x": "3", "y": 3})],
+            id="deepseek: types of values in attributes",
+        ),
+        pytest.param(
+            "kimi-k3",
+            (
+                '<O>tools<S><O>call tool="now" index="1"<S><O>argument key="x" type="string"<S>3<C>argument<S>'
+                '<O>argument key="y" type="number"<S>3<C>argument<S><C>call<S><C>tools<S>'
+            )
+            .replace("<O>", "<|open|>")
+            .replace("<C>", "<|close|>")
+            .replace("<S>", "<|sep|>"),
+            [("now", {"x": "3", "y": 3})],
+            id="kimi: types of values in attributes",
+        ),
+        pytest.param(
+            "lfm2",
+            '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>',
+            [("weather", {"city": "[x]"})],
+            id="lfm: in JSON",
+        ),
     ],
 )
 def test_variant(name, text, events):
     found = parse_every_way(text, DIALECTS[name], tools=TOOLS)
     assert calls_of(found) == events
-    if not events:
-        assert text_of(found, ContentDelta) == text.replace("<|channel|>final<|message|>", "")
+    assert text_of(found, ContentDelta) == ("" if events else text.replace("<|channel|>final<|message|>", ""))
 
 
 def test_repeated_call_id_is_replaced():
@@ -105,44 +146,10 @@ def test_value_without_its_start_tag_belongs_to_its_key(name, tag):
     assert calls_of(parse_every_way(text, DIALECTS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
 
 
-def test_minimax_value_may_end_with_the_call():
-    text = (
-        'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
-    ).replace("P<", "]<]minimax[>[<")
-    assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [
-        ("weather", {"days": 3}),
-        ("now", {}),
-    ]
-
-
-def test_attribute_of_a_value_names_its_type():
-    text = (
-        '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
-        '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
-    ).replace("|", BAR)
-    assert calls_of(parse_every_way(text, DIALECTS["deepseek-dsml"], tools=TOOLS)) == [("now", {"x": "3", "y": 3})]
-
-
-def test_type_of_a_kimi_argument_without_a_schema_is_in_its_attribute():
-    text = "".join(
-        f'<|open|>argument key="{key}" type="{kind}"<|sep|>3<|close|>argument<|sep|>'
-        for key, kind in (("x", "string"), ("y", "number"))
-    )
-    text = (
-        f'<|open|>tools<|sep|><|open|>call tool="now" index="1"<|sep|>{text}<|close|>call<|sep|><|close|>tools<|sep|>'
-    )
-    assert calls_of(parse_every_way(text, DIALECTS["kimi-k3"], tools=TOOLS)) == [("now", {"x": "3", "y": 3})]
-
-
 def test_gemma_writes_names_in_the_order_of_its_template():
     arguments = {"B": [True, None, "x", []], "a": {"d": 2, "C": 3}}
     text = DIALECTS["gemma-4"].write_calls([{"name": "f", "arguments": arguments}])
     assert text == '<|tool_call>call:f{a:{C:3,d:2},B:[true,null,<|"|>x<|"|>,[]]}<tool_call|>'
-
-
-def test_minimax_parses_arguments_that_are_json():
-    text = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
-    assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
 
 
 def test_arguments_that_are_not_json_are_emitted_raw():
@@ -399,6 +406,26 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
             call("weather", '{"city": "\\n a\\n"}'),
             id="white space beside that of the template",
         ),
+        pytest.param("harmony", " to=the store", [ContentDelta(" to=the store")], id="text like a header"),
+        pytest.param("harmony", "Hi<|start|>x", [ContentDelta("Hi<|start|>x")], id="marker that starts nothing"),
+        pytest.param(
+            "harmony",
+            "Hi<|channel|>analysis<|message|>hm",
+            [ContentDelta("Hi"), ReasoningDelta("hm")],
+            id="text before a header",
+        ),
+        pytest.param(
+            "harmony",
+            " to=functions.now<|channel|>commentary<|message|><|call|>",
+            call("now", "{}"),
+            id="call without arguments",
+        ),
+        pytest.param(
+            "harmony",
+            ' to=functions.now<|channel|>commentary json<|message|>{"a": "<|end|>"}<|call|>',
+            call("now", '{"a": "<|end|>"}'),
+            id="marker in a string",
+        ),
     ],
 )
 def test_ambiguous_output(name, text, events):
@@ -444,30 +471,6 @@ def test_harmony_headers(prompt, text, events):
     assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS, prompt=prompt) == events
 
 
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
-        pytest.param(" to=the store", [ContentDelta(" to=the store")], id="text like a header"),
-        pytest.param("Hi<|start|>x", [ContentDelta("Hi<|start|>x")], id="marker that starts nothing"),
-        pytest.param(
-            "Hi<|channel|>analysis<|message|>hm", [ContentDelta("Hi"), ReasoningDelta("hm")], id="text before a header"
-        ),
-        pytest.param(
-            " to=functions.now<|channel|>commentary<|message|><|call|>",
-            [ToolCallStart(0, "id0", "now"), ToolCallArguments(0, "{}")],
-            id="call without arguments",
-        ),
-        pytest.param(
-            ' to=functions.now<|channel|>commentary json<|message|>{"a": "<|end|>"}<|call|>',
-            [ToolCallStart(0, "id0", "now"), ToolCallArguments(0, '{"a": "<|end|>"}')],
-            id="marker in a string",
-        ),
-    ],
-)
-def test_harmony_incomplete_messages(text, events):
-    assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS) == events
-
-
 def test_harmony_reasoning_may_stay_in_the_content():
     text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
     events = parse_every_way(text, DIALECTS["harmony"], splits_reasoning=False)
@@ -479,13 +482,6 @@ def test_second_call_of_a_name_that_was_not_offered_is_content():
     events = parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)
     assert calls_of(events) == [("now", {})]
     assert "storm" in text_of(events, ContentDelta)
-
-
-def test_lfm_parses_json_calls():
-    text = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
-    head, arguments = parse_every_way(text, DIALECTS["lfm2"], tools=TOOLS)
-    assert isinstance(head, ToolCallStart)
-    assert (head.name, json.loads(arguments.text)) == ("weather", {"city": "[x]"})
 
 
 @pytest.mark.parametrize(
