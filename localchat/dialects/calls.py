@@ -24,7 +24,7 @@ class Calls:
     A call of any other tool is treated as text. Without tools, all calls are text.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]] = (), new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str]) -> None:
         functions = [tool.get("function", tool) for tool in tools]
         self._schemas: dict[str, Mapping[str, Any]] = {
             function["name"]: function.get("parameters") or {} for function in functions if function.get("name")

@@ -1,8 +1,8 @@
 """The streaming output parser: splits generated text into events for reasoning, content and tool calls.
 
 The text comes in pieces. Where it is cut into pieces does not change the events, except where their texts are split.
-No text is lost: text that begins like a tool call and is not one is content. The engine removes stop texts and
-end-of-generation tokens before.
+No text is lost: text that begins like a tool call and is not one is content. The text contains no stop texts and no
+end-of-generation tokens: the engine has removed them.
 """
 
 from __future__ import annotations

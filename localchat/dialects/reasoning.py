@@ -81,7 +81,7 @@ class ReasoningTracker:
     The tracker has its own parser, which gets the bytes of all tokens, including control tokens.
     """
 
-    def __init__(self, parser: ReasoningParser, budget: ReasoningBudget | None = None) -> None:
+    def __init__(self, parser: ReasoningParser, budget: ReasoningBudget | None) -> None:
         """Start before the first token of an output.
 
         Args:

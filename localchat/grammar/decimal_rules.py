@@ -137,8 +137,8 @@ def _is_safe(high: Bound, n_places: int) -> bool:
     return high.inclusive and (high.value >= float(high.value) or high.value.denominator > 1)
 
 
-# A bound beside the digits generated so far: the digits of the bound after them, and whether the bound is inclusive.
-# None: no bound, or the digits so far are not those of the bound, so that any digits may follow.
+# The rest of a bound, if the digits generated so far are its first digits: the remaining digits of the bound, and
+# whether the bound is inclusive. None: any digits may follow, since there is no bound or the digits so far differ.
 Rest = Optional[tuple[str, bool]]
 
 

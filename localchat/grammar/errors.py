@@ -45,7 +45,7 @@ class Interrupted(Exception):
 class TooLarge(ValueError):
     """The constraints would need a grammar that is too large.
 
-    The public functions raise a SchemaError in its place. Of its subclass TooMuchWork they may raise both.
+    The public functions raise a SchemaError in its place. They may also raise its subclass TooMuchWork unchanged.
     """
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from .budget import spend
 from .disjoint import DisjointCheck
 from .errors import SchemaError
-from .intervals import exact
+from .intervals import exact, is_number
 from .merged_keywords import (
     AllOf,
     array_keywords,
@@ -289,6 +289,6 @@ def branch_strings(branch: Branch) -> Language:
 
 def _types_of(value: Any) -> frozenset[str]:
     """The types of a value. An integer has two: "integer" and "number"."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if is_number(value):
         return frozenset(("number", "integer") if exact(value).denominator == 1 else ("number",))
     return frozenset([_TYPE_NAMES[type(value)]])

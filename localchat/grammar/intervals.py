@@ -59,6 +59,11 @@ def common_step(left: Fraction | None, right: Fraction | None) -> Fraction | Non
     return Fraction(numerator, gcd(left.denominator, right.denominator))
 
 
+def is_number(value: object) -> bool:
+    """Whether a value of a document is a number in JSON: true and false are not, although `bool` is a kind of `int`."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def exact(number: int | float) -> Fraction:
     """The exact value of a JSON number as the document has it, not that of the nearest double."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))

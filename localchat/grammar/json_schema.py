@@ -12,7 +12,6 @@ from .call_notations import notation_of
 from .errors import SchemaError, errors_located
 from .expressions import Expr
 from .gbnf import Rules
-from .intersection import SchemaResolver
 from .schema_nodes import SchemaDocument
 from .schema_rules import SchemaConverter
 
@@ -59,7 +58,7 @@ def schema_rule(
     with errors_located(path):
         document = SchemaDocument(schema, path)
         values = notation_of(rules, notation, indent, end_marker)
-        expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.root,))
+        expr = SchemaConverter(document, values, any_order=any_order).value((document.root,))
         if not rules.is_satisfiable(expr):
             raise SchemaError(path, "no value matches this schema: remove a constraint that contradicts the others")
     return expr

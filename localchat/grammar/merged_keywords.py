@@ -198,7 +198,7 @@ class ObjectKeywords:
         return tuple(dict.fromkeys(found))
 
     def generates(self, name: str) -> bool:
-        """Whether the name may be generated, unless no value matches the schema of its value."""
+        """Whether the name may be generated, provided that some value matches the schema of its value."""
         is_known = name in self.declared or any(_matching_patterns(node, name) for node in self.nodes)
         return is_known or not self.is_closed()
 

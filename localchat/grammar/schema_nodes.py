@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from .budget import spend
 from .errors import SchemaError
-from .intervals import exact
+from .intervals import exact, is_number
 
 TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
 
@@ -86,7 +86,7 @@ class SchemaNode:
         if number is None:
             return None
         # 3 and 3.0 are the same number in JSON.
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0 or number % 1:
+        if not is_number(number) or number < 0 or number % 1:
             self.fail(keyword, f"must be an integer that is not negative, got {shortened(number)}")
         return int(number)
 
@@ -94,7 +94,7 @@ class SchemaNode:
         value = self.schema.get(keyword)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_number(value):
             self.fail(keyword, f"must be a number, got {shortened(value)}")
         return exact(value)
 

@@ -17,7 +17,7 @@ from .intersection import Branch, SchemaResolver, branch_strings
 from .json_notation import JsonNotation
 from .merged_keywords import AllOf, number_interval, object_keywords
 from .object_rules import object_expr
-from .schema_nodes import equality_key
+from .schema_nodes import SchemaDocument, equality_key
 
 # The types in the order of their alternatives. "number" includes integers.
 _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -26,9 +26,9 @@ _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
 class SchemaConverter:
     """Converts the schemas of one document. All methods raise SchemaError."""
 
-    def __init__(self, resolver: SchemaResolver, notation: JsonNotation, *, any_order: bool = False):
+    def __init__(self, document: SchemaDocument, notation: JsonNotation, *, any_order: bool = False):
         """With `any_order` up to `MAX_ANY_ORDER` properties of an object may come in any order."""
-        self.resolver = resolver
+        self.resolver = SchemaResolver(document)
         self.notation = notation
         self.rules = notation.rules
         self.any_order = any_order

@@ -19,7 +19,7 @@ from .excluded_markers import exactly_without_markers, without_marker
 from .expressions import EMPTY, NEVER, Expr, Literal, alt, seq
 from .free_text import free_text
 from .gbnf import Rules
-from .intersection import Branch, SchemaResolver
+from .intersection import Branch
 from .layout_text import layout_text
 from .merged_keywords import (
     AllOf,
@@ -58,7 +58,7 @@ def arguments_expr(
     """
     with errors_located(path):
         document = SchemaDocument(parameters, path)
-        converter = SchemaConverter(SchemaResolver(document), notation_of(rules, notation, None, end_marker))
+        converter = SchemaConverter(document, notation_of(rules, notation, None, end_marker))
         return _Arguments(converter, layout, parsed_types).expr(document.root)
 
 
@@ -67,7 +67,10 @@ class _NotExact(Exception):
 
 
 class _Arguments:
-    """Converts the schema of the arguments. The methods without a stated result for it raise _NotExact."""
+    """Converts the schema of the arguments.
+
+    A method raises _NotExact if the layout cannot enforce the schema, unless its docstring states a result for this.
+    """
 
     def __init__(self, converter: SchemaConverter, layout: ArgumentsLayout, parsed_types: ParsedTypes):
         self._converter = converter
