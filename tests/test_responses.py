@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
+from localchat.protocol import responses_store
 from localchat.protocol.errors import BadRequest, NotFound
 from localchat.protocol.responses import with_own_field_names
 from localchat.protocol.responses_items import IGNORED_ITEMS, encode_reasoning
@@ -377,3 +379,22 @@ def test_store_is_bounded_in_number_and_bytes():
     store.put(response("resp_6", "x" * 4000), (), ())
     with pytest.raises(NotFound):
         store.get("resp_6")
+
+
+def test_requests_at_the_same_time_both_extend_a_conversation(monkeypatch: pytest.MonkeyPatch):
+    store = ResponseStore()
+    store.put({"id": "conv_1", "object": "conversation"}, (), ())
+    original = responses_store.to_json
+    second = threading.Thread(target=store.extend, args=("conv_1", [{"type": "message"}], (), "resp_2"))
+
+    def to_json(value: Any) -> str:
+        # Within the first `extend`. The second one must wait for its end, so that the join ends by its time limit.
+        monkeypatch.setattr(responses_store, "to_json", original)
+        second.start()
+        second.join(0.05)
+        return original(value)
+
+    monkeypatch.setattr(responses_store, "to_json", to_json)
+    store.extend("conv_1", [{"type": "message"}], (), "resp_1")
+    second.join(10)
+    assert [item["id"] for item in store.conversation("conv_1")] == ["msg_1i0", "msg_2i0"]

@@ -245,6 +245,12 @@ def test_strict_schema_closes_every_object_and_requires_all_properties():
     assert "default" not in json.dumps(schema)
 
 
+def test_strict_schema_closes_the_objects_of_a_union():
+    schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "null", "default": 1}}}, {"type": "null"}]}
+    closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
+    assert json_schema(schema, strict=True) == {"anyOf": [closed, {"type": "null"}]}
+
+
 def test_strict_schema_keeps_a_property_that_is_called_default():
     assert list(json_schema("default, required, enum", strict=True)["properties"]) == ["default", "required", "enum"]
 

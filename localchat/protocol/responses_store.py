@@ -47,7 +47,8 @@ class ResponseStore:
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
+        # Reentrant, since `extend` holds it while it calls `put`.
+        self._lock = threading.RLock()
         self._entries: OrderedDict[str, Stored] = OrderedDict()
         self._n_bytes = 0
 
@@ -67,9 +68,9 @@ class ResponseStore:
         """Add a request's items and those of its response to a conversation."""
         with self._lock:
             entry = self._entries.get(id)
-        if entry is not None:  # None: the conversation was deleted in the meantime.
-            added = [with_id(item, response_id, i) for i, item in enumerate(items)]
-            self.put(entry.body, (), [*entry.items, *added, *output])
+            if entry is not None:  # None: the conversation was deleted in the meantime.
+                added = [with_id(item, response_id, i) for i, item in enumerate(items)]
+                self.put(entry.body, (), [*entry.items, *added, *output])
 
     def get(self, id: str, kind: str = "response", param: str | None = None, code: str | None = None) -> Stored:
         """The entry with this id, which becomes the most recently used one. `kind` is "response" or "conversation".
