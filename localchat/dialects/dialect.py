@@ -73,8 +73,8 @@ class Dialect:
     @property
     def dropped(self) -> tuple[str, ...]:
         """All markers that are dropped from the output, those of `calls` included."""
-        of_calls = (marker for style in self.calls for marker in (*style.section_markers, *style.also_dropped))
-        return tuple(dict.fromkeys((*self.section_markers, *self.also_dropped, *of_calls)))
+        of_calls = (marker for style in self.calls for marker in style.also_dropped)
+        return tuple(dict.fromkeys((*self.reasoning_sections, *self.also_dropped, *of_calls)))
 
     @property
     def reasoning_sections(self) -> tuple[str, ...]:
