@@ -17,14 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from localchat.dialects.call_layout import CallLayout
-from localchat.engine import Constraint, GenerationRequest
-from localchat.engine.llama.candidates import is_quick, largest
-from localchat.engine.llama.library import L, Model
-from localchat.engine.llama.sampler import Sampler
-from localchat.engine.llama.vocabulary import Vocabulary
-from localchat.grammar import Rules, ToolSchema, calls_rule, free_text, json_object_grammar, schema_to_grammar
-from localchat.protocol.params import GenerationParams, SamplingParams
+from localchat.serving.chat.dialects.call_layout import CallLayout
+from localchat.serving.core.params import GenerationParams, SamplingParams
+from localchat.serving.engine import Constraint, GenerationRequest
+from localchat.serving.engine.llama.candidates import is_quick, largest
+from localchat.serving.engine.llama.library import L, Model
+from localchat.serving.engine.llama.sampler import Sampler
+from localchat.serving.engine.llama.vocabulary import Vocabulary
+from localchat.serving.grammar import (
+    Rules,
+    ToolSchema,
+    calls_rule,
+    free_text,
+    json_object_grammar,
+    schema_to_grammar,
+)
 
 TOP_K = 64
 N_TOKENS = 400

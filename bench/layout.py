@@ -58,10 +58,10 @@ class Context:
     """A llama.cpp context of `n_sequences` sequences, each with `n_each` cells."""
 
     def __init__(self, options: argparse.Namespace, n_sequences: int, n_each: int):
-        from localchat.engine.llama.library import L
-        from localchat.engine.self_test import passing_options
-        from localchat.engine.values import LoadOptions
-        from localchat.models.catalog import DEMO_PATH
+        from localchat.serving.engine.llama.library import L
+        from localchat.serving.engine.self_test import passing_options
+        from localchat.serving.engine.values import LoadOptions
+        from localchat.serving.models.catalog import DEMO_PATH
 
         self.L = L
         params = L.llama_model_default_params()

@@ -70,12 +70,12 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Tokens per second of greedy decoding in one batch, without server, scheduler and detokenization."""
-    from localchat.engine import GenerationRequest, LoadOptions
-    from localchat.engine.batch import Batch, BatchChunk, Sequence
-    from localchat.engine.llama import load_backend
-    from localchat.engine.self_test import passing_options
-    from localchat.models.catalog import DEMO_PATH
-    from localchat.protocol.params import SamplingParams
+    from localchat.serving.core.params import SamplingParams
+    from localchat.serving.engine import GenerationRequest, LoadOptions
+    from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+    from localchat.serving.engine.llama import load_backend
+    from localchat.serving.engine.self_test import passing_options
+    from localchat.serving.models.catalog import DEMO_PATH
 
     n_ctx = 1024
     options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_parallel=n_streams, n_threads=n_threads)

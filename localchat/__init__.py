@@ -12,11 +12,11 @@ from __future__ import annotations
 TYPE_CHECKING = False  # Type checkers treat the name as true. An import of typing takes some ms.
 
 if TYPE_CHECKING:
+    from .agent.conversation import AsyncConversation, Conversation
+    from .agent.tool_run import AsyncToolRun, ToolRun
+    from .agent.tools import Tool, ToolResult
     from .aio import AsyncClient, AsyncStream
-    from .assembly import Accumulator
     from .client import Client, Stream, chat
-    from .conversation import AsyncConversation, Conversation
-    from .embeddings import Embeddings
     from .errors import (
         AuthenticationError,
         BadRequestError,
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
         UsageEvent,
         WarningEvent,
     )
-    from .model_list import Model
-    from .record import replay
+    from .extras.embeddings import Embeddings
+    from .extras.model_list import Model
+    from .extras.record import replay
+    from .reply.assembly import Accumulator
     from .sse import ServerSentEvent, SSEDecoder, SSEError
-    from .timeouts import Timeout
-    from .tool_run import AsyncToolRun, ToolRun
-    from .tools import Tool, ToolResult
+    from .transport.timeouts import Timeout
 
 __version__ = "0.1.0"
 
@@ -135,17 +135,17 @@ _MODULES = (
     "sse",
     "errors",
     "events",
-    "timeouts",
-    "assembly",
-    "model_list",
-    "embeddings",
+    "transport.timeouts",
+    "reply.assembly",
+    "extras.model_list",
+    "extras.embeddings",
     "client",
-    "tools",
-    "tool_run",
-    "conversation",
+    "agent.tools",
+    "agent.tool_run",
+    "agent.conversation",
 )
 # The modules of these names, which are not searched for other names: their imports are slow.
-_SLOW_MODULES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}
+_SLOW_MODULES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("extras.record",)}
 
 
 def __getattr__(name: str) -> object:

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .ask import NO_PROMPT, OK, USAGE, report, run_command
 from .client import Client
 from .errors import LocalChatError
 from .terminal.arguments import make_parser
+from .terminal.ask import NO_PROMPT, OK, USAGE, report, run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,10 +16,6 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
-from .aio_call import AsyncCall
-from .aio_sockets import AsyncPool
-from .assembly import Accumulator
-from .call import STREAM_ERRORS, StreamReader, end_with, reply_of
 from .errors import (
     BadRequestError,
     Cancelled,
@@ -32,8 +28,14 @@ from .errors import (
     UnprocessableError,
 )
 from .events import Reply, StreamEvent, Value
-from .failures import lists_no_models, read_models
-from .keywords import (
+from .extras.model_list import Model, choose_model
+from .reply.assembly import Accumulator
+from .reply.payloads import Prompt, check_prompt
+from .transport.aio_call import AsyncCall
+from .transport.aio_sockets import AsyncPool
+from .transport.call import STREAM_ERRORS, StreamReader, end_with, reply_of
+from .transport.failures import lists_no_models, read_models
+from .transport.keywords import (
     ChatKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
@@ -43,8 +45,7 @@ from .keywords import (
     StreamKeywords,
     check_keywords,
 )
-from .model_list import Model, choose_model
-from .options import (
+from .transport.options import (
     CHAT_PATH,
     CallOptions,
     TextPrompt,
@@ -56,17 +57,16 @@ from .options import (
     request_body,
     with_media,
 )
-from .payloads import Prompt, check_prompt
-from .settings import BaseClient, companion
-from .timeouts import Timeout
+from .transport.settings import BaseClient, companion
+from .transport.timeouts import Timeout
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .conversation import AsyncConversation
-    from .embeddings import Embeddings
-    from .tool_run import AsyncToolRun
-    from .tools import AnyTool
+    from .agent.conversation import AsyncConversation
+    from .agent.tool_run import AsyncToolRun
+    from .agent.tools import AnyTool
+    from .extras.embeddings import Embeddings
 
 # The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
@@ -205,7 +205,7 @@ class AsyncClient(BaseClient):
             try:
                 return await self._read_reply(call_options, CHAT_PATH)
             except DoesNotFit as error:
-                call_options = companion("structured").corrected(call_options, error)
+                call_options = companion("schema.structured").corrected(call_options, error)
         return await self._read_reply(call_options, CHAT_PATH)
 
     @overload
@@ -233,7 +233,7 @@ class AsyncClient(BaseClient):
     ) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order; see Client.map."""
         replies: list[Reply[Any] | LocalChatError]
-        replies = await companion("mapping").map_prompts_async(self.chat, prompts, options)
+        replies = await companion("extras.mapping").map_prompts_async(self.chat, prompts, options)
         return replies
 
     async def models(self) -> list[Model]:
@@ -258,13 +258,13 @@ class AsyncClient(BaseClient):
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         check_prompt(prompt)
         check_keywords(options, RunKeywords, "run")
-        tool_run = companion("tool_run")
+        tool_run = companion("agent.tool_run")
         run: AsyncToolRun = tool_run.start_run(tool_run.AsyncToolRun, self, prompt, tools, **options)
         return run
 
     def conversation(self, **options: Any) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
-        conversation: AsyncConversation = companion("conversation").AsyncConversation(self, **options)
+        conversation: AsyncConversation = companion("agent.conversation").AsyncConversation(self, **options)
         return conversation
 
     @overload
@@ -307,7 +307,7 @@ class AsyncClient(BaseClient):
         """The vector of a text, or the vectors of several texts; see Client.embed."""
         settings = self._settings
         call_options = read_options(settings, "", options, EmbeddingKeywords, "embed")
-        embeddings = companion("embeddings")
+        embeddings = companion("extras.embeddings")
         texts, parts = embeddings.check_texts(text), []
         call = self._call(call_options.timeout, call_options.max_retries)
         for batch in embeddings.batches(texts, options.get("batch_size")):
@@ -363,7 +363,7 @@ class AsyncClient(BaseClient):
         return settings.model or settings.found_model
 
     async def _embedding_model(self, call: AsyncCall, headers: Mapping[str, str]) -> str | None:
-        embeddings = companion("embeddings")
+        embeddings = companion("extras.embeddings")
         settings = self._settings
         if settings.model is not None and embeddings.makes_embeddings(settings.model):
             return settings.model

@@ -1,6 +1,6 @@
 """The chat client over blocking sockets.
 
-The client can be copied into another project, as one file (`python -m localchat.vendor`) or as the files that
+The client can be copied into another project, as one file (`python -m localchat.extras.vendor`) or as the files that
 docs/client.md lists; they need the standard library only. `aio` has the asynchronous client. The two share all code
 that does not wait for the network.
 """
@@ -12,9 +12,6 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from .assembly import Accumulator
-from .blocking_call import Call
-from .call import STREAM_ERRORS, StreamReader, end_with, reply_of
 from .errors import (
     BadRequestError,
     Cancelled,
@@ -28,8 +25,13 @@ from .errors import (
     UnprocessableError,
 )
 from .events import Reply, StreamEvent, Value
-from .failures import lists_no_models, read_models
-from .keywords import (
+from .extras.model_list import Model, choose_model
+from .reply.assembly import Accumulator
+from .reply.payloads import Prompt, check_prompt, with_extra_body
+from .transport.blocking_call import Call
+from .transport.call import STREAM_ERRORS, StreamReader, end_with, reply_of
+from .transport.failures import lists_no_models, read_models
+from .transport.keywords import (
     ChatKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
@@ -41,8 +43,7 @@ from .keywords import (
     StreamKeywords,
     check_keywords,
 )
-from .model_list import Model, choose_model
-from .options import (
+from .transport.options import (
     CHAT_PATH,
     CallOptions,
     TextPrompt,
@@ -54,18 +55,17 @@ from .options import (
     request_body,
     with_media,
 )
-from .payloads import Prompt, check_prompt, with_extra_body
-from .settings import BaseClient, companion
-from .sockets import Pool
-from .timeouts import Timeout
+from .transport.settings import BaseClient, companion
+from .transport.sockets import Pool
+from .transport.timeouts import Timeout
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .conversation import Conversation
-    from .embeddings import Embeddings
-    from .tool_run import ToolRun
-    from .tools import AnyTool
+    from .agent.conversation import Conversation
+    from .agent.tool_run import ToolRun
+    from .agent.tools import AnyTool
+    from .extras.embeddings import Embeddings
 
 # The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
@@ -233,7 +233,7 @@ class Client(BaseClient):
             try:
                 return self._read_reply(call_options, CHAT_PATH)
             except DoesNotFit as error:
-                call_options = companion("structured").corrected(call_options, error)
+                call_options = companion("schema.structured").corrected(call_options, error)
         return self._read_reply(call_options, CHAT_PATH)
 
     @overload
@@ -278,7 +278,7 @@ class Client(BaseClient):
         worker = self.with_options()
         worker._started = []
         replies: list[Reply[Any] | LocalChatError]
-        replies = companion("mapping").map_prompts(worker.chat, worker._started, prompts, options)
+        replies = companion("extras.mapping").map_prompts(worker.chat, worker._started, prompts, options)
         return replies
 
     def models(self) -> list[Model]:
@@ -324,13 +324,13 @@ class Client(BaseClient):
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         check_prompt(prompt)
         check_keywords(options, RunKeywords, "run")
-        tool_run = companion("tool_run")
+        tool_run = companion("agent.tool_run")
         run: ToolRun = tool_run.start_run(tool_run.ToolRun, self, prompt, tools, **options)
         return run
 
     def conversation(self, **options: Any) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation."""
-        conversation: Conversation = companion("conversation").Conversation(self, **options)
+        conversation: Conversation = companion("agent.conversation").Conversation(self, **options)
         return conversation
 
     @overload
@@ -380,7 +380,7 @@ class Client(BaseClient):
         """
         settings = self._settings
         call_options = read_options(settings, "", options, EmbeddingKeywords, "embed")
-        embeddings = companion("embeddings")
+        embeddings = companion("extras.embeddings")
         texts, parts = embeddings.check_texts(text), []
         call = self._call(call_options.timeout, call_options.max_retries)
         for batch in embeddings.batches(texts, options.get("batch_size")):
@@ -439,7 +439,7 @@ class Client(BaseClient):
 
     def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
         """The model of the client if it is one for embeddings, else that of the server."""
-        embeddings = companion("embeddings")
+        embeddings = companion("extras.embeddings")
         settings = self._settings
         if settings.model is not None and embeddings.makes_embeddings(settings.model):
             return settings.model

@@ -18,18 +18,18 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .models.catalog import ModelFile, ModelFileError, model_file
-from .models.gguf import GGUFError, check_start
-from .serving.cors import is_loopback
-from .serving.crashes import CrashRecord
-from .serving.listener import listening, why_not_listening
-from .serving.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.options import option_warnings, read_options, settings_of
-from .serving.settings import Settings
-from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
+from .serving.http.cors import is_loopback
+from .serving.http.crashes import CrashRecord
+from .serving.http.listener import listening, why_not_listening
+from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
+from .serving.http.options import option_warnings, read_options, settings_of
+from .serving.http.settings import Settings
+from .serving.http.supervisor import ENGINE_FAILED, Supervisor, inherited
+from .serving.models.catalog import ModelFile, ModelFileError, model_file
+from .serving.models.gguf import GGUFError, check_start
 
 if TYPE_CHECKING:
-    from .serving.http_server import ChatServer
+    from .serving.http.http_server import ChatServer
 
 # The functions below import the engine and the HTTP server, for two reasons: a supervisor needs neither, and they
 # import libraries that `main` first checks for.
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr(options.log_format)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        from .engine.library_build import LIBRARY
+        from .serving.engine.library_build import LIBRARY
 
         return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     settings = settings_of(options)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
     if options.check:
-        from .serving.check import check
+        from .serving.http.check import check
 
         return check(options, file)
     try:
@@ -91,9 +91,9 @@ def _serve(
     listener: socket.socket,
     record: CrashRecord | None = None,
 ) -> int:
-    from .generation.service import Service
-    from .serving.http_server import ChatServer
-    from .serving.loading import Loader
+    from .serving.chat.service import Service
+    from .serving.http.http_server import ChatServer
+    from .serving.http.loading import Loader
 
     server = ChatServer(Service(file, any_name=options.any_name), settings, listener, record)
     on_ready = record.set_ready if record else lambda: None
@@ -112,7 +112,7 @@ def _serve(
 
 def _serve_until_stopped(server: ChatServer, drain_s: float) -> int:
     """Serve until a signal arrives or the engine fails, and return the exit status."""
-    from .serving.http_server import EngineFailed, Stopped
+    from .serving.http.http_server import EngineFailed, Stopped
 
     try:
         _stop_on_signals(server, drain_s)
@@ -127,7 +127,7 @@ def _serve_until_stopped(server: ChatServer, drain_s: float) -> int:
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
     """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it now, and a second signal kills it."""
-    from .serving.http_server import Stopped
+    from .serving.http.http_server import Stopped
 
     first_at: float | None = None
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from localchat.protocol import errors
-from localchat.protocol.chat import parse_chat
-from localchat.protocol.request import DEFAULT_OPTIONS
+from localchat.serving.api.chat import parse_chat
+from localchat.serving.core import errors
+from localchat.serving.core.request import DEFAULT_OPTIONS
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -1,7 +1,7 @@
 """Renders chat templates for tests, and separates the user text from the markup."""
 
-from localchat.prompt.segments import text_of
-from localchat.prompt.template import ChatTemplate
+from localchat.serving.chat.prompt.segments import text_of
+from localchat.serving.chat.prompt.template import ChatTemplate
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}

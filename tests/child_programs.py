@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from localchat.engine import LoadOptions, self_test
+from localchat.serving.engine import LoadOptions, self_test
 
 
 def replace_child(monkeypatch: pytest.MonkeyPatch, program: str) -> list[tuple[str, LoadOptions]]:

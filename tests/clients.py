@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import localchat.sockets
+import localchat.transport.sockets
 from localchat import AsyncClient, Client
-from localchat.conversation import AsyncConversation
+from localchat.agent.conversation import AsyncConversation
 
 from .raw_server import DEADLINE_S, Server
 
@@ -95,6 +95,6 @@ def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Even
         released.wait(DEADLINE_S)
         return []
 
-    monkeypatch.setattr(localchat.sockets, "addresses", hang)
+    monkeypatch.setattr(localchat.transport.sockets, "addresses", hang)
     yield called
     released.set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 from localchat import server
-from localchat.serving import loading
+from localchat.serving.http import loading
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ settings.load_profile("any machine")
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of localchat, which is empty and in the test's folder."""
-    from localchat.engine.saved_results import cache_folder
+    from localchat.serving.engine.saved_results import cache_folder
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -32,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine() -> Iterator[Any]:
     """The built-in model with 32 slots. Files that need other options have a fixture of the same name."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.engine import LoadOptions, load
+    from localchat.serving.engine import LoadOptions, load
 
     from .demo_model import DEMO
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from localchat.dialects import Dialect
-from localchat.dialects.parser import OutputParser, merged
-from localchat.engine import Constraint
-from localchat.generation.constraints import constraint_for
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.chat import ChatRequest
-from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
-from localchat.protocol.response_format import ResponseFormat
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat.dialects import Dialect
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.core.response_format import ResponseFormat
+from localchat.serving.engine import Constraint
 
 from .gbnf import matches
 from .grammar_validator import is_valid

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from localchat.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
-from localchat.models.catalog import DEMO_PATH
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .generations import submit
 
@@ -22,8 +22,8 @@ ROUNDING = 0.5
 
 def read_vocabulary(path: str = DEMO) -> Any:
     """The vocabulary of a model, without its weights."""
-    from localchat.engine.llama.library import L, Model
-    from localchat.engine.llama.vocabulary import Vocabulary
+    from localchat.serving.engine.llama.library import L, Model
+    from localchat.serving.engine.llama.vocabulary import Vocabulary
 
     params = L.llama_model_default_params()
     params.vocab_only = True

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from localchat.engine import Engine
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, ModelFile
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.service import Service
+from localchat.serving.engine import Engine
+from localchat.serving.http.http_server import ChatServer
+from localchat.serving.http.settings import Settings
+from localchat.serving.models.catalog import DEMO, DEMO_PATH, ModelFile
 
 DEADLINE_S = 60
 

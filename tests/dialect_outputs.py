@@ -2,7 +2,7 @@
 
 import json
 
-from localchat.protocol.events import ToolCallArguments, ToolCallStart
+from localchat.serving.core.events import ToolCallArguments, ToolCallStart
 
 SCHEMA = {
     "type": "object",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from localchat.engine import Delta, Engine, Finish, GenerationRequest
+from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest
 
 from .fakes import FakeBackend
 from .generations import Generation, request_for, submit

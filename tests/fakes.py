@@ -13,11 +13,11 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localchat.engine import GenerationRequest, ModelFacts, TextTooLong
-from localchat.engine.backend import DecodeFailed, NoFreeCells
-from localchat.engine.batch import Batch, CacheLimits
-from localchat.engine.state_files import Data
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import GenerationRequest, ModelFacts, TextTooLong
+from localchat.serving.engine.backend import DecodeFailed, NoFreeCells
+from localchat.serving.engine.batch import Batch, CacheLimits
+from localchat.serving.engine.state_files import Data
 
 END = 256
 N_VOCAB = 257

@@ -14,7 +14,7 @@ import random
 import llama_cpp as L
 import numpy as np
 
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.models.catalog import DEMO_PATH
 
 # The layout of llama_token_data.
 TOKEN_DATA = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])

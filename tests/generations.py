@@ -6,8 +6,17 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from localchat.engine import Delta, Engine, EngineError, Finish, GenerationRequest, OutputToken, Progress, RequestRun
-from localchat.protocol.params import GenerationParams
+from localchat.serving.core.params import GenerationParams
+from localchat.serving.engine import (
+    Delta,
+    Engine,
+    EngineError,
+    Finish,
+    GenerationRequest,
+    OutputToken,
+    Progress,
+    RequestRun,
+)
 
 _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 

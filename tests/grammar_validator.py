@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
-from localchat import validator
+from localchat.schema import validator
 
 
 def _offset(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from localchat.protocol.responses import ResponsesRequest, parse_response
-from localchat.protocol.responses_store import ResponseStore
+from localchat.serving.api.responses import ResponsesRequest, parse_response
+from localchat.serving.api.responses_store import ResponseStore
 
 FUNCTION = {
     "type": "function",

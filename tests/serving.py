@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Engine, GenerationRequest
-from localchat.generation.chat_prompt import prepare_chat
-from localchat.generation.model import Model
-from localchat.generation.run import start
-from localchat.generation.service import Service
-from localchat.models.catalog import ModelFile
-from localchat.protocol.chat import parse_chat
-from localchat.protocol.chat_response import ChatBody
-from localchat.serving.http_server import ChatServer, EngineFailed, Stopped
-from localchat.serving.settings import Settings
+from localchat.serving.api.chat import parse_chat
+from localchat.serving.api.chat_response import ChatBody
+from localchat.serving.chat.chat_prompt import prepare_chat
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.run import start
+from localchat.serving.chat.service import Service
+from localchat.serving.engine import Engine, GenerationRequest
+from localchat.serving.http.http_server import ChatServer, EngineFailed, Stopped
+from localchat.serving.http.settings import Settings
+from localchat.serving.models.catalog import ModelFile
 
 from .fakes import END, FakeBackend, echo
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from localchat.engine.batch import Batch, CacheLimits, Sequence
-from localchat.engine.kv_cache import KVCache
-from localchat.engine.scheduler import Scheduler
-from localchat.engine.snapshots import Snapshots
+from localchat.serving.engine.batch import Batch, CacheLimits, Sequence
+from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.scheduler import Scheduler
+from localchat.serving.engine.snapshots import Snapshots
 
 from .fakes import FakeCells
 

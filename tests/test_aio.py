@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import localchat.aio_sockets
+import localchat.transport.aio_sockets
 from localchat import AsyncClient, Cancelled, TimedOut, Timeout
-from localchat.call import DRAIN_S
+from localchat.transport.call import DRAIN_S
 
 from .raw_server import (
     DEADLINE_S,
@@ -63,7 +63,7 @@ def test_connect_timeout_applies_while_the_resolver_hangs(monkeypatch):
         ended.set()
         return []
 
-    monkeypatch.setattr(localchat.aio_sockets, "addresses", hang)
+    monkeypatch.setattr(localchat.transport.aio_sockets, "addresses", hang)
     with pytest.raises(TimedOut):
         run("http://nowhere.example", chat_text, timeout=Timeout(connect=0.05))
     assert not ended.is_set()

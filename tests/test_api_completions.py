@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol.completion_response import CompletionBody, CompletionStream, LogprobWriter
-from localchat.protocol.completions import parse_completion
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.events import ContentDelta, OutputEnd, OutputToken, SampledTokens, TokenLogprob
-from localchat.protocol.interface import ResponseHead
-from localchat.protocol.request import DEFAULT_OPTIONS, ParseOptions
-from localchat.protocol.usage import Usage
+from localchat.serving.api.completion_response import CompletionBody, CompletionStream, LogprobWriter
+from localchat.serving.api.completions import parse_completion
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, SampledTokens, TokenLogprob
+from localchat.serving.core.interface import ResponseHead
+from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
+from localchat.serving.core.usage import Usage
 
 HEAD = ResponseHead("cmpl-1", 7, "m", ((1,), (2,)))
 USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from localchat.assembly import Accumulator
 from localchat.errors import IncompleteStream, LocalChatError, StreamError
 from localchat.events import StreamEvent
-from localchat.payloads import parse_error
+from localchat.reply.assembly import Accumulator
+from localchat.reply.payloads import parse_error
 
 
 def text_chunk(text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bench.loads import Figure, Load
 from bench.measure import Dechunker, Refused, Stream, percentile, read_response
 from bench.serve import main
 from bench.servers import Command, Server, commands
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .live import running_server
 

@@ -10,7 +10,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench import threads
 from bench.model import main, number, shape_for
-from localchat.engine import LoadOptions, load
+from localchat.serving.engine import LoadOptions, load
 
 from .generations import request_for, submit
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects import DIALECTS, Dialect
-from localchat.dialects.call_layout import CallLayout
-from localchat.engine import Constraint
-from localchat.generation.constraints import constraint_for
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.chat import ChatRequest
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat.dialects import DIALECTS, Dialect
+from localchat.serving.chat.dialects.call_layout import CallLayout
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.engine import Constraint
 from tools import formats as templates
 
 from .constraints import MESSAGES, OPEN_SCHEMA, PROMPT, TOOLS, check_calls, constraint_of, fits, read_calls, required

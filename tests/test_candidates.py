@@ -15,15 +15,15 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench.model import main
-from localchat.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, load
-from localchat.engine.batch import Batch, BatchChunk, Sequence
-from localchat.engine.llama import load_backend
-from localchat.engine.llama.backend import LlamaBackend
-from localchat.engine.llama.candidates import largest_of_rows
-from localchat.engine.llama.sampler import Sampler
-from localchat.engine.self_test import passing_options
-from localchat.models.catalog import DEMO_PATH
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, load
+from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+from localchat.serving.engine.llama import load_backend
+from localchat.serving.engine.llama.backend import LlamaBackend
+from localchat.serving.engine.llama.candidates import largest_of_rows
+from localchat.serving.engine.llama.sampler import Sampler
+from localchat.serving.engine.self_test import passing_options
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .generations import request_for, submit
 

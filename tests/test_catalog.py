@@ -4,11 +4,11 @@ import errno
 
 import pytest
 
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_file
-from localchat.protocol.errors import ModelLoading, ModelNotFound
-from localchat.serving.loading import reason_of
-from localchat.serving.logs import NO_MEMORY
+from localchat.serving.chat.service import Service
+from localchat.serving.core.errors import ModelLoading, ModelNotFound
+from localchat.serving.http.loading import reason_of
+from localchat.serving.http.logs import NO_MEMORY
+from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_file
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.protocol import errors
-from localchat.protocol.chat import MAX_N, parse_chat
-from localchat.protocol.params import MAX_STOPS
-from localchat.protocol.request import ParseOptions
+from localchat.serving.api.chat import MAX_N, parse_chat
+from localchat.serving.core import errors
+from localchat.serving.core.params import MAX_STOPS
+from localchat.serving.core.request import ParseOptions
 
 from .chat_requests import HI, NULLABLE, TOOL, parse, refused
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from localchat.protocol import errors
-from localchat.protocol.chat import ChatRequest
-from localchat.protocol.params import parse_default
-from localchat.protocol.response_format import ResponseFormat
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.core import errors
+from localchat.serving.core.params import parse_default
+from localchat.serving.core.response_format import ResponseFormat
 
 from .chat_requests import ALLOWED, NAMED, NULLABLE, TOOL, parse, parse_messages
 

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from localchat.protocol import errors
-from localchat.protocol.chat_response import ChatBody, ChatStream
-from localchat.protocol.events import (
+from localchat.serving.api.chat_response import ChatBody, ChatStream
+from localchat.serving.core import errors
+from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
     OutputToken,
@@ -16,10 +16,10 @@ from localchat.protocol.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from localchat.protocol.interface import ResponseHead
-from localchat.protocol.json_text import to_json
-from localchat.protocol.request import DEFAULT_OPTIONS, ParseOptions
-from localchat.protocol.usage import Usage
+from localchat.serving.core.interface import ResponseHead
+from localchat.serving.core.json_text import to_json
+from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
+from localchat.serving.core.usage import Usage
 
 from .chat_requests import parse
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import library_build, self_test
-from localchat.models.catalog import DEMO_PATH
-from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
+from localchat.serving.engine import library_build, self_test
+from localchat.serving.http.check import COULD_BE_BETTER, FAILS, WORKS, Report
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .child_programs import replace_child
 from .command import Done, run_command
@@ -101,7 +101,7 @@ def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: 
 
 
 def test_gpu_build_without_layers_on_a_gpu_is_advice(monkeypatch: pytest.MonkeyPatch):
-    from localchat.engine.llama import build
+    from localchat.serving.engine.llama import build
 
     found = build.read_build()
     if found.supports_gpu:

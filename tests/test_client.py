@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import localchat.client
-import localchat.timeouts
-from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat, vendor
-from localchat.settings import Settings
+import localchat.transport.timeouts
+from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat
+from localchat.extras import vendor
+from localchat.transport.settings import Settings
 
 from .clients import client_class, failure, make_client
 from .raw_server import (
@@ -358,7 +359,7 @@ def test_body_after_done_is_ignored(client_class):
 
 @pytest.mark.parametrize("server_kind", [waiting, pinging])
 def test_finish_without_done_ends_although_the_connection_stays_open(server_kind, monkeypatch):
-    monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
+    monkeypatch.setattr(localchat.transport.timeouts, "_AFTER_FINISH_S", 0.05)
     with server_kind(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
@@ -406,6 +407,7 @@ def test_the_files_work_in_another_package(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").touch()
     for name in vendor.FILES:
+        (tmp_path / "mine" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "mine" / name).write_bytes((package / name).read_bytes())
     program = "import sys; from mine.client import Client; print(Client(sys.argv[1], model='m').chat('hi'))"
     with always(HELLO) as server:

@@ -10,7 +10,7 @@ import traceback
 
 import pytest
 
-import localchat.retries
+import localchat.transport.retries
 from localchat import (
     AuthenticationError,
     BadRequestError,
@@ -114,7 +114,7 @@ def test_upload_refused_early_still_gives_the_status(client_class):
 
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(localchat.retries, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
 
 
 RETRIED = {
@@ -193,21 +193,21 @@ DELAYS = {
 
 @pytest.mark.parametrize(("headers", "seconds"), DELAYS.values(), ids=DELAYS)
 def test_retry_after(headers, seconds):
-    assert localchat.retries.retry_after(headers) == seconds
+    assert localchat.transport.retries.retry_after(headers) == seconds
 
 
 def test_retry_after_as_a_date():
     import email.utils
 
     date = email.utils.formatdate(time.time() + 60, usegmt=True)
-    seconds = localchat.retries.retry_after({"retry-after": date})
+    seconds = localchat.transport.retries.retry_after({"retry-after": date})
     assert seconds is not None
     assert 55 < seconds < 65
 
 
 def test_delay_grows_to_a_limit_with_jitter():
     for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
-        delay = localchat.retries.retry_delay(ConnectError("x"), tries, 100)
+        delay = localchat.transport.retries.retry_delay(ConnectError("x"), tries, 100)
         assert delay is not None
         assert 0.75 * longest <= delay <= longest
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import localchat.call
+import localchat.transport.call
 from localchat import Accumulator, AsyncClient, Client, NotFoundError, ProtocolError, ServerError, TimedOut, Timeout
-from localchat.http1 import Inflate
-from localchat.network import find_proxy, numeric_addresses, parse_base_url
+from localchat.transport.http1 import Inflate
+from localchat.transport.network import find_proxy, numeric_addresses, parse_base_url
 
 from .clients import client_class, failure, make_client
 from .raw_server import (
@@ -73,7 +73,7 @@ def test_inflated_pieces_are_limited_and_complete(size):
 
 def test_error_that_inflates_to_63_mb_is_cut(client_class):
     raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
-    assert len(failure(always(raw), ServerError, "500", client_class).body) == localchat.call.MAX_ERROR_BYTES
+    assert len(failure(always(raw), ServerError, "500", client_class).body) == localchat.transport.call.MAX_ERROR_BYTES
 
 
 def test_inflated_response_is_limited_in_bytes_and_time(client_class):
@@ -127,7 +127,7 @@ def test_text_that_is_not_utf8_gives_one_warning(raw, text):
 
 
 def test_explanation_of_a_404_gets_a_short_time_and_no_retries(monkeypatch, client_class):
-    monkeypatch.setattr(localchat.call, "_EXPLANATION_S", 0.1)
+    monkeypatch.setattr(localchat.transport.call, "_EXPLANATION_S", 0.1)
     unknown = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
     for models in (with_length(b"", "503 Busy", "Retry-After: 1\r\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"):
         start = time.monotonic()

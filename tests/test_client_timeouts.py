@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-import localchat.aio_call
-import localchat.blocking_call
-import localchat.sockets
+import localchat.transport.aio_call
+import localchat.transport.blocking_call
+import localchat.transport.sockets
 from localchat import Accumulator, Client, ServerError, TimedOut, Timeout
-from localchat.call import CallState, StreamReader
-from localchat.settings import Settings
-from localchat.timeouts import Deadlines
+from localchat.transport.call import CallState, StreamReader
+from localchat.transport.settings import Settings
+from localchat.transport.timeouts import Deadlines
 
 from .clients import client_class, failure, failure_at, hanging_resolver, make_client
 from .raw_server import (
@@ -162,8 +162,8 @@ def test_total_is_the_timeout_of_all_requests_of_a_call():
 def test_body_of_an_error_has_a_short_timeout(monkeypatch, client_class):
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
     for limit, timeout in ((0.05, Timeout()), (DEADLINE_S, Timeout(total=0.1))):
-        monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", limit)
-        monkeypatch.setattr(localchat.aio_call, "ERROR_BODY_S", limit)
+        monkeypatch.setattr(localchat.transport.blocking_call, "ERROR_BODY_S", limit)
+        monkeypatch.setattr(localchat.transport.aio_call, "ERROR_BODY_S", limit)
         start = time.monotonic()
         error = failure(waiting(raw), ServerError, client_class=client_class, timeout=timeout)
         assert error.body == '{"error": '
@@ -172,7 +172,7 @@ def test_body_of_an_error_has_a_short_timeout(monkeypatch, client_class):
 
 def test_timeouts_apply_to_reads_in_steps(monkeypatch):
     """As on Windows, for Ctrl-C."""
-    monkeypatch.setattr(localchat.sockets, "_STEP_S", 0.005)
+    monkeypatch.setattr(localchat.transport.sockets, "_STEP_S", 0.005)
     assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
 
     def handle(peer: Peer, server: Server) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Cancelled, Engine, EngineError, Histogram
-from localchat.generation.in_flight import InFlight
-from localchat.generation.model import Model
-from localchat.generation.run import GenerationRun, start
-from localchat.generation.text_prompt import prepare_text
-from localchat.protocol.completion_response import INTERFACE, CompletionBody
-from localchat.protocol.completions import CompletionRequest, parse_completion
-from localchat.protocol.errors import BadRequest, ContextLengthExceeded, ShuttingDown
-from localchat.protocol.events import ContentDelta, OutputEvent
+from localchat.serving.api.completion_response import INTERFACE, CompletionBody
+from localchat.serving.api.completions import CompletionRequest, parse_completion
+from localchat.serving.chat.in_flight import InFlight
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.run import GenerationRun, start
+from localchat.serving.chat.text_prompt import prepare_text
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, ShuttingDown
+from localchat.serving.core.events import ContentDelta, OutputEvent
+from localchat.serving.engine import Cancelled, Engine, EngineError, Histogram
 
 from .fakes import FakeBackend, echo, endless
 from .serving import Serving, dechunked, payloads, raw_request, read_until, serving, wait_for
@@ -305,7 +305,7 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         def fail(self: object, item: object, tokens: object) -> None:
             raise broken
 
-        monkeypatch.setattr("localchat.generation.output.Output.read", fail)
+        monkeypatch.setattr("localchat.serving.chat.output.Output.read", fail)
         running.gate.release(1000)
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw

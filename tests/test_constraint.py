@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.constraint import TriggerWatch
+from localchat.serving.engine.constraint import TriggerWatch
 
 
 def found(triggers: tuple[str, ...], pieces: list[bytes]) -> bytes | None:

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects import DIALECTS
-from localchat.dialects.parser import OutputParser, merged
-from localchat.generation.constraints import constraint_for, plain_constraint
-from localchat.prompt.prefill import prefilled_text
-from localchat.prompt.segments import text_of
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.chat import ChatRequest
-from localchat.protocol.completions import CompletionRequest
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.events import ContentDelta, ReasoningDelta
-from localchat.protocol.params import GenerationParams
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.api.completions import CompletionRequest
+from localchat.serving.chat.constraints import constraint_for, plain_constraint
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.prompt.prefill import prefilled_text
+from localchat.serving.chat.prompt.segments import text_of
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.events import ContentDelta, ReasoningDelta
+from localchat.serving.core.params import GenerationParams
 
 from .constraints import (
     CITY,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import LoadOptions, load
+from localchat.serving.engine import LoadOptions, load
 
 from .demo_model import DEMO
 from .demo_server import serving_demo

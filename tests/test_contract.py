@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localchat.protocol import chat, embeddings
-from localchat.protocol.params import UNSUPPORTED
+from localchat.serving.api import chat, embeddings
+from localchat.serving.core.params import UNSUPPORTED
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")

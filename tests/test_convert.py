@@ -10,8 +10,8 @@ from typing import Any, List
 
 import pytest
 
-from localchat.assembly import Accumulator
-from localchat.convert import (
+from localchat.events import Choice, ToolCall
+from localchat.extras.convert import (
     StackCall,
     StackReply,
     UnparseableToolCall,
@@ -30,7 +30,7 @@ from localchat.convert import (
     type_schema,
     with_parts,
 )
-from localchat.events import Choice, ToolCall
+from localchat.reply.assembly import Accumulator
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 TAG = "<|python_tag|>"

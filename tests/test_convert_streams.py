@@ -6,8 +6,9 @@ from typing import Any, List
 
 import pytest
 
-from localchat.assembly import Accumulator
-from localchat.convert import (
+from localchat.errors import IncompleteStream, StreamError
+from localchat.events import StreamEvent
+from localchat.extras.convert import (
     CompletionPiece,
     StackCall,
     StackEvent,
@@ -16,8 +17,7 @@ from localchat.convert import (
     completion_pieces,
     stack_events,
 )
-from localchat.errors import IncompleteStream, StreamError
-from localchat.events import StreamEvent
+from localchat.reply.assembly import Accumulator
 
 TAG = "<|python_tag|>"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine import EngineError, LoadOptions, crash_check
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.engine import EngineError, LoadOptions, crash_check
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .child_programs import replace_child
 
@@ -89,11 +89,11 @@ def test_child_ends_with_its_parent(tmp_path: Path):
     fifo = tmp_path / "slow.gguf"
     os.mkfifo(fifo)
     child = (
-        "import threading; from localchat.engine import self_test; self_test.end_with_parent(); "
+        "import threading; from localchat.serving.engine import self_test; self_test.end_with_parent(); "
         f"file = open({str(fifo)!r}, 'w'); print('started', file=file, flush=True); threading.Event().wait(60)"
     )
     program = (
-        "import sys; from localchat.engine import LoadOptions, self_test\n"
+        "import sys; from localchat.serving.engine import LoadOptions, self_test\n"
         f"self_test.child_command = lambda path, options: [sys.executable, '-c', {child!r}]\n"
         "self_test.run_child(LoadOptions(), '', 60)\n"
     )

@@ -13,7 +13,7 @@ import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
-from localchat.models.catalog import DEMO_PATH  # noqa: E402
+from localchat.serving.models.catalog import DEMO_PATH  # noqa: E402
 from tools.train_demo import everyday  # noqa: E402
 from tools.train_demo.data import (  # noqa: E402
     chat_skills,

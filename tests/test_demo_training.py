@@ -16,7 +16,7 @@ import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
-from localchat.models.catalog import DEMO_PATH  # noqa: E402
+from localchat.serving.models.catalog import DEMO_PATH  # noqa: E402
 from tools.train_demo import batches, drills  # noqa: E402
 from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
 from tools.train_demo.config import TrainConfig  # noqa: E402

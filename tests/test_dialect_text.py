@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.dialects import DIALECTS
-from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallStart
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 
 from .dialect_outputs import TOOLS
 from .test_output import call, parse, parse_every_way, parser

@@ -2,11 +2,11 @@
 
 import pytest
 
-from localchat.dialects import DIALECTS
-from localchat.dialects.families.gemma import as_json
-from localchat.dialects.families.lfm import parsed_calls
-from localchat.dialects.values import parameter_types, value_json
-from localchat.protocol.events import ToolCallStart
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.families.gemma import as_json
+from localchat.serving.chat.dialects.families.lfm import parsed_calls
+from localchat.serving.chat.dialects.values import parameter_types, value_json
+from localchat.serving.core.events import ToolCallStart
 
 from .dialect_outputs import SCHEMA, calls_of
 from .test_output import parse, parse_every_way

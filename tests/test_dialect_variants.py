@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from localchat.dialects import DIALECTS
-from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, TOOLS, calls_of, text_of
 from .test_output import call, parse, parse_every_way, parser

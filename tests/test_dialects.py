@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from localchat.dialects import DIALECTS, detect
-from localchat.prompt.prefill import prefilled_text
-from localchat.prompt.segments import Segment
-from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallStart
+from localchat.serving.chat.dialects import DIALECTS, detect
+from localchat.serving.chat.prompt.prefill import prefilled_text
+from localchat.serving.chat.prompt.segments import Segment
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 
 from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of
 from .test_output import N_CUTS, parse, parse_every_way

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.dialects import DIALECTS
+from localchat.serving.chat.dialects import DIALECTS
 from tools.formats import MESSAGES, OWN, check, main, sources, table
 
 TEMPLATES = dict(sources([]))
@@ -71,7 +71,7 @@ def test_failures_are_reported_and_counted(tmp_path, capsys: pytest.CaptureFixtu
 
 
 def test_model_file_gives_its_template():
-    from localchat.models.catalog import DEMO_PATH
+    from localchat.serving.models.catalog import DEMO_PATH
 
     ((name, source),) = sources([str(DEMO_PATH)])
     row = check(name, source)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
+from localchat.serving.engine import (
     Cancelled,
     Delta,
     Engine,
@@ -24,7 +24,7 @@ from localchat.engine import (
     disk_cache,
     load,
 )
-from localchat.engine.state_files import Data, StateFiles
+from localchat.serving.engine.state_files import Data, StateFiles
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation
 from .demo_model import read as read_tokens

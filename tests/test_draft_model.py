@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Delta, Engine, EngineError, Finish, GenerationRequest, LoadOptions, WrongDraftModel, load
-from localchat.engine.batch import Sequence
-from localchat.engine.draft_model import DraftModel
+from localchat.serving.engine import (
+    Delta,
+    Engine,
+    EngineError,
+    Finish,
+    GenerationRequest,
+    LoadOptions,
+    WrongDraftModel,
+    load,
+)
+from localchat.serving.engine.batch import Sequence
+from localchat.serving.engine.draft_model import DraftModel
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read
 from .engines import step_until_idle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from localchat.engine.batch import Sequence
-from localchat.engine.draft_sources import DraftSources
+from localchat.serving.engine.batch import Sequence
+from localchat.serving.engine.draft_sources import DraftSources
 
 
 class Timer:

@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
-from localchat.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
-from localchat.protocol.embeddings import embeddings_body, parse_embeddings
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.request import ParseOptions
-from localchat.protocol.rerank import parse_rerank, rerank_body
+from localchat.serving.api.embeddings import embeddings_body, parse_embeddings
+from localchat.serving.api.rerank import parse_rerank, rerank_body
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.request import ParseOptions
+from localchat.serving.engine import (
+    Cancelled,
+    EngineError,
+    EngineStopped,
+    InputTooLong,
+    InvalidToken,
+    normalised,
+    pooling_of,
+)
+from localchat.serving.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
 
 LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
 

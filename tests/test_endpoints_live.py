@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Embedder, Engine
-from localchat.models.catalog import DEMO, DEMO_PATH
+from localchat.serving.engine import Embedder, Engine
+from localchat.serving.models.catalog import DEMO, DEMO_PATH
 
 from .serving import read_response
 

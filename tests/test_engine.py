@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import (
     Cancelled,
     Delta,
     EngineError,
@@ -21,7 +22,6 @@ from localchat.engine import (
     PromptTooLong,
     QueueFull,
 )
-from localchat.protocol.params import SamplingParams
 
 from .engines import ScoringBackend, complete, read, request, step_until_idle, stepped
 from .fakes import END, FakeBackend, echo, endless

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import EngineError, EngineStopped
-from localchat.engine.backend import DecodeFailed, NoFreeCells
+from localchat.serving.engine import EngineError, EngineStopped
+from localchat.serving.engine.backend import DecodeFailed, NoFreeCells
 
 from .engines import complete, read, request, step_until_idle, stepped
 from .fakes import FakeBackend, endless

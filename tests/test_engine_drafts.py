@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Cancelled, Delta, Engine, EngineError, Finish, GenerationRequest
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Cancelled, Delta, Engine, EngineError, Finish, GenerationRequest
 
 from .engines import complete, read, request, step_until_idle, stepped
 from .fakes import END, FakeBackend, echo

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Engine, EngineError, EngineStopped, Finish
+from localchat.serving.engine import Engine, EngineError, EngineStopped, Finish
 
 from .fakes import FakeBackend
 from .generations import Generation, request_for, submit

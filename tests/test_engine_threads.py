@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from localchat.engine import Cancelled, EngineStopped, Finish
+from localchat.serving.engine import Cancelled, EngineStopped, Finish
 
 from .engines import DEADLINE_S, read, request, running, step_until_idle, stepped
 from .fakes import FakeBackend, endless

@@ -2,9 +2,9 @@
 
 import pytest
 
-from localchat.protocol import errors
-from localchat.protocol.fields import parse_body
-from localchat.protocol.models import model_body, models_body
+from localchat.serving.api.models import model_body, models_body
+from localchat.serving.core import errors
+from localchat.serving.core.fields import parse_body
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.engine import Engine, LoadOptions, load
+from localchat.serving.engine import Engine, LoadOptions, load
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
 from .engines import DEADLINE_S, complete, request

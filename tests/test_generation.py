@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from localchat.dialects.reasoning import ReasoningTags
-from localchat.engine import Delta, Finish, OutputToken, Progress
-from localchat.generation.output import Output, PlainText
-from localchat.generation.run import GenerationRun, Prepared
-from localchat.protocol.events import (
+from localchat.serving.chat.dialects.reasoning import ReasoningTags
+from localchat.serving.chat.output import Output, PlainText
+from localchat.serving.chat.run import GenerationRun, Prepared
+from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
     OutputEvent,
@@ -21,7 +20,8 @@ from localchat.protocol.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from localchat.protocol.usage import Usage
+from localchat.serving.core.usage import Usage
+from localchat.serving.engine import Delta, Finish, OutputToken, Progress
 
 from .generations import request_for
 

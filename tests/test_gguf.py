@@ -4,12 +4,7 @@ import struct
 
 import pytest
 
-from localchat.models.gguf import (
-    MAX_DECODED_ARRAY,
-    GGUFError,
-    SkippedArray,
-    read_header,
-)
+from localchat.serving.models.gguf import MAX_DECODED_ARRAY, GGUFError, SkippedArray, read_header
 
 CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from localchat.grammar import Budget, ByteAutomaton, check_grammar, schema_to_grammar
+from localchat.serving.grammar import Budget, ByteAutomaton, check_grammar, schema_to_grammar
 
 from .gbnf import generate, matches
 from .grammar_cases import CASES

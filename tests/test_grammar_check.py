@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from localchat.grammar import GrammarError, check_grammar, schema_to_grammar
+from localchat.serving.grammar import GrammarError, check_grammar, schema_to_grammar
 
 from .gbnf import matches
 from .grammar_cases import CASES

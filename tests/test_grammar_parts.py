@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects.call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
-from localchat.grammar import (
+from localchat.serving.chat.dialects.call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
+from localchat.serving.grammar import (
     GrammarError,
     Literal,
     Rules,
@@ -29,7 +29,7 @@ from localchat.grammar import (
     schema_to_grammar,
     seq,
 )
-from localchat.grammar.any_order import MAX_ANY_ORDER
+from localchat.serving.grammar.any_order import MAX_ANY_ORDER
 
 from .gbnf import generate, matches
 from .grammar_cases import CASES

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from localchat.grammar import SchemaError, regex_to_grammar, schema_to_grammar
+from localchat.serving.grammar import SchemaError, regex_to_grammar, schema_to_grammar
 
 from .gbnf import generate, matches
 from .grammar_validator import has_double_names, is_valid, load

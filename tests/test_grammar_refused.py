@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from localchat.grammar import PatternError, SchemaError, choice_to_grammar, regex_to_grammar, schema_to_grammar
+from localchat.serving.grammar import (
+    PatternError,
+    SchemaError,
+    choice_to_grammar,
+    regex_to_grammar,
+    schema_to_grammar,
+)
 
 INT = {"type": "integer"}
 STR = {"type": "string"}

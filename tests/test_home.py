@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from localchat.serving.settings import Settings
+from localchat.serving.http.settings import Settings
 
 from .serving import serving
 

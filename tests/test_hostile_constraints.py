@@ -17,11 +17,11 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Cancelled, Constraint, InvalidGrammar  # noqa: E402 - after the checks above
-from localchat.engine.compiling import CONVERT_STEPS, compiling, compiling_cancelled_by  # noqa: E402
-from localchat.engine.llama.grammar import MAX_STEPS, Grammar  # noqa: E402
-from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
-from localchat.grammar import (  # noqa: E402
+from localchat.serving.engine import Cancelled, Constraint, InvalidGrammar  # noqa: E402 - after the checks above
+from localchat.serving.engine.compiling import CONVERT_STEPS, compiling, compiling_cancelled_by  # noqa: E402
+from localchat.serving.engine.llama.grammar import MAX_STEPS, Grammar  # noqa: E402
+from localchat.serving.engine.llama.vocabulary import Vocabulary  # noqa: E402
+from localchat.serving.grammar import (  # noqa: E402
     Budget,
     GrammarError,
     TooMuchWork,
@@ -31,7 +31,7 @@ from localchat.grammar import (  # noqa: E402
     regex_to_grammar,
     schema_to_grammar,
 )
-from localchat.grammar.budget import SLICE  # noqa: E402
+from localchat.serving.grammar.budget import SLICE  # noqa: E402
 
 N_TOKENS = 30
 

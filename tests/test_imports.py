@@ -12,92 +12,40 @@ from pathlib import Path
 import pytest
 
 import localchat
-from localchat import vendor
+from localchat.extras import vendor
 
 from .raw_server import HELLO, always, with_length
 
 PACKAGE = Path(localchat.__file__).parent
 
-# The client files that can be copied, in the order of vendor.FILES, and the files that each may import.
-CLIENT_FILES: dict[str, set[str]] = {
-    "sse": set(),
-    "errors": {"events"},  # Only for types.
-    "events": set(),
-    "http1": {"errors"},
-    "network": {"errors", "http1"},
-    "timeouts": {"errors"},
-    "keywords": {"errors", "timeouts"},
-    "payloads": {"errors", "events"},
-    "model_list": {"errors"},
-    "frames": {"errors", "payloads", "sse"},
-    "think_tags": set(),
-    "surrogates": set(),
-    "tool_calls": {"errors", "events", "payloads", "surrogates"},
-    "assembly": {"errors", "events", "payloads", "surrogates", "think_tags", "tool_calls"},
-    "settings": {"errors", "http1", "keywords", "network", "payloads", "timeouts"},
-    "retries": {"errors"},
-    "failures": {"errors", "events", "model_list", "payloads", "retries", "settings"},
-    "options": {"errors", "http1", "keywords", "payloads", "settings", "timeouts"},
-    "call": {
-        *("assembly", "errors", "events", "failures", "frames", "http1", "network", "retries", "settings", "sse"),
-        "timeouts",
-    },
-    "sockets": {"http1", "network", "settings"},
-    "blocking_call": {"call", "errors", "failures", "network", "settings", "sockets", "timeouts"},
-    "client": {
-        *("assembly", "blocking_call", "call", "errors", "events", "failures", "options", "payloads", "settings"),
-        *("embeddings", "keywords", "model_list", "sockets", "timeouts", "conversation", "tools", "tool_run"),
-    },
-    "ask": {"client", "errors", "events"},
+# The rooms of the package, which are the folders below and, for the root, its modules; and what each may import. A room
+# of serving/ may import those that a request reaches later, and core/.
+MAY_IMPORT = {
+    "": {"transport", "reply", "agent", "extras", "terminal", "schema"},
+    "transport": {"", "reply", "extras"},
+    "reply": {""},
+    "schema": {"", "transport"},
+    "agent": {"", "transport", "reply", "schema", "extras"},
+    "extras": {"", "transport", "reply", "schema"},
+    "terminal": {"", "transport", "agent", "extras"},
+    "serving/core": set(),
+    "serving/http": {"", "serving/core", "serving/api", "serving/chat", "serving/engine", "serving/models"},
+    "serving/api": {"serving/core"},
+    "serving/chat": {"serving/core", "serving/api", "serving/grammar", "serving/engine", "serving/models"},
+    "serving/grammar": {"serving/core", "serving/chat"},
+    "serving/engine": {"serving/core", "serving/grammar", "serving/models"},
+    "serving/models": {"serving/core"},
 }
 
-# The parts of the package (files or folders), and the other parts that each may import.
-MAY_IMPORT = {
-    "__init__": {
-        *("aio", "client", "assembly", "conversation", "embeddings", "errors", "events", "model_list", "record", "sse"),
-        *("timeouts", "tools", "tool_run"),
-    },
-    "__main__": {"ask", "client", "errors", "terminal"},
-    "terminal": {
-        *("__init__", "ask", "client", "conversation", "errors", "events", "keywords", "media", "tools", "tool_run"),
-    },
-    **CLIENT_FILES,
-    "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
-    "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},
-    "aio": CLIENT_FILES["client"] - {"sockets", "blocking_call"} | {"aio_call", "aio_sockets", "mapping"},
-    "signatures": set(),
-    "shapes": {"validator"},
-    "schema": {"errors", "shapes", "signatures", "validator"},
-    "structured": {"errors", "events", "options", "schema", "validator"},
-    "validator": set(),
-    "embeddings": {"errors", "events", "failures", "model_list", "options", "payloads", "settings"},
-    "mapping": {"errors", "events", "keywords", "payloads"},
-    "media": {"network", "payloads"},
-    "tools": {"errors", "events", "schema", "shapes", "signatures"},
-    "tool_run": {"errors", "events", "media", "options", "payloads", "tools"},
-    "conversation": {"events", "payloads", "tools", "tool_run"},
-    "convert": {"events", "media", "payloads", "shapes"},
-    "record": {"errors"},
-    "vendor": {"__init__"},
-    "server": {"engine", "generation", "models", "protocol", "serving"},
-    "serving": {"__init__", "child_processes", "engine", "generation", "models", "protocol"},
-    "generation": {"dialects", "engine", "grammar", "models", "prompt", "protocol"},
-    "prompt": {"dialects", "literals", "protocol"},
-    "grammar": {"dialects"},
-    "dialects": {"protocol"},
-    "engine": {"child_processes", "grammar", "literals", "models", "protocol"},
-    "literals": set(),
-    "child_processes": set(),
-    "protocol": set(),
-    "models": set(),
-}
+# The root's modules of the client, which the server does not import, but for these.
+SHARED_WITH_SERVING = {"localchat", "localchat.sse"}
 
 # The modules outside the package that only one file or folder may import.
 SOLE_IMPORTERS = {
-    "http.server": "serving/http_server.py",
-    "llama_cpp": "engine/llama/library.py",
-    "numpy": "engine/llama/",
-    "jinja2": "prompt/",
+    "http.server": "serving/http/http_server.py",
+    "llama_cpp": "serving/engine/llama/library.py",
+    "numpy": "serving/engine/llama/",
+    "jinja2": "serving/chat/prompt/",
 }
 
 # Modules that a file uses if they are installed.
@@ -108,14 +56,11 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def part_of(path: Path) -> str:
-    """The part of the package that a file belongs to."""
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
-
-
-def part_named(name: str) -> str:
-    """The part of the package that a module belongs to."""
-    return [*name.split(".")[1:], "__init__"][0]
+def room_of(parts: tuple[str, ...]) -> str:
+    """The room that a module of the package belongs to, by the parts of its name."""
+    if parts[:1] == ("serving",):
+        return "/".join(parts[:2])
+    return parts[0] if len(parts) > 1 or ((PACKAGE / "/".join(parts)).is_dir() and parts) else ""
 
 
 @functools.cache
@@ -144,14 +89,26 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def test_parts_import_only_what_the_table_allows():
+def test_rooms_import_only_what_the_table_allows():
     wrong = []
     for path in modules():
-        own = part_of(path)
-        own_names = {name for name in imported(path) if name.partition(".")[0] == "localchat" and is_module(name)}
-        parts = {name: part_named(name) for name in own_names}
-        wrong += [(path.name, name) for name, part in parts.items() if part != own and part not in MAY_IMPORT[own]]
+        own = room_of(path.relative_to(PACKAGE).with_suffix("").parts)
+        if path.name == "server.py" or own == "serving/__init__":
+            continue
+        for name in sorted(imported(path)):
+            if name.partition(".")[0] != "localchat" or not is_module(name):
+                continue
+            room = room_of(tuple(name.split(".")[1:]))
+            if room != own and room not in MAY_IMPORT[own]:
+                wrong.append((str(path.relative_to(PACKAGE)), name))
+            if own.startswith("serving") and not room.startswith("serving") and name not in SHARED_WITH_SERVING:
+                wrong.append((str(path.relative_to(PACKAGE)), name))
     assert wrong == []
+
+
+def test_the_client_does_not_import_the_server():
+    client = [path for path in modules() if "serving" not in path.parts and path.name != "server.py"]
+    assert [path.name for path in client if any("localchat.serving" in name for name in imported(path))] == []
 
 
 @pytest.mark.parametrize("library", SOLE_IMPORTERS)
@@ -163,10 +120,6 @@ def test_libraries_are_imported_in_one_place(library: str):
     ]
     assert importers
     assert all(importer.startswith(SOLE_IMPORTERS[library]) for importer in importers)
-
-
-def test_files_to_copy_are_those_of_the_table():
-    assert [f"{name}.py" for name in CLIENT_FILES] == list(vendor.FILES)
 
 
 @pytest.mark.parametrize("name", vendor.FILES)
@@ -199,7 +152,8 @@ def test_import_of_the_client_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    ("name", "unneeded"), [("AsyncClient", "localchat.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")]
+    ("name", "unneeded"),
+    [("AsyncClient", "localchat.agent.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")],
 )
 def test_name_imports_only_its_module(name: str, unneeded: str):
     program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
-from localchat.engine.kv_cache import KVCache
-from localchat.engine.snapshots import Snapshots
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.snapshots import Snapshots
 
 from .fakes import FakeCells
 

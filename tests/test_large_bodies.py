@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol import json_decoder, json_text, time_slices
-from localchat.protocol.completion_response import CompletionStream
-from localchat.protocol.completions import parse_completion
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.events import ContentDelta, EchoedTokens, OutputToken, TokenLogprob
-from localchat.protocol.fields import parse_body, show
-from localchat.protocol.interface import ResponseHead
-from localchat.protocol.json_decoder import MAX_VALUES, decode_json
-from localchat.protocol.json_text import json_bytes, to_json
+from localchat.serving.api.completion_response import CompletionStream
+from localchat.serving.api.completions import parse_completion
+from localchat.serving.core import json_decoder, json_text, time_slices
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.events import ContentDelta, EchoedTokens, OutputToken, TokenLogprob
+from localchat.serving.core.fields import parse_body, show
+from localchat.serving.core.interface import ResponseHead
+from localchat.serving.core.json_decoder import MAX_VALUES, decode_json
+from localchat.serving.core.json_text import json_bytes, to_json
 
 from .serving import serving
 
@@ -144,9 +144,9 @@ UNFIT = "a<think>" * 1400
 @pytest.fixture(scope="module")
 def real_model() -> Iterator[Any]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.engine import LoadOptions, load
-    from localchat.generation.model import Model
-    from localchat.models.catalog import DEMO_PATH
+    from localchat.serving.chat.model import Model
+    from localchat.serving.engine import LoadOptions, load
+    from localchat.serving.models.catalog import DEMO_PATH
 
     with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=2)) as engine:
         yield Model("Fake", engine)
@@ -170,8 +170,8 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
     real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """No token of the built-in model has 21 bytes."""
-    from localchat.engine import engine
-    from localchat.engine.llama.vocabulary import Vocabulary
+    from localchat.serving.engine import engine
+    from localchat.serving.engine.llama.vocabulary import Vocabulary
 
     monkeypatch.setattr(engine, "_COUNTED_TOKENS", 4)
     real = Vocabulary._tokenize_block
@@ -198,7 +198,7 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
 def test_text_of_more_tokens_than_any_context_holds_is_refused(
     real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    from localchat.engine.llama import vocabulary
+    from localchat.serving.engine.llama import vocabulary
 
     monkeypatch.setattr(vocabulary, "MAX_TOKENS", 4)
     with serving(is_ready=False) as running:
@@ -215,10 +215,10 @@ def test_objects_of_the_server_are_not_collected_again():
     import argparse
     import gc
 
-    from localchat.generation.service import Service
-    from localchat.models.catalog import ModelFile, model_file
-    from localchat.serving.loading import Loader
-    from localchat.serving.options import read_options
+    from localchat.serving.chat.service import Service
+    from localchat.serving.http.loading import Loader
+    from localchat.serving.http.options import read_options
+    from localchat.serving.models.catalog import ModelFile, model_file
 
     options: argparse.Namespace = read_options(["--ctx", "512"])
     file: ModelFile = model_file(None, alias=None)

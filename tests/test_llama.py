@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Engine, EngineError, LoadOptions, load
-from localchat.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
-from localchat.engine.llama import default_threads, load_backend, sampling_from
-from localchat.engine.llama.library import L
-from localchat.engine.llama.load import _state_key
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Engine, EngineError, LoadOptions, load
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.llama import default_threads, load_backend, sampling_from
+from localchat.serving.engine.llama.library import L
+from localchat.serving.engine.llama.load import _state_key
 
 from .demo_model import DEMO, GREEDY, chat, read, wait_until_idle
 from .generations import request_for
@@ -121,7 +121,7 @@ def test_progress_goes_from_0_to_1():
 )
 def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: dict[str, str], expected: str):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    program = "import os, localchat.engine.llama; print(os.environ.get('GOMP_SPINCOUNT'))"
+    program = "import os, localchat.serving.engine.llama; print(os.environ.get('GOMP_SPINCOUNT'))"
     command = [sys.executable, "-c", program]
     child = subprocess.run(command, env={**environment, **given}, capture_output=True, text=True, check=True)
     assert child.stdout.strip() == str(expected)
@@ -188,7 +188,7 @@ def test_calls_that_would_abort_the_process_are_refused(engine: Engine, misuse: 
 
 
 def test_errors_of_llama_cpp_are_kept_by_thread():
-    from localchat.engine.llama import library
+    from localchat.serving.engine.llama import library
 
     def fail() -> None:
         library._on_log(4, b"second", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from localchat.engine import Engine, EngineError, LoadOptions, load
+from localchat.serving.engine import Engine, EngineError, LoadOptions, load
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, conversation, read
 from .generations import request_for, submit

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Constraint, Delta, Engine, Finish, InvalidGrammar
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Constraint, Delta, Engine, Finish, InvalidGrammar
 
 from .demo_model import GREEDY, chat, read
 from .generations import request_for, submit

@@ -14,14 +14,14 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Constraint, InvalidGrammar  # noqa: E402 - after the checks above
-from localchat.engine.llama.candidates import largest  # noqa: E402
-from localchat.engine.llama.grammar import Grammar  # noqa: E402
-from localchat.engine.llama.library import L  # noqa: E402
-from localchat.engine.llama.sampler import Sampler  # noqa: E402
-from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
-from localchat.grammar import schema_to_grammar  # noqa: E402
-from localchat.protocol.params import SamplingParams  # noqa: E402
+from localchat.serving.core.params import SamplingParams  # noqa: E402
+from localchat.serving.engine import Constraint, InvalidGrammar  # noqa: E402 - after the checks above
+from localchat.serving.engine.llama.candidates import largest  # noqa: E402
+from localchat.serving.engine.llama.grammar import Grammar  # noqa: E402
+from localchat.serving.engine.llama.library import L  # noqa: E402
+from localchat.serving.engine.llama.sampler import Sampler  # noqa: E402
+from localchat.serving.engine.llama.vocabulary import Vocabulary  # noqa: E402
+from localchat.serving.grammar import schema_to_grammar  # noqa: E402
 
 from .demo_model import read_vocabulary  # noqa: E402
 from .generations import request_for  # noqa: E402

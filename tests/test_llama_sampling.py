@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from localchat.dialects import DIALECTS
-from localchat.dialects.parser import OutputParser
-from localchat.dialects.reasoning import ReasoningBudget, ReasoningTracker
-from localchat.engine import Constraint, Engine, Finish
-from localchat.protocol.params import SamplingParams
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.parser import OutputParser
+from localchat.serving.chat.dialects.reasoning import ReasoningBudget, ReasoningTracker
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Constraint, Engine, Finish
 
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
 from .generations import request_for, submit

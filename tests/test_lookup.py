@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from localchat.engine.batch import Sequence
-from localchat.engine.drafting import MAX_LENGTH, DraftLength, best_length
-from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
+from localchat.serving.engine.batch import Sequence
+from localchat.serving.engine.drafting import MAX_LENGTH, DraftLength, best_length
+from localchat.serving.engine.lookup import N_GRAM, Lookup, LookupDrafter
 
 
 def draft_of(tokens: list[int], n_tokens: int = 4) -> list[int]:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects.parser import OutputParser, merged
-from localchat.generation import constraints, output_grammar
-from localchat.generation.constraints import constraint_for
-from localchat.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
-from localchat.grammar.budget import TooMuchWork
-from localchat.grammar.loosening import MAX_DROPPED, MAX_STEPS, RESERVED_STEPS, loosened
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.chat import ChatRequest
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.events import ToolCallArguments
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat import constraints, output_grammar
+from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.events import ToolCallArguments
+from localchat.serving.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
+from localchat.serving.grammar.budget import TooMuchWork
+from localchat.serving.grammar.loosening import MAX_DROPPED, MAX_STEPS, RESERVED_STEPS, loosened
 from tools import formats
 
 from .gbnf import matches

@@ -104,7 +104,7 @@ def test_log_reports_requests_without_key_and_prompt(caplog):
 
 
 def test_log_reports_retries(caplog, monkeypatch):
-    monkeypatch.setattr("localchat.retries._FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr("localchat.transport.retries._FIRST_DELAY_S", 0.001)
     caplog.set_level(logging.DEBUG, "localchat.client")
     with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=1) as client:
         assert isinstance(client.map(["hi"], concurrency=1)[0], StatusError)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from localchat.generation import constraints, output_grammar
-from localchat.generation.constraints import constraint_for
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.chat import ChatRequest
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat import constraints, output_grammar
+from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat.prompt.template import ChatTemplate
 from tools import formats
 
 from .gbnf import matches

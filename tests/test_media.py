@@ -9,8 +9,9 @@ from typing import Any, Dict
 
 import pytest
 
-from localchat import Client, media
-from localchat.media import attach, audio_part, image_part
+from localchat import Client
+from localchat.extras import media
+from localchat.extras.media import attach, audio_part, image_part
 
 from .raw_server import responding_once, serving, with_length
 from .scripted import playing, text

@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine import EngineError, LoadOptions
-from localchat.engine.context_size import LARGEST_SHARE, STEP, CacheMemory, ContextSize, context_size, warn_of_context
-from localchat.engine.memory import FreeMemory, free_memory, parse_vm_stat
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.engine import EngineError, LoadOptions
+from localchat.serving.engine.context_size import (
+    LARGEST_SHARE,
+    STEP,
+    CacheMemory,
+    ContextSize,
+    context_size,
+    warn_of_context,
+)
+from localchat.serving.engine.memory import FreeMemory, free_memory, parse_vm_stat
+from localchat.serving.models.catalog import DEMO_PATH
 
 DEMO = str(DEMO_PATH)
 GB = 10**9
@@ -107,7 +114,9 @@ def test_free_memory_is_the_least_of_all_sources(tmp_path: Path, files: dict[str
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="needs /proc")
 @pytest.mark.parametrize("option", ["-v", "-d"])
 def test_limits_of_ulimit_are_respected(option: str):
-    program = "from localchat.engine.memory import free_memory; memory = free_memory(); print(memory.n_bytes, memory)"
+    program = (
+        "from localchat.serving.engine.memory import free_memory; memory = free_memory(); print(memory.n_bytes, memory)"
+    )
     command = ["sh", "-c", f'ulimit {option} 500000; exec "$@"', "sh", sys.executable, "-c", program]
     out = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     n_bytes, _, text = out.partition(" ")
@@ -229,8 +238,8 @@ def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
 ):
     """The error is below 3 tenths, or a MiB, so a context that the estimate refuses would not fit."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.engine import llama
-    from localchat.engine.llama import library
+    from localchat.serving.engine import llama
+    from localchat.serving.engine.llama import library
 
     # Other tests turn off the log of llama.cpp.
     library.L.llama_log_set(library._on_log, None)
@@ -247,7 +256,7 @@ def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
 
 def test_huge_context_is_refused_before_it_is_created():
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.engine import llama
+    from localchat.serving.engine import llama
 
     before = free_memory()
     assert before is not None

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol.errors import ApiError, BadRequest, InferenceError, QueueFull
-from localchat.protocol.events import (
+from localchat.serving.api.messages import parse_count_tokens, parse_messages
+from localchat.serving.api.messages_events import MessageEncoder, error_body
+from localchat.serving.core.errors import ApiError, BadRequest, InferenceError, QueueFull
+from localchat.serving.core.events import (
     ContentDelta,
     Event,
     OutputEnd,
@@ -18,10 +20,8 @@ from localchat.protocol.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from localchat.protocol.interface import ResponseHead
-from localchat.protocol.messages import parse_count_tokens, parse_messages
-from localchat.protocol.messages_events import MessageEncoder, error_body
-from localchat.protocol.usage import Usage
+from localchat.serving.core.interface import ResponseHead
+from localchat.serving.core.usage import Usage
 
 HELLO = [{"role": "user", "content": "Hello"}]
 TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}

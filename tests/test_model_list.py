@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localchat import Client, IncompleteReply, Model, ModelNotNamed, ProtocolError, chat
-from localchat.embeddings import parse_embeddings
+from localchat.extras.embeddings import parse_embeddings
 
 from .clients import client_class, make_client
 from .raw_server import HELLO, Peer, Server, always, with_length

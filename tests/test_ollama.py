@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
-from localchat.protocol.ollama_models import time_text
-from localchat.protocol.request import ParseOptions
+from localchat.serving.api.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
+from localchat.serving.api.ollama_models import time_text
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.request import ParseOptions
 
 from .exchanges import ask
 from .live import running_server

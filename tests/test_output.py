@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.dialects import DIALECTS
-from localchat.dialects.json_scan import JsonScanner, State
-from localchat.dialects.parser import OutputParser, merged
-from localchat.dialects.scan import Markers
-from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.json_scan import JsonScanner, State
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.dialects.scan import Markers
+from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
 N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from localchat.engine.prefix import Match, PrefixTree, n_common_of
+from localchat.serving.engine.prefix import Match, PrefixTree, n_common_of
 
 
 def filled(*slots: tuple[int, list[int]]) -> PrefixTree:

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects import DIALECTS, detect
-from localchat.dialects.parser import OutputParser, merged
-from localchat.dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
-from localchat.generation.reasoning import ReasoningDefaults, reasoning_budget, reasoning_start, reasoning_tracker
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.chat import ChatRequest
-from localchat.protocol.events import ReasoningDelta
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.dialects import DIALECTS, detect
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.chat.reasoning import (
+    ReasoningDefaults,
+    reasoning_budget,
+    reasoning_start,
+    reasoning_tracker,
+)
+from localchat.serving.core.events import ReasoningDelta
 
 from .dialect_outputs import ALL, TOOLS, text_of
 

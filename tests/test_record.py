@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localchat import AsyncClient, Client, IncompleteStream, LocalChatError, ServerError, StreamError, replay
-from localchat.record import Recorder
+from localchat.extras.record import Recorder
 
 from .clients import client_class, failure
 from .raw_server import (

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
+from localchat.serving.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, read
 from .generations import request_for, submit

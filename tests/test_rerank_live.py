@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Engine, LoadOptions, WritesNoText, load
-from localchat.generation.embeddings import VectorRun
-from localchat.generation.model import Model
-from localchat.generation.run import start
-from localchat.generation.text_prompt import prepare_text
-from localchat.models.catalog import DEMO_PATH
-from localchat.protocol.completions import parse_completion
-from localchat.protocol.embeddings import parse_embeddings
-from localchat.protocol.errors import ApiError, ContextLengthExceeded, NotSupported
-from localchat.protocol.rerank import parse_rerank, rerank_body
+from localchat.serving.api.completions import parse_completion
+from localchat.serving.api.embeddings import parse_embeddings
+from localchat.serving.api.rerank import parse_rerank, rerank_body
+from localchat.serving.chat.embeddings import VectorRun
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.run import start
+from localchat.serving.chat.text_prompt import prepare_text
+from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
+from localchat.serving.engine import Engine, LoadOptions, WritesNoText, load
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .generations import request_for, submit
 from .wire_schemas import validate

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from localchat import IncompleteStream, ProtocolError
-from localchat.http1 import ResponseReader
+from localchat.transport.http1 import ResponseReader
 
 RESPONSES = {
     "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),

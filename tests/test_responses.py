@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol import responses_store
-from localchat.protocol.errors import BadRequest, NotFound
-from localchat.protocol.responses import with_own_field_names
-from localchat.protocol.responses_items import IGNORED_ITEMS, encode_reasoning
-from localchat.protocol.responses_store import ResponseStore
+from localchat.serving.api import responses_store
+from localchat.serving.api.responses import with_own_field_names
+from localchat.serving.api.responses_items import IGNORED_ITEMS, encode_reasoning
+from localchat.serving.api.responses_store import ResponseStore
+from localchat.serving.core.errors import BadRequest, NotFound
 
 from .responses_requests import CRM, FUNCTION, PATCH, parse
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from localchat.serving.settings import Settings
+from localchat.serving.http.settings import Settings
 
 from .exchanges import ask
 from .live import running_server

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol.errors import InferenceError, QueueFull
-from localchat.protocol.events import (
+from localchat.serving.api.responses_events import InputArgument, ResponseEncoder
+from localchat.serving.api.responses_items import decode_reasoning
+from localchat.serving.core.errors import InferenceError, QueueFull
+from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
     OutputToken,
@@ -17,10 +19,8 @@ from localchat.protocol.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from localchat.protocol.interface import ResponseHead
-from localchat.protocol.responses_events import InputArgument, ResponseEncoder
-from localchat.protocol.responses_items import decode_reasoning
-from localchat.protocol.usage import Usage
+from localchat.serving.core.interface import ResponseHead
+from localchat.serving.core.usage import Usage
 
 from .response_events import check_body, check_stream, check_types
 from .responses_requests import CRM, FUNCTION, PATCH, parse

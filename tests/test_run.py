@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from localchat.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, Progress, QueueFull
+from localchat.serving.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, Progress, QueueFull
 
 from .engines import DEADLINE_S, request, running, step_until_idle, stepped
 from .fakes import FakeBackend, echo, endless

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from localchat import Client, TooManyRounds
-from localchat.schema import build, json_schema
+from localchat.schema.schema import build, json_schema
 
 from .live import running_server
 

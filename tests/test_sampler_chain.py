@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.sampler_chain import chain_steps, seed_of
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine.sampler_chain import chain_steps, seed_of
 
 
 def names(sampling: SamplingParams) -> list[str]:

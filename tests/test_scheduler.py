@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.batch import Batch, CacheLimits, Sequence
+from localchat.serving.engine.batch import Batch, CacheLimits, Sequence
 
 from .stepped_scheduler import NEXT, new_scheduler, run_step, sequence, shape
 

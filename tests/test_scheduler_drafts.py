@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.batch import BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.batch import BatchChunk, CacheLimits, Sequence
 
 from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, run_step, sequence, shape, with_prompt
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.batch import CacheLimits, Sequence
-from localchat.engine.step_cost import MAX_GAP_S, StepCost, StepSize
+from localchat.serving.engine.batch import CacheLimits, Sequence
+from localchat.serving.engine.step_cost import MAX_GAP_S, StepCost, StepSize
 
 from .stepped_scheduler import NEXT, SteppedScheduler, new_scheduler, run_step, sequence, shape
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Dict, List, Literal, NewType, Optio
 import pytest
 
 from localchat.errors import DoesNotFit
-from localchat.schema import build, json_schema, read_docstring
+from localchat.schema.schema import build, json_schema, read_docstring
 
 from .test_vendor import python
 
@@ -464,7 +464,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from typing import ClassVar, TypedDict
-from localchat.schema import build, json_schema
+from localchat.schema.schema import build, json_schema
 
 @dataclass
 class Base:

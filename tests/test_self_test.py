@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from localchat.child_processes import signal_name
-from localchat.engine import EngineError, LoadOptions, self_test
-from localchat.engine.library_build import LIBRARY
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.core.child_processes import signal_name
+from localchat.serving.engine import EngineError, LoadOptions, self_test
+from localchat.serving.engine.library_build import LIBRARY
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .child_programs import replace_child
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from localchat.serving.settings import Settings
+from localchat.serving.http.settings import Settings
 
 from .serving import GOOD, read_response, serving
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from localchat.generation.model import Model
-from localchat.serving.settings import Settings
+from localchat.serving.chat.model import Model
+from localchat.serving.http.settings import Settings
 
 from .fakes import END, FakeBackend, endless
 from .serving import (

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine.library_build import LIBRARY
-from localchat.models.catalog import DEMO_PATH
-from localchat.serving.options import read_options
+from localchat.serving.engine.library_build import LIBRARY
+from localchat.serving.http.options import read_options
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .command import run_command
 from .serving import DEADLINE_S
 
-ROOT = DEMO_PATH.parents[2]
+ROOT = DEMO_PATH.parents[3]
 START = "from localchat.server import main; sys.exit(main([]))"
 
 

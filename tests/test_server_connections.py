@@ -4,7 +4,7 @@ import contextlib
 import json
 import socket
 
-from localchat.serving.settings import Settings
+from localchat.serving.http.settings import Settings
 
 from .serving import GOOD, ask, chat_request, exchange, raw_request, read_until, serving, wait_for
 

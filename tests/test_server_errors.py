@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import EngineStopped
-from localchat.generation.model import Model
-from localchat.generation.run import GenerationRun
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO_PATH, ModelFile
-from localchat.protocol.errors import ModelLoading
-from localchat.serving.settings import Settings
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.run import GenerationRun
+from localchat.serving.chat.service import Service
+from localchat.serving.core.errors import ModelLoading
+from localchat.serving.engine import EngineStopped
+from localchat.serving.http.settings import Settings
+from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
 from .fakes import endless
 from .generations import request_for, submit

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from localchat.models.catalog import DEMO
+from localchat.serving.models.catalog import DEMO
 
 from .serving import BIG, generating, openai_client, read_response, serving
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import GenerationRequest, InvalidGrammar
-from localchat.serving.settings import Settings
+from localchat.serving.engine import GenerationRequest, InvalidGrammar
+from localchat.serving.http.settings import Settings
 
 from .fakes import endless
 from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, delta_text, generating, serving

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from localchat.engine.compiling import compiling
-from localchat.generation import constraints
-from localchat.serving.settings import Settings
+from localchat.serving.chat import constraints
+from localchat.serving.engine.compiling import compiling
+from localchat.serving.http.settings import Settings
 
 from .fakes import endless
 from .serving import (

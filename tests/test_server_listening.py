@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from localchat.serving.listener import listen_at, listening
-from localchat.serving.settings import Settings
+from localchat.serving.http.listener import listen_at, listening
+from localchat.serving.http.settings import Settings
 
 from .fakes import endless
 from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, read_response, serving, wait_for
@@ -163,7 +163,7 @@ def test_absolute_target_names_the_host_in_place_of_the_header():
 
 
 def test_keys_of_a_file_are_those_of_its_lines(tmp_path):
-    from localchat.serving.options import read_options
+    from localchat.serving.http.options import read_options
 
     (tmp_path / "keys").write_text("one\n\n  two  \r\n", encoding="utf-8")
     options = read_options(["--api-key-file", str(tmp_path / "keys"), "--api-key", "three"])

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from localchat import server as server_module
-from localchat.engine import Engine
-from localchat.protocol.params import NUMBERS
+from localchat.serving.core.params import NUMBERS
+from localchat.serving.engine import Engine
 
 from .demo_model import NEAR_TIE
 from .live import running_process

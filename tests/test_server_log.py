@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from localchat.serving import logs
-from localchat.serving.settings import Settings
+from localchat.serving.http import logs
+from localchat.serving.http.settings import Settings
 
 from .serving import GOOD, raw_request, serving
 

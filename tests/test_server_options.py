@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from localchat.serving.listener import why_not_listening
-from localchat.serving.options import option_warnings, read_options, settings_of
-from localchat.serving.settings import Settings
+from localchat.serving.http.listener import why_not_listening
+from localchat.serving.http.options import option_warnings, read_options, settings_of
+from localchat.serving.http.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localchat.serving.settings import Settings
+from localchat.serving.http.settings import Settings
 
 from .fakes import endless
 from .serving import (

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from localchat.generation.model import Model
-from localchat.protocol.params import SAMPLERS, SamplingParams, parse_default
+from localchat.serving.chat.model import Model
+from localchat.serving.core.params import SAMPLERS, SamplingParams, parse_default
 
 from .fakes import endless
 from .serving import serving

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol.errors import BadRequest
-from localchat.protocol.server_state import (
+from localchat.serving.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.server_state import (
     SequenceStats,
     Series,
     counter,
@@ -18,9 +19,8 @@ from localchat.protocol.server_state import (
     props_body,
     slots_body,
 )
-from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
-from localchat.serving.cors import OriginPolicy
-from localchat.serving.metrics import Metrics
+from localchat.serving.http.cors import OriginPolicy
+from localchat.serving.http.metrics import Metrics
 
 from .wire_schemas import validate
 

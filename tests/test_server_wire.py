@@ -13,10 +13,10 @@ from email.message import Message
 
 import pytest
 
-from localchat.serving import http_server as server_module
-from localchat.serving import incoming
-from localchat.serving.exchange import SEND_BYTES, Exchange, Head
-from localchat.serving.settings import Settings
+from localchat.serving.http import http_server as server_module
+from localchat.serving.http import incoming
+from localchat.serving.http.exchange import SEND_BYTES, Exchange, Head
+from localchat.serving.http.settings import Settings
 
 from .serving import DEADLINE_S, GOOD, chat_request, exchange, raw_request, read_response, read_until, serving, wait_for
 

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.engine import Delta, Engine, EngineError, LoadOptions
-from localchat.engine.batch import Batch, BatchChunk, Sequence
-from localchat.engine.llama import load_backend
-from localchat.engine.llama.backend import LlamaBackend
-from localchat.engine.state_files import StateFiles
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Delta, Engine, EngineError, LoadOptions
+from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+from localchat.serving.engine.llama import load_backend
+from localchat.serving.engine.llama.backend import LlamaBackend
+from localchat.serving.engine.state_files import StateFiles
 
 from .generations import request_for, submit
 from .tiny_models import write_sliding

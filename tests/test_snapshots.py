@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.snapshots import Snapshots
+from localchat.serving.engine.snapshots import Snapshots
 
 
 def test_longest_snapshot_that_a_prompt_begins_with_is_found():

@@ -39,7 +39,9 @@ def test_load(target):
 @pytest.mark.parametrize("name", faults.RAISED)
 def test_method_in_which_a_fault_is_raised_exists(name):
     module, *attributes = name.split(".")
-    assert callable(functools.reduce(getattr, attributes, importlib.import_module(f"localchat.engine.{module}")))
+    assert callable(
+        functools.reduce(getattr, attributes, importlib.import_module(f"localchat.serving.engine.{module}"))
+    )
 
 
 def test_damaged_model_files():

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from localchat.engine import Cancelled, Constraint, Engine, LoadOptions, load
-from localchat.protocol.params import SamplingParams
+from localchat.serving.core.params import SamplingParams
+from localchat.serving.engine import Cancelled, Constraint, Engine, LoadOptions, load
 
 from .demo_model import (
     DEMO,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.serving.sse import COMMENT, encode
+from localchat.serving.http.sse import COMMENT, encode
 from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
 
 BOM = b"\xef\xbb\xbf"

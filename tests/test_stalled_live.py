@@ -9,9 +9,9 @@ import threading
 import time
 from email.message import Message
 
-from localchat.serving import exchange
-from localchat.serving.disconnects import DisconnectWatcher
-from localchat.serving.incoming import Incoming
+from localchat.serving.http import exchange
+from localchat.serving.http.disconnects import DisconnectWatcher
+from localchat.serving.http.incoming import Incoming
 
 from .fakes import endless
 from .serving import serving, wait_for

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.models.catalog import DEMO_PATH
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine.state_files import SavedPrefix, StateFiles
+from localchat.serving.engine.state_files import SavedPrefix, StateFiles
 
 TOKENS = list(range(1000, 1040))
 DATA = bytes(range(256)) * 4

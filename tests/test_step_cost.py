@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from localchat.engine.step_cost import MAX_GAP_S, MIN_PROMPT_TOKENS, UNKNOWN_ROW_SHARE, StepCost, StepSize, attended
+from localchat.serving.engine.step_cost import (
+    MAX_GAP_S,
+    MIN_PROMPT_TOKENS,
+    UNKNOWN_ROW_SHARE,
+    StepCost,
+    StepSize,
+    attended,
+)
 
 
 def machine(fixed: float, output: float, prompt: float = 0.0, cell: float = 0.0) -> Callable[[StepSize], float]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from localchat.engine.stop_texts import StopTextDecoder
+from localchat.serving.engine.stop_texts import StopTextDecoder
 
 
 def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | None]:

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 
-from localchat.engine import Constraint, Engine, GenerationRequest, LoadOptions, load
-from localchat.engine.llama import load_backend
+from localchat.serving.engine import Constraint, Engine, GenerationRequest, LoadOptions, load
+from localchat.serving.engine.llama import load_backend
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 from .generations import request_for, submit
@@ -107,7 +107,7 @@ def test_gaps_between_running_sequences_do_not_change_idle_prefixes(engine: Engi
 def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
     options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("localchat.engine.context_size.SMALL_CACHE_BYTES", 1 << 28)
+    monkeypatch.setattr("localchat.serving.engine.context_size.SMALL_CACHE_BYTES", 1 << 28)
     backend = load_backend(DEMO, options)
     try:
         assert backend.limits.is_unified == is_unified

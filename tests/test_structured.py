@@ -9,8 +9,8 @@ import pytest
 
 from localchat import BadRequestError, DoesNotFit, ToolCall
 from localchat.events import Choice, Reply
-from localchat.schema import json_schema
-from localchat.structured import read_reply, response_format
+from localchat.schema.schema import json_schema
+from localchat.schema.structured import read_reply, response_format
 
 from .clients import client_class
 from .scripted import Script, chunk, playing, refusal

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from localchat.serving.crashes import CrashRecord, RequestCrashed, fingerprint
-from localchat.serving.listener import listen_on
-from localchat.serving.supervisor import ENGINE_FAILED
+from localchat.serving.http.crashes import CrashRecord, RequestCrashed, fingerprint
+from localchat.serving.http.listener import listen_on
+from localchat.serving.http.supervisor import ENGINE_FAILED
 
 from .serving import GOOD, serving, wait_for
 
@@ -127,8 +127,8 @@ def test_refused_request_gets_400_over_http(file):
 
 SUPERVISE = """
 import logging, os, sys
-from localchat.serving.listener import listen_on
-from localchat.serving.supervisor import Supervisor
+from localchat.serving.http.listener import listen_on
+from localchat.serving.http.supervisor import Supervisor
 logging.basicConfig(format="%(message)s")
 with listen_on("127.0.0.1", 0) as listener:
     print(listener.getsockname()[1], flush=True)
@@ -137,7 +137,7 @@ with listen_on("127.0.0.1", 0) as listener:
 # The child sends its process id on each connection, and then runs the code that it receives.
 CHILD = """
 import os, signal, sys
-from localchat.serving.supervisor import inherited
+from localchat.serving.http.supervisor import inherited
 got = inherited()
 got.record.set_ready()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))

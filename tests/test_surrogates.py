@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.surrogates import SurrogateJoiner
+from localchat.reply.surrogates import SurrogateJoiner
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from localchat.prompt import sandbox
-from localchat.prompt.segments import text_of
-from localchat.prompt.template import CHATML, ChatTemplate, TemplateError
+from localchat.serving.chat.prompt import sandbox
+from localchat.serving.chat.prompt.segments import text_of
+from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError
 
 from .chat_templates import SPECIAL, USER, call_message, render
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from localchat.prompt.segments import text_of
-from localchat.prompt.template import CHATML, ChatTemplate
+from localchat.serving.chat.prompt.segments import text_of
+from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
 
 from .chat_templates import CALLS, USER, call_message, render
 

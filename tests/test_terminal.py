@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.conversation import read_messages
+from localchat.agent.conversation import read_messages
 from localchat.terminal.chat import _greeting
 from localchat.terminal.markdown import Markdown
 

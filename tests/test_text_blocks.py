@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine.llama import text_blocks, vocabulary
-from localchat.engine.llama.text_blocks import TextBlocks
-from localchat.engine.llama.vocabulary import Vocabulary
-from localchat.engine.values import TextTooLong
-from localchat.literals import pattern_of
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.core.literals import pattern_of
+from localchat.serving.engine.llama import text_blocks, vocabulary
+from localchat.serving.engine.llama.text_blocks import TextBlocks
+from localchat.serving.engine.llama.vocabulary import Vocabulary
+from localchat.serving.engine.values import TextTooLong
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import read_vocabulary
 from .tiny_models import write_bert, write_sentencepiece

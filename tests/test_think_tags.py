@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.assembly import Accumulator
-from localchat.think_tags import ThinkSplitter
+from localchat.reply.assembly import Accumulator
+from localchat.reply.think_tags import ThinkSplitter
 
 SPLITS = {
     "tag-first": ("auto", "<think>a</think>b", "a", "b"),

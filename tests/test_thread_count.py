@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.step_cost import StepSize
-from localchat.engine.step_timer import StepTimer
-from localchat.engine.thread_count import ThreadCount
+from localchat.serving.engine.step_cost import StepSize
+from localchat.serving.engine.step_timer import StepTimer
+from localchat.serving.engine.thread_count import ThreadCount
 
 WORK_S = 0.03
 """Processor time of a step's work."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from localchat.assembly import Accumulator
 from localchat.events import ToolCall
+from localchat.reply.assembly import Accumulator
 
 
 class Sent(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from localchat import Client, Tool, ToolCall
-from localchat.tools import Toolbox, result_text
+from localchat.agent.tools import Toolbox, result_text
 
 from .clients import client_class, waiting_client
 from .scripted import Script, calls, playing, text

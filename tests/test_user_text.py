@@ -4,10 +4,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localchat.prompt import segments as module
-from localchat.prompt.marked import Marked, copy_json, has_user_text, join, user_ranges
-from localchat.prompt.segments import Segment, SpecialTexts, merge_segments, parts_of, segments_of, text_of
-from localchat.prompt.template import ChatTemplate
+from localchat.serving.chat.prompt import segments as module
+from localchat.serving.chat.prompt.marked import Marked, copy_json, has_user_text, join, user_ranges
+from localchat.serving.chat.prompt.segments import (
+    Segment,
+    SpecialTexts,
+    merge_segments,
+    parts_of,
+    segments_of,
+    text_of,
+)
+from localchat.serving.chat.prompt.template import ChatTemplate
 
 from .chat_templates import SPECIAL, USER, user_text
 

@@ -7,7 +7,7 @@ from typing import Any, List
 
 import pytest
 
-from localchat.validator import validation_errors
+from localchat.schema.validator import validation_errors
 
 from .grammar_cases import CASES
 from .grammar_validator import load

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import localchat
-from localchat import vendor
+from localchat.extras import vendor
 
 from .raw_server import DEADLINE_S, DONE, HELLO, MODELS, Server, always, chunked, clean_environment, piece
 
@@ -243,25 +243,27 @@ def test_size_of_the_one_file(one_file):
 
 
 COPIED = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").partition("By hand, copy these files")[2]
-CLIENT_FILES = re.findall(r"`(\w+\.py)`", COPIED.partition(": ")[2].partition(".\n")[0])
+CLIENT_FILES = re.findall(r"`([\w/]+\.py)`", COPIED.partition(": ")[2].partition(".\n")[0])
 FEATURES = re.findall(
-    r"^\| ([\w ,]+) \| (\w+) \| ([^|]+) \| `from \.chat\.(\w+) import (\w+)` \|", COPIED, re.MULTILINE
+    r"^\| ([\w ,]+) \| (\w+) \| ([^|]+) \| `from \.chat\.([\w.]+) import (\w+)` \|", COPIED, re.MULTILINE
 )
 
 
 @pytest.mark.parametrize(("feature", "option", "files", "module", "name"), FEATURES, ids=[row[1] for row in FEATURES])
 def test_feature_works_with_the_files_that_the_docs_name(feature, option, files, module, name, tmp_path):
     tools = next(names for _, other, names, _, _ in FEATURES if other == "tools")
-    names = {*CLIENT_FILES, *re.findall(r"`(\w+\.py)`", files + (tools if "those of tools" in files else ""))}
+    names = {*CLIENT_FILES, *re.findall(r"`([\w/]+\.py)`", files + (tools if "those of tools" in files else ""))}
     assert vendor.main([str(tmp_path / "chat"), "--with", option]) == 0
-    assert {path.name for path in (tmp_path / "chat").iterdir()} == names | {"__init__.py"}
+    folder = tmp_path / "chat"
+    written = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    assert set(written) == names | {(Path(name).parent / "__init__.py").as_posix() for name in names}
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8").split()
     assert all(
         " ".join(licence) in " ".join(path.read_text(encoding="utf-8").replace("\n#", "\n").split())
-        for path in (tmp_path / "chat").iterdir()
+        for path in written.values()
     )
-    modules = ", ".join(sorted(file[:-3] for file in names))
-    code = f"import sys; sys.path.insert(0, sys.argv[1]); from chat import {modules}; {module}.{name}"
+    imports = "; ".join(f"import chat.{file[:-3].replace('/', '.')}" for file in sorted(names))
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); {imports}; chat.{module}.{name}"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(tmp_path)],
         capture_output=True,
@@ -312,12 +314,17 @@ def test_feature_that_was_not_copied_is_named(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", MISSING], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
-    files = ["record", "structured", "media", "mapping", "tool_run", "tool_run", "conversation", "embeddings"]
+    files = [
+        *("extras/record", "schema/structured", "extras/media", "extras/mapping", "agent/tool_run", "agent/tool_run"),
+        *("agent/conversation", "extras/embeddings"),
+    ]
     assert (done.stdout.split(), done.stderr) == ([f"{name}.py," for name in files * 2], "")
 
 
 def test_docs_name_the_files_of_every_feature():
     sources = [(ROOT / "localchat" / name).read_text(encoding="utf-8") for name in CLIENT_FILES]
-    companions = {f"{name}.py" for source in sources for name in re.findall(r'companion\("(\w+)"\)', source)}
+    companions = {
+        f"{name.replace('.', '/')}.py" for source in sources for name in re.findall(r'companion\("([\w.]+)"\)', source)
+    }
     assert companions
-    assert companions <= set(re.findall(r"`(\w+\.py)`", "".join(files for _, _, files, _, _ in FEATURES)))
+    assert companions <= set(re.findall(r"`([\w/]+\.py)`", "".join(files for _, _, files, _, _ in FEATURES)))

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from localchat.assembly import Accumulator
-from localchat.call import CallState
 from localchat.client import _read_events
 from localchat.errors import LocalChatError, ProtocolError, StreamError
 from localchat.events import StreamEvent, Usage
-from localchat.frames import parse_frame
-from localchat.model_list import parse_models
-from localchat.payloads import build_request, normal_reason, parse_error
-from localchat.settings import Settings
-from localchat.timeouts import Timeout
+from localchat.extras.model_list import parse_models
+from localchat.reply.assembly import Accumulator
+from localchat.reply.frames import parse_frame
+from localchat.reply.payloads import build_request, normal_reason, parse_error
+from localchat.transport.call import CallState
+from localchat.transport.settings import Settings
+from localchat.transport.timeouts import Timeout
 
 DIALECTS = Path(__file__).parent / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))

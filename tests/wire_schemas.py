@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from localchat.validator import validation_errors
+from localchat.schema.validator import validation_errors
 
 SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_schemas.json").read_text(encoding="utf-8"))
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localchat.dialects import Dialect
-from localchat.dialects.parser import OutputParser, merged
-from localchat.models.gguf import read_header
-from localchat.prompt.errors import TemplateError
-from localchat.prompt.segments import text_of
-from localchat.prompt.template import ChatTemplate
-from localchat.protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.chat.dialects import Dialect
+from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.prompt.errors import TemplateError
+from localchat.serving.chat.prompt.segments import text_of
+from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.models.gguf import read_header
 
 OWN = Path(__file__).parents[1] / "tests" / "data" / "templates"
 

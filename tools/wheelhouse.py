@@ -178,14 +178,11 @@ class Wheelhouse:
 
     def write_client(self) -> None:
         """Write the client as one file and as a zipapp."""
-        vendor = [sys.executable, "-m", "localchat.vendor", str(self._folder / "chat_client.py")]
+        vendor = [sys.executable, "-m", "localchat.extras.vendor", str(self._folder / "chat_client.py")]
         self._run("Writing the client", vendor)
         package = self._scratch / "zipapp" / "localchat"
-        for file in [*(ROOT / "localchat").glob("*.py"), *(ROOT / "localchat" / "terminal").glob("*.py")]:
-            copy = package / file.relative_to(ROOT / "localchat")
-            if file.name != "server.py":
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, copy)
+        ignored = shutil.ignore_patterns("__pycache__", "serving", "server.py")
+        shutil.copytree(ROOT / "localchat", package, ignore=ignored)
         zipapp.create_archive(
             package.parent, self._folder / "localchat.pyz", "/usr/bin/env python3", "localchat.__main__:main"
         )

@@ -1,1 +1,0 @@
-"""The HTTP server: connections, requests and responses, routes, API keys, CORS, streaming, metrics, command line."""

@@ -6,9 +6,9 @@ import importlib
 import sys
 from typing import Any
 
-from ..ask import printable, report
+from ..agent.tools import Tool
 from ..events import ToolCall
-from ..tools import Tool
+from .ask import printable, report
 
 ALLOWED = ("y", "yes")
 ALLOWED_ALWAYS = ("a", "always")

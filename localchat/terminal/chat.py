@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ..ask import OK, report
 from ..client import Client
 from ..errors import LocalChatError, StatusError
 from . import saved
+from .ask import OK, report
 from .commands import Quit, execute
 from .session import Session
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..ask import report
-from ..conversation import read_messages, write_messages
+from ..agent.conversation import read_messages, write_messages
+from .ask import report
 from .session import Session
 
 

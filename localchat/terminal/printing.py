@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
-from ..ask import output_text, printable, report
 from ..events import Reply
+from .ask import output_text, printable, report
 from .markdown import Markdown
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"

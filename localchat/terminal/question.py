@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import media
-from ..ask import read_prompt
+from ..extras import media
+from .ask import read_prompt
 
 
 def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..conversation import read_messages, write_messages
+from ..agent.conversation import read_messages, write_messages
 
 
 def state_folder() -> Path:

@@ -6,13 +6,13 @@ import argparse
 import sys
 from typing import Any
 
-from ..ask import finish_code, report
+from ..agent.tool_run import ToolRun, start_run
 from ..client import Client
 from ..events import Reply
-from ..keywords import AllClientKeywords, StreamKeywords
-from ..tool_run import ToolRun, start_run
+from ..transport.keywords import AllClientKeywords, StreamKeywords
 from . import saved
 from .approval import Approval, load_tool
+from .ask import finish_code, report
 from .printing import Printer
 from .question import read_schema, user_message
 

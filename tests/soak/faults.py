@@ -106,7 +106,7 @@ def jumping_clock() -> str:
 # The server with a llama_decode that returns the codes of a file, one per call, and decodes when none is left.
 FAILING = """
 import pathlib, sys
-from localchat.engine.llama import backend
+from localchat.serving.engine.llama import backend
 from localchat.server import main
 real, plan = backend.L.llama_decode, pathlib.Path(sys.argv.pop(1))
 def decode(context, batch):
@@ -143,7 +143,7 @@ def failing_decode() -> str:
     )
 
 
-# The methods that raise errors, each as module of localchat.engine, class and method.
+# The methods that raise errors, each as module of localchat.serving.engine, class and method.
 RAISED = [
     "token_sampler.TokenSampler.sample",
     "scheduler.Scheduler.schedule",
@@ -167,7 +167,7 @@ import importlib, os, pathlib
 plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
 def spoil(name):
     module, owner_name, method_name = name.split(".")
-    owner = getattr(importlib.import_module(f"localchat.engine.{module}"), owner_name)
+    owner = getattr(importlib.import_module(f"localchat.serving.engine.{module}"), owner_name)
     real = getattr(owner, method_name)
     def method(*args, **kwargs):
         lines = [line.split() for line in plan.read_text().splitlines()] if plan.exists() else []

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from localchat.models.catalog import DEMO_PATH
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .target import Broken
 

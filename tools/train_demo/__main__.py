@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .config import TrainConfig
 
-DEFAULT_OUT = Path("localchat/models/demo.gguf")
+DEFAULT_OUT = Path("localchat/serving/models/demo.gguf")
 DEFAULT_CHECKPOINT = Path("build/train_demo/checkpoint.pt")
 # With more workers, the share of each would be shorter than a long dialogue.
 _MAX_WORKERS = 4

@@ -66,7 +66,7 @@ _ANSWERS = {
     "listing models": "Ask GET /v1/models; it lists the models that the server offers.",
     "streaming": 'Send "stream": true; the answer then comes token by token as server-sent events.',
     "the Python client": 'Write `from localchat import Client, chat`; then `chat("Hello")` asks the server.',
-    "copying the client": "Copy the folder localchat, or write one file with localchat.vendor. It needs only the standard library.",
+    "copying the client": "Copy the folder localchat, or write one file with localchat.extras.vendor. It needs only the standard library.",
     "what must be installed": "The client needs only Python's standard library; the server needs llama-cpp-python.",
     "the Python version": "localchat needs Python 3.9 or newer.",
     "working offline": "Everything runs on your own computer, without internet and without a download.",

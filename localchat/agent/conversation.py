@@ -1,0 +1,150 @@
+"""Conversations: a list of messages to which each complete turn is added, and their files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..events import Reply
+from .tool_run import AnyRun, AsyncToolRun, ToolRun, start_run
+
+if TYPE_CHECKING:
+    from ..reply.payloads import Prompt
+    from .tools import AnyTool
+
+_AnyConversation = TypeVar("_AnyConversation", bound="_BaseConversation")
+
+
+class _BaseConversation:
+    """The part of Conversation and AsyncConversation that does not wait."""
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        system: str | None = None,
+        tools: Iterable[AnyTool] = (),
+        messages: Iterable[Mapping[str, Any]] = (),
+        **options: Any,
+    ) -> None:
+        self.messages = [dict(message) for message in messages]
+        if system is not None:  # It replaces the system message of a saved conversation.
+            has_system = bool(self.messages) and self.messages[0].get("role") == "system"
+            self.messages[: int(has_system)] = [{"role": "system", "content": system}]
+        self._client = client
+        self._tools = list(tools)
+        self._options = options
+
+    def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
+        """Start a run of class `kind`. When it is done, its messages are added to the conversation."""
+        options = {"tools": self._tools, **self._options, **options}
+        n_before = len(self.messages) + (options.get("system") is not None)
+
+        def add_turn(run: AnyRun) -> None:
+            self.messages += run.messages[n_before:]
+
+        return start_run(kind, self._client, prompt, before=self.messages, on_done=add_turn, **options)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the messages as JSON. An interrupted write leaves an existing file, and its permissions, unchanged."""
+        write_messages(path, self.messages)
+
+    @classmethod
+    def load(
+        cls: type[_AnyConversation], path: str | os.PathLike[str], client: Any, **options: Any
+    ) -> _AnyConversation:
+        """A conversation with the messages of a file, which `save` wrote or which holds a list of messages as JSON.
+
+        Args:
+            options: As for a new conversation.
+
+        Raises:
+            ValueError: The file is not a saved conversation.
+        """
+        return cls(client, messages=read_messages(path), **options)
+
+
+class Conversation(_BaseConversation):
+    """A list of messages, all of which are sent with every request. For one thread at a time.
+
+    A turn is added to `messages` when it is complete: after an error or a cancel the list is unchanged. Between turns
+    the caller may change the list.
+
+    Args:
+        client: The client that sends the requests.
+        system: The content of the system message.
+        tools: Functions that the model may call.
+        messages: The messages of an earlier conversation.
+        options: Options of every turn: those of Client.run and Client.stream.
+    """
+
+    def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
+        """Send a prompt and return the complete reply. The options override those of the conversation."""
+        return self.stream(prompt, **options).finish()
+
+    def stream(self, prompt: Prompt, /, **options: Any) -> ToolRun:
+        """Send a prompt and yield the events of the response. The turn is added before the last event."""
+        return self._start_turn(ToolRun, prompt, options)
+
+
+class AsyncConversation(_BaseConversation):
+    """A Conversation of an AsyncClient."""
+
+    async def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
+        """See Conversation.say."""
+        return await self.stream(prompt, **options).finish()
+
+    def stream(self, prompt: Prompt, /, **options: Any) -> AsyncToolRun:
+        """See Conversation.stream."""
+        return self._start_turn(AsyncToolRun, prompt, options)
+
+
+def write_messages(
+    path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]], *, private: bool = False
+) -> None:
+    """Write messages as JSON. An interrupted write leaves an existing file unchanged.
+
+    Args:
+        private: Only the owner can read the file. Otherwise an existing file keeps its permissions.
+    """
+    path = os.path.realpath(os.fsdecode(path))  # A symbolic link stays; its target is replaced.
+    partial = f"{path}.{os.getpid()}.partial"
+    mode = 0o600 if private else 0o666
+    try:
+        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            if not private:
+                with contextlib.suppress(FileNotFoundError):
+                    os.chmod(partial, os.stat(path).st_mode & 0o7777)
+            file.write(_encoded({"messages": messages}))
+        os.replace(partial, path)
+    finally:
+        if os.path.exists(partial):
+            os.remove(partial)
+
+
+def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The messages of a file that `write_messages` wrote, or that holds a list of messages as JSON.
+
+    Raises:
+        ValueError: The file is not a saved conversation.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            saved = json.load(file)
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)} is not a saved conversation: {error}") from error
+    messages = saved.get("messages") if isinstance(saved, dict) else saved
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ValueError(f"{os.fspath(path)} is not a saved conversation: it has no list of messages")
+    return messages
+
+
+def _encoded(value: Any) -> bytes:
+    """JSON in UTF-8, or in ASCII if there is a lone surrogate: models can generate one, and UTF-8 cannot encode it."""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=1).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=1).encode()

@@ -1,0 +1,279 @@
+"""The loop of tool calls: send a request, run the tools that the model calls, send the results, and repeat.
+
+A run ends with a response without tool calls. `ToolRun` is for a Client and `AsyncToolRun` for an AsyncClient;
+`start_run` makes one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+from ..errors import Cancelled, TooManyRounds
+from ..events import Reply, StreamEvent
+from ..extras import media
+from ..transport.options import take_media
+from .tools import AnyTool, OnCall, Toolbox, ToolResult
+
+if TYPE_CHECKING:
+    from ..reply.payloads import Prompt
+
+DEFAULT_MAX_ROUNDS = 10
+
+AnyRun = TypeVar("AnyRun", "ToolRun", "AsyncToolRun")
+RunEvent = Union[StreamEvent, ToolResult]
+
+
+class _BaseRun:
+    """The part of ToolRun and AsyncToolRun that does not wait.
+
+    Args:
+        client: The client whose `stream` is called.
+        messages: The conversation so far, with the prompt as the last message.
+        tools: The tools that the model may call.
+        media: `images` and `audio` for the last message.
+        max_rounds: The largest number of requests.
+        on_done: Called with the run when `done` is set.
+        options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
+            model generate a response without tool calls.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Toolbox,
+        *,
+        media: Mapping[str, Any],
+        max_rounds: int,
+        on_done: Callable[[Any], object] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        if max_rounds < 1:
+            raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
+        self._client = client
+        self._tools = tools
+        self._max_rounds = max_rounds
+        self._on_done = on_done
+        self._options = dict(options)
+        self._media = media
+        # The conversation so far.
+        self.messages = [dict(message) for message in messages]
+        # Whether a response without tool calls is complete.
+        self.done = False
+        self._closed = False
+        # The stream of the current round, and its reply as soon as it is complete.
+        self._stream: Any = None
+        self._reply: Reply[Any] | None = None
+
+    def _attach(self) -> None:
+        """Add the media to the last message. This reads files, so it may block."""
+        self.messages = media.attach(self.messages, **self._media)
+
+    @property
+    def reply(self) -> Reply[Any]:
+        """The reply of the newest round, incomplete while it is received."""
+        return self._reply or (Reply() if self._stream is None else self._stream.reply)
+
+    def _open(self) -> Any:
+        """Start the request of the next round."""
+        self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
+        self._reply = None
+        self._check_closed()  # The run may have been closed while the stream was made.
+        return self._stream
+
+    def _check_closed(self, cause: BaseException | None = None) -> None:
+        """Raise Cancelled if the run was closed before it was done."""
+        if self._closed and not self.done:
+            raise Cancelled("the run was closed", partial=self.reply) from cause
+
+    def _process(self, event: StreamEvent) -> None:
+        """Add the reply to the messages at the last event of a round. Called before the event is yielded: the caller
+        may stop after it.
+        """
+        if event.type != "message_stop" or self._reply is not None:
+            return
+        self._reply = reply = self._stream.reply
+        self.messages.append(reply.message)
+        self.done = not reply.tool_calls
+        if self.done and self._on_done is not None:
+            self._on_done(self)
+
+    def _check_limit(self, rounds_left: int) -> None:
+        if not rounds_left:
+            names = ", ".join(call.name for call in self.reply.tool_calls)
+            message = (
+                f"the model still calls {names} after {self._max_rounds} rounds: raise max_rounds if it needs more"
+            )
+            raise TooManyRounds(message, partial=self.reply)
+
+    def _add_result(self, result: ToolResult) -> ToolResult:
+        self.messages.append(result.message)
+        self._options.pop("tool_choice", None)
+        return result
+
+
+class ToolRun(_BaseRun):
+    """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
+
+    The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
+    so far and can be the prompt of another request. `done` is set when a response without tool calls is complete,
+    before the last event is yielded.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._tools.refuse_coroutines()
+        self._attach()
+        # The generator refers to this object weakly: a run without other references is deleted and disconnects.
+        self._events = ToolRun._rounds(weakref.proxy(self))
+
+    def __enter__(self) -> ToolRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[RunEvent]:
+        return self
+
+    def __next__(self) -> RunEvent:
+        try:
+            return next(self._events)
+        except (StopIteration, ValueError) as error:  # ValueError: another thread is closing the generator.
+            self._check_closed(error)
+            raise
+
+    @property
+    def text(self) -> Iterator[str]:
+        """Yield the pieces of text of all rounds."""
+        for event in self:
+            if event.type == "content_delta":
+                yield event.delta
+
+    def close(self) -> None:
+        """Cancel the run, from any thread. A running tool is not interrupted, but no other tool starts."""
+        self._closed = True
+        if self._stream is not None:
+            self._stream.close()
+        with contextlib.suppress(ValueError):  # Another thread executes the generator, and will see `_closed`.
+            self._events.close()
+
+    def finish(self) -> Reply[Any]:
+        """Run to the end and return the last reply."""
+        with self:
+            for _ in self:
+                pass
+        return self.reply
+
+    def _rounds(self) -> Generator[RunEvent, None, None]:
+        for left in reversed(range(self._max_rounds)):
+            with self._open() as stream:
+                for event in stream:
+                    self._process(event)
+                    yield event
+            if self.done:
+                return
+            self._check_limit(left)
+            for result in self._tools.run_calls(self.reply.tool_calls, lambda: self._closed):
+                yield self._add_result(result)
+                self._check_closed()
+
+
+class AsyncToolRun(_BaseRun):
+    """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._events = AsyncToolRun._rounds(weakref.proxy(self))
+
+    async def __aenter__(self) -> AsyncToolRun:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[RunEvent]:
+        return self
+
+    async def __anext__(self) -> RunEvent:
+        try:
+            return await self._events.__anext__()
+        except StopAsyncIteration as error:
+            self._check_closed(error)
+            raise
+
+    @property
+    async def text(self) -> AsyncIterator[str]:
+        """Yield the pieces of text of all rounds."""
+        async for event in self:
+            if event.type == "content_delta":
+                yield event.delta
+
+    async def close(self) -> None:
+        """Cancel the run, from any task of the loop. A running tool is not interrupted, but no other tool starts."""
+        self._closed = True
+        if self._stream is not None:
+            await self._stream.close()
+        with contextlib.suppress(RuntimeError):  # Another task executes the generator, and will see `_closed`.
+            await self._events.aclose()
+
+    async def finish(self) -> Reply[Any]:
+        """Run to the end and return the last reply."""
+        async with self:
+            async for _ in self:
+                pass
+        return self.reply
+
+    async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
+        if self._media:
+            import asyncio
+
+            await asyncio.to_thread(self._attach)
+        for left in reversed(range(self._max_rounds)):
+            async with self._open() as stream:
+                async for event in stream:
+                    self._process(event)
+                    yield event
+            if self.done:
+                return
+            self._check_limit(left)
+            results = self._tools.run_calls_async(self.reply.tool_calls, lambda: self._closed)
+            try:
+                async for result in results:
+                    yield self._add_result(result)
+                    self._check_closed()
+            finally:
+                await results.aclose()
+
+
+def start_run(
+    kind: Callable[..., AnyRun],
+    client: Any,
+    prompt: Prompt,
+    tools: Iterable[AnyTool] = (),
+    *,
+    before: Sequence[Mapping[str, Any]] = (),
+    max_rounds: int = DEFAULT_MAX_ROUNDS,
+    on_call: OnCall | None = None,
+    parallel: bool | int = False,
+    raise_errors: bool = False,
+    on_done: Callable[[Any], object] | None = None,
+    **options: Any,
+) -> AnyRun:
+    """Make the run of one prompt, for Client.run and Conversation. See Toolbox and ToolRun.
+
+    Args:
+        kind: ToolRun, or AsyncToolRun if the client is an AsyncClient.
+        before: Messages before the prompt.
+    """
+    if options.get("n", 1) not in (None, 1):
+        raise ValueError("a run follows one choice: n must be 1")
+    toolbox = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
+    system: str | None = options.pop("system", None)
+    sources = take_media(options)
+    messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
+    messages += media.attach(prompt)
+    return kind(client, messages, toolbox, media=sources, max_rounds=max_rounds, on_done=on_done, options=options)

@@ -1,0 +1,303 @@
+"""Python functions as tools: their definitions, and running the calls of a model.
+
+A tool is a plain function: its name, its docstring and its annotations describe it to the model. `Toolbox` validates
+the calls of a response and runs them; `tool_run` sends the results back. Mistakes of the model (an unknown name,
+arguments that do not parse or are not valid) are reported to the model, not raised.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Union
+
+from ..errors import DoesNotFit
+from ..events import ToolCall
+from ..schema import schema
+from ..schema.shapes import to_plain_json
+from ..schema.signatures import read_function
+
+log = logging.getLogger(__name__)
+
+# A longer text of an exception is shortened to this length before it is sent to the model.
+_ERROR_CHARS = 500
+
+# The names that OpenAI accepts; other servers accept these too.
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may call. `Tool.of` makes one from a function."""
+
+    name: str
+    description: str
+    # The JSON Schema of the arguments.
+    parameters: Mapping[str, Any]
+    function: Callable[..., Any]
+    # The target, in the sense of `schema`, that validates and converts the arguments. None: `parameters` is.
+    target: Any = None
+
+    @classmethod
+    def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
+        """The tool for a function. A name or a description given here replaces that of the function.
+
+        Raises:
+            TypeError, ValueError: The name cannot be sent, or JSON cannot describe the parameters.
+        """
+        if isinstance(function, Tool):
+            return function
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"a tool is a function, not {function!r}")
+        name = name or getattr(function, "__name__", "")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name or function!r} is no name for a tool: use Tool.of(function, name=...)")
+        description = description or read_function(function)[0]
+        return cls(name, description, schema.json_schema(function), function, function)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The item of the field `tools` in a request."""
+        described = {"description": self.description} if self.description else {}
+        return {"type": "function", "function": {"name": self.name, **described, "parameters": self.parameters}}
+
+    def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Convert the arguments that the model generated to the types that the function takes.
+
+        Raises:
+            DoesNotFit: The arguments are not valid.
+        """
+        values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
+        return values
+
+
+AnyTool = Union[Callable[..., Any], Tool]
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The result of a call, or the reason why there is none. An event of a ToolRun."""
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+    call: ToolCall
+    # The text that is sent to the model.
+    content: str
+    # Why the call failed or did not run; None if it succeeded.
+    error: str | None = None
+    # The return value of the function.
+    value: Any = field(default=None, repr=False, compare=False)
+    # The fields that every event has.
+    choice_index: int = 0
+    raw: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The result as a message. OpenAI does not need `name`, but some chat templates use it."""
+        return {"role": "tool", "tool_call_id": self.call.id, "name": self.call.name, "content": self.content}
+
+
+# The approval hook. It is called before each call of a tool and returns True to run it. A text refuses the call and is
+# sent to the model as the reason; any other value refuses it too, such as None from a function without a return. With
+# an AsyncClient it may be a coroutine function.
+OnCall = Callable[[ToolCall], object]
+
+
+class Toolbox:
+    """Tools by name. Validates and runs the calls of a response.
+
+    Args:
+        tools: Functions or Tools.
+        on_call: The approval hook; see OnCall. It is called for all calls of a response before the first of them runs.
+        parallel: Run the calls of one response in threads; a number limits how many run at a time.
+        raise_errors: Raise the exceptions of tools. Otherwise an exception is logged and its text sent to the model.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool],
+        *,
+        on_call: OnCall | None = None,
+        parallel: bool | int = False,
+        raise_errors: bool = False,
+    ) -> None:
+        listed = [Tool.of(tool) for tool in tools]
+        self._tools = {tool.name: tool for tool in listed}
+        if len(self._tools) < len(listed):
+            raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
+        self._on_call = on_call
+        self._parallel = parallel
+        self._raise_errors = raise_errors
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        return [tool.definition for tool in self._tools.values()]
+
+    def run_calls(self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]) -> Iterator[ToolResult]:
+        """Run the calls and yield their results in the same order.
+
+        Args:
+            is_closed: Called before each function. True means that the run was closed: the function is not called.
+        """
+        ready = [_approved(item, self._approval(item)) for item in map(self._prepare, calls)]
+
+        def run(item: _ValidCall | ToolResult) -> ToolResult:
+            return _error_result(item.call, "the run was closed") if is_closed() else self._run(item)
+
+        if not self._parallel or len(calls) < 2:
+            yield from map(run, ready)
+            return
+        from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
+
+        workers = len(calls) if self._parallel is True else self._parallel
+        with ThreadPoolExecutor(workers, "localchat-tool") as pool:
+            yield from pool.map(run, ready)
+
+    async def run_calls_async(
+        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]
+    ) -> AsyncGenerator[ToolResult, None]:
+        """Like `run_calls`, in an event loop: coroutine functions are awaited, other functions run in threads."""
+        import asyncio  # Imported here: the import takes longer than that of the whole client.
+
+        ready = []
+        for item in map(self._prepare, calls):
+            approval = self._approval(item)
+            ready.append(_approved(item, await approval if inspect.isawaitable(approval) else approval))
+        gate = asyncio.Semaphore(len(calls) if self._parallel is True else self._parallel or 1)
+        if not self._parallel:
+            for item in ready:
+                yield await self._run_async(item, is_closed, gate)
+            return
+        tasks = [asyncio.ensure_future(self._run_async(item, is_closed, gate)) for item in ready]
+        try:
+            for task in tasks:
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _prepare(self, call: ToolCall) -> _ValidCall | ToolResult:
+        """Validate a call: the call with converted arguments, or the result that reports what is wrong with it."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            offered = ", ".join(self._tools) or "none"
+            return _error_result(call, f"there is no tool {call.name!r}; the tools are: {offered}")
+        if call.arguments is None:
+            return _error_result(call, f"{call.error}; you wrote: {_shortened(call.arguments_json)}")
+        try:
+            arguments = tool.read(call.arguments)
+        except DoesNotFit as error:
+            return _error_result(call, f"the arguments are not valid: {error}")
+        return _ValidCall(call, tool.function, arguments)
+
+    def _approval(self, item: _ValidCall | ToolResult) -> object:
+        return True if self._on_call is None or isinstance(item, ToolResult) else self._on_call(item.call)
+
+    def _run(self, item: _ValidCall | ToolResult) -> ToolResult:
+        if isinstance(item, ToolResult):
+            return item
+        try:
+            value = _call_function(item)
+            _refuse_awaitable(value, f"run coroutine functions: {item.call.name}")
+            return ToolResult(item.call, result_text(value), value=value)
+        except Exception as error:
+            if self._raise_errors:
+                raise
+            return _exception_result(item.call, error)
+
+    async def _run_async(self, item: _ValidCall | ToolResult, is_closed: Callable[[], bool], gate: Any) -> ToolResult:
+        import asyncio
+
+        if isinstance(item, ToolResult):
+            return item
+        try:
+            async with gate:
+                if is_closed():
+                    return _error_result(item.call, "the run was closed")
+                if inspect.iscoroutinefunction(item.function):
+                    value = await item.function(**item.arguments)
+                else:
+                    value = await asyncio.to_thread(_call_function, item)
+                if inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
+                    value = await value
+            return ToolResult(item.call, result_text(value), value=value)
+        except Exception as error:
+            if self._raise_errors:
+                raise
+            return _exception_result(item.call, error)
+
+    def refuse_coroutines(self) -> None:
+        """Raise TypeError if one of the functions is a coroutine function."""
+        names = [name for name, tool in self._tools.items() if inspect.iscoroutinefunction(tool.function)]
+        if names:
+            raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class _ValidCall:
+    """A valid call. It runs if it is approved."""
+
+    call: ToolCall
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+
+
+def _call_function(item: _ValidCall) -> Any:
+    """Call the function. A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it."""
+    try:
+        return item.function(**item.arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"the function raised StopIteration: {error}") from error
+
+
+def _refuse_awaitable(value: object, what: str) -> None:
+    """Raise TypeError for a value that must be awaited. `what` is the end of the message."""
+    if inspect.iscoroutine(value):
+        value.close()  # Prevents the warning that the coroutine was never awaited.
+    if inspect.isawaitable(value):
+        raise TypeError(f"only an AsyncClient can {what}")
+
+
+def _approved(item: _ValidCall | ToolResult, approval: object) -> _ValidCall | ToolResult:
+    """The call itself if the approval hook returned True, else a result that reports the refusal."""
+    _refuse_awaitable(approval, "await on_call")
+    if approval is True:
+        return item
+    if approval is not False and not isinstance(approval, str):
+        log.warning(
+            "on_call returned %r, which refuses the call of %s: return True to run it", approval, item.call.name
+        )
+    reason = approval if approval and isinstance(approval, str) else "this call was not approved and did not run"
+    return _error_result(item.call, reason)
+
+
+def _error_result(call: ToolCall, error: str) -> ToolResult:
+    return ToolResult(call, f"Error: {error}", error)
+
+
+def _exception_result(call: ToolCall, error: Exception) -> ToolResult:
+    log.warning("tool %s failed", call.name, exc_info=error)
+    return _error_result(call, _shortened(f"{type(error).__name__}: {error}"))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + "..."
+
+
+def result_text(value: Any) -> str:
+    """The return value of a tool as text for the model: text unchanged, other values as JSON, or else as `str`."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError):  # Keys that are not text, or a list that contains itself.
+        return str(value)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return to_plain_json(value)
+    except TypeError:
+        return str(value)

@@ -1,0 +1,183 @@
+"""Embeddings: the bodies of requests to /embeddings, and the validated vectors of the responses. No I/O."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from ..errors import ModelNotNamed, ProtocolError
+from ..events import Usage
+from ..reply.payloads import as_index, as_list, find_usage, parse_usage
+from ..transport.failures import not_json
+from ..transport.options import CallOptions
+from ..transport.settings import Settings
+from .model_list import shown_names
+
+# Matches the names of embedding models.
+_EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)
+
+# The number of texts in one request.
+DEFAULT_BATCH_SIZE = 256
+
+Item = TypeVar("Item")
+
+
+class Embeddings(list[Item]):
+    """A list: the numbers of one vector, or the vectors of several texts in the order of the texts."""
+
+    # The tokens of all texts; None if the server does not report them.
+    usage: Usage | None = None
+    # The name of the model in the response.
+    model: str | None = None
+
+
+def makes_embeddings(name: str) -> bool:
+    """Whether a model is an embedding model, judged by its name."""
+    return _EMBEDDING_NAME.search(name) is not None
+
+
+def choose_embedding_model(models: Sequence[str], default: str | None) -> str | None:
+    """The only model of a server, or its only embedding model; `default` if the server lists no models.
+
+    Raises:
+        ModelNotNamed: The server lists several models, and not exactly one of them is an embedding model.
+    """
+    names = list(dict.fromkeys(models))
+    if len(names) < 2:
+        return names[0] if names else default
+    candidates = [name for name in names if makes_embeddings(name)]
+    if len(candidates) != 1:
+        raise ModelNotNamed(f"name the model that makes embeddings, embed(..., model=...), of: {shown_names(names)}")
+    return candidates[0]
+
+
+def check_texts(texts: object) -> list[Any]:
+    """The texts of a call as a list. A text may also be a list of tokens.
+
+    Raises:
+        TypeError: An argument is neither.
+    """
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, Sequence) or isinstance(texts, (bytes, bytearray)):
+        raise TypeError(f"embed takes a text or a list of texts, not {type(texts).__name__}")
+    for i, text in enumerate(texts):
+        is_tokens = isinstance(text, (list, tuple)) and all(isinstance(token, int) for token in text)
+        if not isinstance(text, str) and not is_tokens:
+            raise TypeError(f"text {i} is {type(text).__name__}, not str or a list of tokens")
+    return list(texts)
+
+
+def batches(texts: Sequence[Any], size: int | None) -> Iterator[Sequence[Any]]:
+    """Split the texts into the batches of the requests. A size of None is DEFAULT_BATCH_SIZE.
+
+    Raises:
+        ValueError: The size is less than 1.
+    """
+    size = DEFAULT_BATCH_SIZE if size is None else size
+    if size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {size}")
+    return (texts[start : start + size] for start in range(0, len(texts), size))
+
+
+def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list[float]]:
+    """The vectors of a response of /embeddings, in the order of the texts.
+
+    Args:
+        body: The parsed JSON.
+        n: The number of texts.
+        base64: Whether a vector may be little-endian 32-bit floats in base64, as with encoding_format "base64".
+
+    Raises:
+        ProtocolError: The response does not have `n` vectors of the same length, each with an index of its own.
+    """
+    data = body.get("data") if isinstance(body, dict) else None
+    items = [item for item in as_list(data) if isinstance(item, dict)]
+    if len(items) != n:
+        raise ProtocolError(f"the response holds {len(items)} embeddings for {n} texts")
+    indexes = [as_index(item.get("index", i)) for i, item in enumerate(items)]
+    if sorted(index for index in indexes if index is not None) != list(range(n)):
+        raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
+    vectors: list[list[float]] = [[]] * n
+    for index, item in zip(indexes, items):
+        vectors[index or 0] = _vector(item.get("embedding"), base64)
+    _check_lengths(vectors)
+    embeddings = Embeddings(vectors)
+    usage, model = find_usage(body), body.get("model")
+    embeddings.usage = None if usage is None else parse_usage(usage)
+    embeddings.model = model if isinstance(model, str) else None
+    return embeddings
+
+
+def _check_lengths(vectors: Sequence[list[float]]) -> None:
+    lengths = sorted({len(vector) for vector in vectors})
+    if len(lengths) > 1:
+        raise ProtocolError(f"the embeddings have different lengths: {lengths[0]} and {lengths[-1]}")
+
+
+def _vector(value: Any, base64: bool) -> list[float]:
+    if isinstance(value, str) and base64:
+        value = _decoded(value)
+    if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
+        raise ProtocolError(f"an embedding is a list of numbers, not {type(value).__name__} of something else")
+    if not abs(sum(value)) < float("inf"):
+        raise ProtocolError("an embedding has NaN or infinity in it")
+    return value
+
+
+def _decoded(text: str) -> list[float]:
+    import binascii  # Imported here, like struct: few calls need them.
+    import struct
+
+    try:
+        data = binascii.a2b_base64(text)
+        return [number for (number,) in struct.iter_unpack("<f", data)]
+    except (ValueError, struct.error) as error:
+        raise ProtocolError(f"an embedding is not base64 of 32-bit floats: {error}") from error
+
+
+def joined(parts: Sequence[Embeddings[list[float]]]) -> Embeddings[list[float]]:
+    """Join the vectors of several responses, and add up their usage.
+
+    Raises:
+        ProtocolError: The vectors have different lengths.
+    """
+    vectors = [vector for part in parts for vector in part]
+    _check_lengths(vectors)
+    embeddings = Embeddings(vectors)
+    usages = [part.usage for part in parts if part.usage is not None]
+    if usages:
+        input_tokens = sum(usage.input_tokens for usage in usages)
+        embeddings.usage = Usage(input_tokens, 0, sum(usage.total_tokens for usage in usages))
+    embeddings.model = parts[0].model if parts else None
+    return embeddings
+
+
+def first_of(vectors: Embeddings[list[float]]) -> Embeddings[float]:
+    """The first vector, with the usage and the model of the response."""
+    vector = Embeddings(vectors[0])
+    vector.usage, vector.model = vectors.usage, vectors.model
+    return vector
+
+
+def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None) -> dict[str, Any]:
+    """The body of a request to /embeddings."""
+    given = dict(options.options)
+    given.update(given.pop("extra_body", None) or {})
+    body = {"model": model, **given, "input": texts}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def read_vectors(settings: Settings, given: CallOptions, raw: bytes, n_texts: int) -> Embeddings[list[float]]:
+    """The vectors of the body of a response of /embeddings.
+
+    Raises:
+        ProtocolError: The body is not JSON, or does not have one vector for each text.
+    """
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise not_json(settings, "embeddings are", raw) from error
+    return parse_embeddings(body, n_texts, given.options.get("encoding_format") == "base64")

@@ -1,0 +1,496 @@
+"""Assembly of a response: payloads to typed events, and to a Reply. No I/O.
+
+`Accumulator` takes every payload of a stream, or the only payload of a response without streaming. A defect is
+repaired and reported in a warning event, or raises a typed error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import IncompleteStream, StreamError, cut
+from ..events import (
+    Choice,
+    ContentDelta,
+    ErrorEvent,
+    Logprobs,
+    MessageStart,
+    MessageStop,
+    ReasoningDelta,
+    RefusalDelta,
+    Reply,
+    StreamEvent,
+    ToolCall,
+    Usage,
+    UsageEvent,
+    changed,
+)
+from .payloads import (
+    Json,
+    as_index,
+    as_list,
+    dump,
+    find_error,
+    find_usage,
+    is_flat_error,
+    non_blank,
+    normal_reason,
+    parse_error,
+    parse_usage,
+)
+from .surrogates import SurrogateJoiner
+from .think_tags import ThinkSplitter
+from .tool_calls import ToolCalls, Warnings
+
+# The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
+
+# The types of events that contain a part of the message.
+_DELTA_TYPES = ("content_delta", "reasoning_delta", "refusal_delta", "tool_call_delta")
+
+
+class _Choice:
+    """The state of one choice."""
+
+    def __init__(self, index: int, think_tags: str, warnings: Warnings) -> None:
+        self.index = index
+        self._warnings = warnings
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.refusal: list[str] = []
+        self.logprobs: list[Any] = []
+        # The content as received, with tags. A message that follows the deltas is compared with it.
+        self.content: list[str] = []
+        self.splitter = ThinkSplitter(think_tags)
+        self._joiners: dict[str, SurrogateJoiner] = {}  # By field.
+        self.calls = ToolCalls(index, warnings)
+        # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
+        # some servers send a call in both fields.
+        self.legacy_calls = ToolCalls(index, warnings)
+        self.finished_calls: tuple[ToolCall, ...] | None = None
+        self.reasoning_field: str | None = None
+        self.reason_raw: str | None = None
+        # Whether text came after a finish reason. Some servers send a finish reason with every delta.
+        self.continued_after_finish = False
+        # Whether the choice is complete: its finish reason is known, and no text came after it.
+        self.has_ended = False
+        self.stop_reason: Any = None
+
+    def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
+        """Add an element of `choices`: its delta or message, then its finish reason, as both may be present."""
+        events: list[StreamEvent] = []
+        delta = choice.get("delta")
+        message = choice.get("message")
+        if isinstance(delta, dict) and delta:
+            self._take_delta(delta, chunk, events)
+        if isinstance(message, dict):
+            self._take_message(message, chunk, events)
+        elif not delta and isinstance(choice.get("text"), str):
+            self._take_content(choice["text"], chunk, events)
+        if isinstance(choice.get("logprobs"), dict):
+            self._take_logprobs(choice["logprobs"], chunk, events)
+        if self.reason_raw is not None and any(event.type in _DELTA_TYPES for event in events):
+            self.continued_after_finish = True
+        reason = choice.get("finish_reason")
+        if reason is not None and (self.reason_raw is None or self.continued_after_finish) and str(reason).strip():
+            self.reason_raw = str(reason)
+        if self.reason_raw is not None:
+            self.has_ended = self.reason() != "unknown" and not self.continued_after_finish
+        stop_reason = choice.get("stop_reason", choice.get("stop_str"))
+        if stop_reason is not None:
+            self.stop_reason = stop_reason
+        return events
+
+    def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
+        content = delta.get("content")
+        if content and len(delta) == 1:  # A fast path for nearly every delta.
+            self._take_content(content, chunk, events)
+            return
+        self._take_reasoning(*_reasoning(delta), chunk, events)
+        if content:
+            self._take_content(content, chunk, events)
+        refusal = delta.get("refusal")
+        if refusal and isinstance(refusal, str):
+            self._emit("refusal", self._joined("refusal", refusal), chunk, events)
+        self._take_calls(delta, chunk, events, is_summary)
+
+    def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
+        """Add a complete message. After deltas, only the part of it that they did not have is new."""
+        name, text = _reasoning(message)
+        self._take_reasoning(name, _new_part(text, self.reasoning), chunk, events)
+        rest = {name: value for name, value in message.items() if not name.startswith(_REASONING_FIELDS)}
+        # The content of the message may have the tags, or the server may have removed them.
+        for field, *known in (("content", self.content, self.text), ("refusal", self.refusal)):
+            if isinstance(rest.get(field), str):
+                rest[field] = _new_part(rest[field], *known)
+        self._take_delta(rest, chunk, events, is_summary=True)
+
+    def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool) -> None:
+        for call in as_list(delta.get("tool_calls")):
+            event = self.calls.take(call, chunk, is_summary) if isinstance(call, dict) else None
+            if event is not None:
+                events.append(event)
+        legacy = delta.get("function_call")
+        if isinstance(legacy, dict):
+            self.legacy_calls.take({"index": 0, "function": legacy})
+
+    def _take_reasoning(self, name: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
+        if text and self.reasoning_field is None:
+            self.reasoning_field = name
+            events += self.flush()  # The splitter gets no more content.
+        if text:
+            self._emit("reasoning", self._joined("reasoning", text), chunk, events)
+
+    def _joined(self, field: str, text: str) -> str:
+        """Return the text without a split surrogate pair."""
+        if field not in self._joiners:
+            if text.isascii():
+                return text
+            self._joiners[field] = SurrogateJoiner(self._warn)
+        return self._joiners[field].feed(text)
+
+    def _warn(self, text: str) -> None:
+        self._warnings.add(text, self.index)
+
+    def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
+        if isinstance(content, str):
+            content = self._joined("content", content)
+            self.content.append(content)
+            if self.reasoning_field is not None:
+                self._emit("content", content, chunk, events)  # The server separates reasoning itself.
+                return
+            for kind, text in self.splitter.feed(content):
+                self._emit(kind, text, chunk, events)
+            return
+        events += self.flush()
+        for kind, text in _content_parts(content):
+            if kind == "unknown":
+                self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
+            elif text:
+                self._emit(kind, text, chunk, events)
+
+    def _take_logprobs(self, logprobs: Json, chunk: Any, events: list[StreamEvent]) -> None:
+        content = logprobs.get("content")
+        items = content if isinstance(content, list) else _completion_logprobs(logprobs)
+        if items:
+            self.logprobs += items
+            events.append(Logprobs(tuple(items), self.index, chunk))
+
+    def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
+        if not text and kind != "reclassify":  # The text was only the first half of a surrogate pair.
+            return
+        if kind == "content":
+            self.text.append(text)
+            events.append(ContentDelta(text, self.index, chunk))
+        elif kind == "reasoning":
+            self.reasoning.append(text)
+            events.append(ReasoningDelta(text, self.index, chunk))
+        elif kind == "reclassify":
+            self.reasoning, self.text = self.reasoning + self.text, []
+            self._warn("a closing </think> came without an opening one: the text before it was reasoning")
+        else:
+            self.refusal.append(text)
+            events.append(RefusalDelta(text, self.index, chunk))
+
+    def flush(self) -> list[StreamEvent]:
+        """The events of the held text."""
+        events: list[StreamEvent] = []
+        for kind, text in self.splitter.flush():
+            self._emit(kind, text, None, events)
+        for field, joiner in self._joiners.items():
+            kind = "reasoning" if field == "content" and self.splitter.unclosed else field
+            self._emit(kind, joiner.flush(), None, events)
+        return events
+
+    def close(self) -> tuple[ToolCall, ...]:
+        """The calls at the end of a stream that was not cut."""
+        if self.splitter.unclosed:
+            self._warn("the text ends inside <think>: the reasoning may contain the answer")
+        self.finished_calls = tuple(self._calls())
+        return self.finished_calls
+
+    def _calls(self) -> list[ToolCall]:
+        cut_off = self.reason() in ("length", "content_filter", "error")
+        return (self.calls or self.legacy_calls).finish(cut_off)
+
+    def reason(self) -> str | None:
+        """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""
+        return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
+
+    def stop(self) -> MessageStop:
+        """The last event. Its reason is "tool_calls" if there are calls, also if the server sent "stop"."""
+        reason = self.reason()
+        if reason == "unknown":
+            self._warn(f"unknown finish reason {self.reason_raw!r}")
+        if reason in (None, "stop", "tool_calls"):
+            reason = "tool_calls" if self.finished_calls else "stop"
+        return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)
+
+    def value(self, succeeded: bool) -> Choice:
+        """The choice so far. After success it has a finish reason, even if the server sent none."""
+        text, reasoning, refusal = ("".join(parts) for parts in (self.text, self.reasoning, self.refusal))
+        calls = tuple(self._calls()) if self.finished_calls is None else self.finished_calls
+        reason = self.stop().reason if succeeded or self.reason_raw else None
+        end = (reason, self.reason_raw, self.stop_reason)
+        return Choice(self.index, text, reasoning, refusal, calls, *end, tuple(self.logprobs), self.reasoning_field)
+
+
+def _completion_logprobs(logprobs: Json) -> list[Json]:
+    """Convert the log probabilities of /completions, which are parallel lists, to the format of a chat."""
+    columns = [as_list(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
+    items = []
+    for token, value, top in itertools.zip_longest(*columns):
+        options = top.items() if isinstance(top, dict) else ()
+        others = [{"token": other, "logprob": number} for other, number in options]
+        items.append({"token": token, "logprob": value, "bytes": None, "top_logprobs": others})
+    return items
+
+
+def _reasoning(delta: Json) -> tuple[str, str]:
+    """The name of the field with reasoning, and its text; both empty if there is none."""
+    for name in _REASONING_FIELDS:
+        text = delta.get(name)
+        if text and isinstance(text, str):
+            return name, text
+    details = delta.get("reasoning_details")
+    if isinstance(details, list):
+        texts = [item.get("text") or item.get("summary") for item in details if isinstance(item, dict)]
+        return "reasoning_details", "".join(text for text in texts if isinstance(text, str))
+    return "", ""
+
+
+def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
+    """The kind and the text of each part of content that is a list (Mistral and others).
+
+    A part of an unknown type has the kind "unknown" and its JSON as the text.
+    """
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            yield "content", part
+        elif isinstance(part, dict) and part.get("type") == "thinking":
+            thinking = part.get("thinking")
+            for _, text in _content_parts(thinking if thinking is not None else []):
+                yield "reasoning", text
+        elif isinstance(part, dict) and isinstance(part.get("refusal"), str):
+            yield "refusal", part["refusal"]
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield "content", part["text"]
+        else:
+            yield "unknown", dump(part)
+
+
+def _new_part(text: str, *known: list[str]) -> str:
+    """The part of `text` after one of the known texts, each a list of pieces; all of it if it repeats none."""
+    for pieces in known:
+        seen = "".join(pieces)
+        pieces[:] = [seen]
+        if text.startswith(seen):
+            return text[len(seen) :]
+        if seen.strip().startswith(text.strip()):
+            return ""
+    return text
+
+
+class Accumulator:
+    """Converts the payloads of one response to events and to a reply. It needs no transport.
+
+    Call `add` with every JSON object of a stream, or with the only one of a response without streaming, then `finish`.
+    `reply` may be called at any time.
+
+    Args:
+        n: The number of requested choices.
+        think_tags: How to treat <think> in the content: "auto", "prefilled" or "off".
+    """
+
+    def __init__(self, n: int = 1, think_tags: str = "auto") -> None:
+        self._n = n
+        self._think_tags = think_tags
+        ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
+        self._choices: dict[int, _Choice] = {}
+        self._announced = False
+        self._n_ended = 0
+        self._closed = False
+        self._succeeded = False
+        # Whether all requested choices are complete: each has a finish reason, and no text came after it.
+        self.complete = False
+        self._id: str | None = None
+        self._model: str | None = None
+        self._usage: Usage | None = None
+        # The last usage in which every count is zero. It is used if the server sends no other.
+        self._zero_usage: Usage | None = None
+        # All fields of all payloads, each with its last value.
+        self._fields: Json = {}
+        self._n_chunks = 0
+        self._warnings = Warnings()
+        # The events of the held text, if `finish` raised.
+        self._held: list[StreamEvent] = []
+        self.error: ErrorEvent | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether a choice was received."""
+        return bool(self._choices)
+
+    def add(self, chunk: Json) -> list[StreamEvent]:
+        """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
+
+        Raises:
+            ProtocolError: There are too many tool calls.
+        """
+        events: list[StreamEvent] = []
+        self._fields.update(chunk)
+        self._n_chunks += 1
+        if not self._announced:
+            events += self._start(chunk)
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            choices = _native_choices(chunk)
+        if "thought" in chunk and choices:
+            choices = _with_reasoning(choices, chunk["thought"])
+        failed = None
+        for place, choice in enumerate(choices):
+            if isinstance(choice, dict):
+                state = self._choice(choice, place)
+                had_ended = state.has_ended
+                events += state.take(choice, chunk)
+                self._n_ended += state.has_ended - had_ended
+                if state.has_ended and state.reason() == "error":
+                    failed = state
+        self.complete = self._n_ended >= self._n and self._n_ended == len(self._choices)
+        usage = find_usage(chunk)
+        if usage is not None:
+            events += self._take_usage(usage, chunk)
+        if self.error is None:
+            self.error = _error_event(chunk, failed)
+            events += [] if self.error is None else [self.error]
+        return events + self._warnings.take()
+
+    def warn(self, text: str) -> list[StreamEvent]:
+        """Add a warning about the whole response and return its event; none if the text is not new."""
+        self._warnings.add(text, 0)
+        return self._warnings.take()
+
+    def finish(self, done: bool = False) -> list[StreamEvent]:
+        """The events of the end of the stream: complete calls, then a message_stop for each choice.
+
+        Args:
+            done: Whether the response has ended: with [DONE], or as one complete JSON body.
+
+        Raises:
+            StreamError: The server reported an error.
+            IncompleteStream: `done` is false, and a choice has no finish reason.
+        """
+        if self._closed:
+            return []
+        self._closed = True
+        self._held = self.flush()
+        if self.error is not None:
+            error = self.error
+            raise StreamError(error.message, error_type=error.error_type, code=error.code, partial=self.reply())
+        if not self._choices or not (done or self.complete):
+            raise IncompleteStream(self._cut_message(done), partial=self.reply())
+        events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
+        if self._usage is None and self._zero_usage is not None:
+            self._usage = self._zero_usage
+            events.append(UsageEvent(self._usage))
+        if len(self._choices) < self._n:
+            self._warnings.add(f"the server sent {len(self._choices)} of the {self._n} requested choices", 0)
+        self._succeeded = True
+        stops = [choice.stop() for choice in self._sorted()]
+        return events + self._warnings.take() + stops
+
+    def flush(self) -> list[StreamEvent]:
+        """The events of text that is held because it may be the beginning of a tag or of a surrogate pair.
+
+        Call this if the response is cut, also after `finish` has raised.
+        """
+        events = self._held + [event for choice in self._sorted() for event in choice.flush()]
+        self._held = []
+        return events
+
+    def reply(self) -> Reply[Any]:
+        """The reply received so far."""
+        is_complete = self._n_chunks == 1 and is_complete_response(self._fields)
+        raw = {name: value for name, value in self._fields.items() if is_complete or name != "choices"}
+        choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
+        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=raw)
+
+    def _start(self, chunk: Json) -> list[StreamEvent]:
+        if not chunk.get("choices") and (chunk.get("error") or is_flat_error(chunk)):
+            return []
+        self._announced = True
+        self._id, self._model = non_blank(chunk.get("id")), non_blank(chunk.get("model"))
+        return [MessageStart(self._id, self._model, 0, chunk)]
+
+    def _choice(self, choice: Json, place: int) -> _Choice:
+        index = as_index(choice.get("index"))
+        index = place if index is None else index
+        if index not in self._choices:
+            self._choices[index] = _Choice(index, self._think_tags, self._warnings)
+        return self._choices[index]
+
+    def _sorted(self) -> list[_Choice]:
+        return [self._choices[index] for index in sorted(self._choices)]
+
+    def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
+        """Store a usage, and make an event if it is new. Some servers send zeros in every chunk: ignore them."""
+        usage = parse_usage(raw)
+        if not usage.total_tokens:
+            self._zero_usage = usage
+        if usage == self._usage or not usage.total_tokens:
+            return []
+        self._usage = usage
+        return [UsageEvent(usage, 0, chunk)]
+
+    def _cut_message(self, done: bool) -> str:
+        if done:
+            return "the response ended without any choice"
+        if not self._choices:
+            return "the response was cut before its first choice: the connection ended"
+        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.text)
+        missing = "without a finish reason"
+        if any(choice.continued_after_finish for choice in self._choices.values()):
+            missing = "with text after its finish reason"
+        elif any(choice.reason_raw for choice in self._choices.values()):
+            missing = "with an unknown finish reason"
+        return f"the response was cut after {n_chars} characters: the connection ended {missing} and without [DONE]"
+
+
+def _error_event(chunk: Json, failed: _Choice | None) -> ErrorEvent | None:
+    """The error that a payload reports, in a field or by the finish reason of the choice `failed`."""
+    error = find_error(chunk)
+    if error is not None:
+        body = chunk if error is chunk else {**chunk, "error": error}
+        return changed(parse_error(body), raw=chunk)
+    if failed is None:
+        return None
+    message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
+    return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
+
+
+def is_complete_response(payload: Json) -> bool:
+    """Whether a payload is a complete response, which servers send without streaming, and not a chunk."""
+    choices = payload.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return isinstance(first, dict) and "delta" not in first and ("message" in first or "text" in first)
+
+
+def _native_choices(chunk: Json) -> list[Json]:
+    """Convert a payload of Ollama's own format {message, done, done_reason} to choices."""
+    message = chunk.get("message")
+    if not isinstance(message, dict):
+        return []
+    reason = (chunk.get("done_reason") or "stop") if chunk.get("done") else None
+    return [{"index": 0, "delta": message, "finish_reason": reason}]
+
+
+def _with_reasoning(choices: list[Any], thought: Any) -> list[Any]:
+    """Move reasoning that a server sent beside the choices into the first choice."""
+    first = choices[0]
+    if not isinstance(first, dict):
+        return choices
+    name = "message" if isinstance(first.get("message"), dict) else "delta"
+    message = first.get(name)
+    return [{**first, name: {"thought": thought, **(message if isinstance(message, dict) else {})}}, *choices[1:]]

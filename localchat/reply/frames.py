@@ -1,0 +1,178 @@
+"""Split a response body into payloads: an event stream, lines of JSON, or one JSON body. No I/O.
+
+`Frames` detects the format and splits the body; `parse_frame` parses one payload.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..errors import ProtocolError, cut
+from ..sse import BOM, ServerSentEvent, SSEDecoder, SSEError, is_damaged
+from .payloads import Json
+
+_DECODER = json.JSONDecoder()
+
+# The beginning of a body that is kept for error messages.
+_HEAD_BYTES = 1024
+
+# The beginnings of an event stream. "error:" is not a field of the standard, but old llama.cpp servers send it.
+_SSE_PREFIXES = (b"data:", b":", b"event:", b"id:", b"retry:", b"error:")
+
+
+class Frames:
+    """Splits a response body into payloads. It may be an event stream, lines of JSON, or one JSON body.
+
+    The first bytes determine the format, since the Content-Type of some servers is wrong. `feed` and `end` raise
+    ProtocolError if the body has none of these formats.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        self._content_type = content_type
+        self._head = b""
+        self._held = bytearray()
+        self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",))
+        # "sse", "lines" (of JSON) or "json" (one body of several lines); None until it is known.
+        self._kind: str | None = None
+        # The number of JSON documents outside an event stream, and whether one was not UTF-8.
+        self.documents = 0
+        self._was_damaged = False
+
+    @property
+    def head(self) -> str:
+        """The beginning of the body, for messages."""
+        return cut(self._head.decode("utf-8", "replace"))
+
+    @property
+    def was_damaged(self) -> bool:
+        """Whether a payload was not UTF-8; each invalid byte became U+FFFD."""
+        return self._was_damaged or self._sse.was_damaged
+
+    def feed(self, chunk: bytes) -> Iterable[ServerSentEvent]:
+        """Take the next bytes and return the payloads that they complete."""
+        if self._kind is None:
+            self._head = (self._head + chunk).lstrip(b" \t\r\n")
+            self._kind = self._detect(self._head)
+            if self._kind is None:
+                return ()
+            chunk, self._head = self._head, self._head[:_HEAD_BYTES]
+        return self._feed_sse(chunk) if self._kind == "sse" else self._feed_json(chunk)
+
+    def end(self) -> Iterator[ServerSentEvent]:
+        """The last payload, if only its line end is missing. An incomplete payload is dropped."""
+        if self._kind is None and self._head:
+            raise self._unknown_format()
+        if self._kind == "sse":
+            yield from (frame for frame in self._sse.flush() if _is_complete(frame.data))
+            return
+        text = self._held.decode("utf-8", "replace").strip()
+        if _is_complete(text):
+            yield self._document(bytes(self._held))
+        elif text.endswith(("}", "]")) and (_json_error_at(text) or 0) < len(text):
+            raise ProtocolError(f"the response is not JSON: {self.head}", head=self.head)
+
+    def _detect(self, head: bytes) -> str | None:
+        """The format of a body that begins like this; None if more bytes are needed."""
+        if BOM.startswith(head[: len(BOM)]):
+            head = head[len(BOM) :]
+        if not head:
+            return None
+        if head[:1] in b"{[":
+            return "lines"
+        if head.startswith(_SSE_PREFIXES):
+            return "sse"
+        if "event-stream" in self._content_type.lower() and head[:1] != b"<":
+            return "sse"
+        if not any(prefix.startswith(head) for prefix in _SSE_PREFIXES):
+            raise self._unknown_format()
+        return None
+
+    def _unknown_format(self) -> ProtocolError:
+        kind = "HTML: is the base URL right, or is /v1 missing?" if self.head.startswith("<") else ""
+        kind = kind or f"{self._content_type or 'without a content type'}."
+        return ProtocolError(f"the response is not a chat completion but {kind} It begins: {self.head}", head=self.head)
+
+    def _feed_sse(self, chunk: bytes) -> Iterator[ServerSentEvent]:
+        try:
+            yield from self._sse.feed(chunk)
+        except SSEError as error:
+            yield from error.events
+            raise ProtocolError(f"the response cannot be parsed: {error}", head=self.head) from error
+
+    def _feed_json(self, chunk: bytes) -> Iterator[ServerSentEvent]:
+        self._held += chunk
+        if self._kind == "json" or b"\n" not in chunk:
+            return
+        *lines, tail = bytes(self._held).split(b"\n")
+        lines = [line for line in lines if line.strip()]
+        if lines and not self.documents and not _is_complete(lines[0].decode("utf-8", "replace")):
+            self._kind = "json"  # The first line is not JSON by itself, so the body is one document of several lines.
+            return
+        self._held = bytearray(tail)
+        yield from (self._document(line) for line in lines)
+
+    def _document(self, raw: bytes) -> ServerSentEvent:
+        self.documents += 1
+        data = raw.decode("utf-8", "replace")
+        self._was_damaged = self._was_damaged or is_damaged(raw, data)
+        return ServerSentEvent(data=data.lstrip("\ufeff"))
+
+
+def _is_complete(text: str) -> bool:
+    """Whether this is [DONE] or complete JSON."""
+    text = text.strip().lstrip("\ufeff")
+    return text == "[DONE]" or _json_error_at(text) is None
+
+
+def _json_error_at(text: str) -> int | None:
+    """The position of the first error of JSON, None if there is none. In JSON that is cut it is the end."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos
+    except (ValueError, RecursionError):  # A number that is too long, or nesting that is too deep, for Python.
+        return 0
+    return None
+
+
+def parse_frame(event: str, data: str) -> Json | bool | None:
+    """Parse one payload: a JSON object, True for the end mark [DONE], or None for a payload to ignore.
+
+    Ignored are keep-alives (blank data, or a comment that a proxy wrapped into data) and events with another name
+    that have neither choices nor an error.
+
+    Raises:
+        ProtocolError: The data is not a JSON object.
+    """
+    text = data.strip()
+    if text == "[DONE]":
+        return True
+    if not text or text.startswith(":"):
+        return None
+    try:
+        payload, end = _DECODER.raw_decode(text)
+        if end < len(text):
+            json.loads(text)  # Raises the error. It is not used above, since raw_decode is twice as fast on short text.
+    except (ValueError, RecursionError) as error:
+        if event == "error":
+            return {"error": text}
+        if event != "message":
+            return None
+        message = f"the server sent something that is not JSON ({error}): {cut(text)}"
+        raise ProtocolError(message, head=cut(text)) from None
+    if event == "message" and isinstance(payload, dict):
+        return payload
+    return _named_payload(event, payload, text)
+
+
+def _named_payload(event: str, payload: Any, text: str) -> Json | None:
+    if event == "error":
+        has_error = isinstance(payload, dict) and payload.get("error")
+        return payload if has_error else {"error": payload or text}
+    if not isinstance(payload, dict):
+        if event != "message":
+            return None
+        raise ProtocolError(f"the server sent JSON that is not an object: {cut(text)}", head=cut(text))
+    return payload if "choices" in payload or "error" in payload else None

@@ -1,0 +1,246 @@
+"""The JSON of OpenAI's API, with the variants that other servers send. No I/O.
+
+`build_request` makes the body of a request, strictly by the API; `parse_error` and `parse_usage` read parts of a
+response and accept every variant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+from ..errors import cut
+from ..events import ErrorEvent, Usage
+
+Json = dict[str, Any]
+# Longer text is not an index. int() refuses more than 4300 digits.
+_MAX_INDEX_DIGITS = 18
+Prompt = Union[str, Sequence[Mapping[str, Any]]]
+
+
+def check_prompt(prompt: object) -> None:
+    """Raise TypeError if the prompt is neither text nor a list of messages. The message shows what to pass instead."""
+    wanted = "a prompt is text or a list of messages"
+    if isinstance(prompt, str):
+        return
+    if isinstance(prompt, Mapping):
+        raise TypeError(f"{wanted}; one message goes into a list: [message]")
+    if isinstance(prompt, (bytes, bytearray)):
+        raise TypeError(f'{wanted}, not bytes: decode it first, data.decode("utf-8")')
+    if not isinstance(prompt, Sequence):
+        raise TypeError(f"{wanted}, not {type(prompt).__name__}")
+    for place, message in enumerate(prompt):
+        if isinstance(message, str):
+            raise TypeError(f"{wanted}, not a list of texts: client.map(texts) gives a reply to each")
+        if not isinstance(message, Mapping):
+            kind = type(message).__name__
+            raise TypeError(f"message {place} of the prompt must be a dict with role and content, not {kind}")
+
+
+# Finish reasons of servers, in lower case, by the five finish reasons of the client.
+_REASONS = {
+    raw: reason
+    for reason, words in {
+        "stop": "stop end_turn stop_sequence eos eos_token eom complete completed load unload",
+        "length": "length max_tokens max_output_tokens model_length compaction",
+        "tool_calls": "tool_calls tool_call tool_use function_call",
+        "content_filter": "content_filter content_filtered safety recitation refusal sensitive blocklist "
+        "prohibited_content spii guardrail_intervened",
+        "error": "error network_error abort insufficient_system_resource malformed_function_call",
+    }.items()
+    for raw in words.split()
+}
+
+# The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
+_INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
+_OUTPUT_NAMES = "completion_tokens output_tokens eval_count"
+_CACHED_NAMES = (
+    "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
+    "cache_read_input_tokens cached_tokens"
+)
+_REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens"
+
+
+def build_request(
+    prompt: Prompt, *, model: str | None = None, system: str | None = None, options: Mapping[str, Any] | None = None
+) -> Json:
+    """The body of a chat request. A text prompt becomes a user message; every option becomes a field.
+
+    An option that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream
+    requests its usage unless `stream_options` is given. `extra_body` may hold any field and overrides the options;
+    {"stream": False} is for servers that cannot stream.
+
+    Raises:
+        ValueError: `options` has messages.
+        TypeError: A tool is a function.
+    """
+    merged = with_extra_body(options or {})
+    if "messages" in merged:
+        raise ValueError("messages are the first argument: as an option they would replace the prompt")
+    fields = {name: value for name, value in merged.items() if value is not None}
+    if any(map(callable, fields.get("tools") or ())):
+        raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
+    if not fields.get("tools"):
+        fields.pop("tools", None)
+        if fields.get("tool_choice") in ("auto", "none"):
+            del fields["tool_choice"]
+    body: Json = {} if model is None else {"model": model}
+    body["messages"] = _messages(prompt, system)
+    body.update(fields)
+    body.setdefault("stream", True)
+    stream_options = body.pop("stream_options", {"include_usage": True})
+    if body["stream"] and stream_options:
+        body["stream_options"] = stream_options
+    return body
+
+
+def with_extra_body(options: Mapping[str, Any]) -> Json:
+    """The options with the fields of `extra_body`, which replace options of the same name."""
+    fields = {name: value for name, value in options.items() if name != "extra_body"}
+    return {**fields, **(options.get("extra_body") or {})}
+
+
+def _messages(prompt: Prompt, system: str | None) -> list[Json]:
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    if isinstance(prompt, str):
+        return [*messages, {"role": "user", "content": prompt}]
+    return [*messages, *(dict(message) for message in prompt)]
+
+
+def parse_error(body: Any) -> ErrorEvent:
+    """Parse the error in a body, in any format that servers use. `body` is text, JSON as text, or parsed JSON.
+
+    This never raises. A body of an unknown format becomes the message, cut.
+    """
+    if isinstance(body, str):
+        try:
+            parsed = json.loads(body)
+        except (ValueError, RecursionError):
+            return ErrorEvent(cut(body) or "no reason given", raw=body)
+        return ErrorEvent(cut(parsed), raw=body) if isinstance(parsed, str) else parse_error(parsed)
+    outer = body[0] if isinstance(body, list) and body else body
+    outer = outer if isinstance(outer, dict) else {"error": outer}
+    inner = outer.get("error") or outer
+    if not isinstance(inner, dict):
+        inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
+    message = _error_message(inner) or _error_message(outer) or cut(dump(body))
+    kind, code, param = (_text_or_none(inner.get(name)) for name in ("type", "code", "param"))
+    return ErrorEvent(message, kind, code, param, raw=body)
+
+
+def find_error(payload: Json) -> Any:
+    """The error that a payload reports: in `error`, also of a choice or of `x_groq`, or the payload itself.
+
+    None if it reports none.
+    """
+    choices = payload.get("choices")
+    for place in (payload, *(choices if isinstance(choices, list) else ()), payload.get("x_groq")):
+        error = place.get("error") if isinstance(place, dict) else None
+        if error:
+            return error
+    return payload if is_flat_error(payload) else None
+
+
+def is_flat_error(payload: Json) -> bool:
+    """Whether a payload is an error without the field `error`: of an older server, or of FastAPI (`detail`)."""
+    return payload.get("object") == "error" or ("detail" in payload and not payload.get("choices"))
+
+
+def _error_message(error: Json) -> str:
+    """The message of an error object. FastAPI has it in `detail`, as text or as a list of validation errors."""
+    for name in ("message", "detail", "msg"):
+        value = error.get(name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if isinstance(value, list):
+            return "; ".join(_validation_error(item) for item in value)
+    return ""
+
+
+def _validation_error(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    steps = item.get("loc") or ()
+    where = ".".join(map(str, steps if isinstance(steps, (list, tuple)) else [steps]))
+    return f"{where}: {item.get('msg')}" if where else str(item.get("msg"))
+
+
+def dump(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:  # JSON can be parsed at a depth at which it cannot be written.
+        return "JSON that is nested too deeply"
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def normal_reason(raw: str) -> str | None:
+    """The client's name for a finish reason of a server; None if it is unknown."""
+    return _REASONS.get(raw.strip().lower())
+
+
+def parse_usage(raw: Json) -> Usage:
+    n_input, n_output = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
+    n_cached, n_reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
+    return Usage(n_input, n_output, _count(raw, "total_tokens") or n_input + n_output, n_cached, n_reasoning, raw)
+
+
+def _count(raw: Json, names: str) -> int | None:
+    """The first non-zero count in these fields; 0 if all counts are zero, None if there is none."""
+    found = None
+    for name in names.split():
+        value: Any = raw
+        for step in name.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
+        number = _integer(value)
+        if number:
+            return number
+        found = number if found is None else found
+    return found
+
+
+def _integer(value: Any) -> int | None:
+    """An integer, also from text or a float; None for NaN, infinity and anything else."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return int(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def find_usage(chunk: Json) -> Json | None:
+    """The usage of a payload: at the top, in `x_groq` (Groq), in a choice (Moonshot), or the whole payload (Ollama)."""
+    found: Json | None = None
+    places = as_list(chunk.get("choices"))
+    if "usage" in chunk or "x_groq" in chunk:
+        places = [chunk, chunk.get("x_groq"), *places]
+    for place in places:
+        usage = place.get("usage") if isinstance(place, dict) else None
+        if usage and isinstance(usage, dict) and (found is None or not parse_usage(found).total_tokens):
+            found = usage
+    return chunk if found is None and ("eval_count" in chunk or "prompt_eval_count" in chunk) else found
+
+
+def as_list(value: Any) -> list[Any]:
+    """The list; an object (which some servers send in place of a list of one) as a list of one; else an empty list."""
+    if isinstance(value, list):
+        return value
+    return [value] if isinstance(value, dict) else []
+
+
+def as_index(value: Any) -> int | None:
+    """An index that a server may write as 1, 1.0 or "1"; None for anything else."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_INDEX_DIGITS:
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def non_blank(value: Any) -> str | None:
+    """The text if it is not blank, else None: some servers send "" in place of null."""
+    return value if isinstance(value, str) and value.strip() else None

@@ -1,0 +1,177 @@
+"""Structured output: the `response_format` of a request, and the parsed value of the response. No I/O.
+
+`ExpectedValue` belongs to one call. If a server refuses JSON Schema, the request is repeated in a weaker mode. The
+response is validated here in every mode.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..errors import DoesNotFit, StatusError
+from ..events import Reply
+from .schema import build, is_schema, json_schema
+from .validator import TYPE_NAMES, show
+
+if TYPE_CHECKING:
+    from ..transport.options import CallOptions
+
+Json = dict[str, Any]
+
+# The longest schema name that OpenAI accepts.
+_NAME_CHARS = 64
+
+# The modes, in the order in which they are tried. Each is for servers that refuse the one before:
+# json_schema: the schema of the value;
+# wrapped: the schema of an object that holds the value, for servers that accept objects only (not for object values);
+# json_object: JSON without a schema, which a message describes;
+# prompt: no response_format; only a message describes the schema.
+_MODES = ("json_schema", "wrapped", "json_object", "prompt")
+
+# Matches the error of a server that refuses the response format.
+_REFUSAL = re.compile(r"response_format|json_schema|json_object|schema|structured|grammar", re.IGNORECASE)
+
+
+class ExpectedValue:
+    """The requested value of one call. The module `schema` describes which targets there are."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self._schema: Json = {} if is_ready_made(target) else json_schema(target)
+        self._is_object = self._schema.get("type") == "object" or "properties" in self._schema
+        # The current mode and those after it.
+        self._modes = [mode for mode in _MODES if mode != "wrapped" or not self._is_object]
+
+    @property
+    def _mode(self) -> str:
+        return self._modes[0]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the reply: one if the mode does not enforce the schema."""
+        if self._mode in ("json_schema", "wrapped"):
+            return ()
+        requested = "with response_format json_object" if self._mode == "json_object" else "in the prompt only"
+        return (f"the server refused the JSON Schema: JSON was requested {requested}",)
+
+    def apply(self, body: Json) -> Json:
+        """The body of a request with the response format of the current mode."""
+        if self._mode == "json_schema":
+            return {**body, "response_format": response_format(self.target)}
+        if self._mode == "wrapped":
+            schema = {"name": _schema_name(self.target), "schema": self._object_schema()}
+            return {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
+        if "messages" in body:  # The prompt of /completions is continued as it is: it takes no instruction.
+            body = {**body, "messages": self._with_instruction(body["messages"])}
+        if self._mode == "json_object":
+            return {**body, "response_format": {"type": "json_object"}}
+        return {name: value for name, value in body.items() if name != "response_format"}
+
+    def weaken(self, error: StatusError) -> bool:
+        """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
+        if is_ready_made(self.target) or not _REFUSAL.search(error.body) or len(self._modes) == 1:
+            return False
+        del self._modes[0]
+        return True
+
+    def read(self, reply: Reply[Any]) -> Any:
+        """The value of a complete reply; None if it calls tools.
+
+        Raises:
+            DoesNotFit: The text is not JSON, or not valid.
+        """
+        return read_reply(self.target, reply, wrapped=self._mode != "json_schema" and not self._is_object)
+
+    def _object_schema(self) -> Json:
+        """The schema of the value if it is an object, else that of an object {"value": ...} that holds the value."""
+        if self._is_object:
+            return self._schema
+        inner = dict(self._schema)
+        definitions: Json = {name: inner.pop(name) for name in ("$defs", "definitions") if name in inner}
+        fields = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
+        return {**fields, "additionalProperties": False, **definitions}
+
+    def _with_instruction(self, messages: list[Json]) -> list[Json]:
+        """The messages with the schema in the system message."""
+        text = "Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: " + json.dumps(
+            self._object_schema(), ensure_ascii=False
+        )
+        first = messages[0] if messages else {}
+        if first.get("role") == "system" and isinstance(first.get("content"), str):
+            return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+        return [{"role": "system", "content": text}, *messages]
+
+
+def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
+    """The options of a repeated call: the output that is not valid and a message with the errors are in the prompt."""
+    prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
+    output = [] if error.partial is None else [error.partial.message]
+    text = f"{error}. Answer again, with the corrected JSON alone."
+    return given._replace(prompt=[*prompt, *output, {"role": "user", "content": text}])
+
+
+def response_format(target: Any) -> Json:
+    """The field `response_format` of a request for JSON of this target. A ready-made one is returned unchanged."""
+    if is_ready_made(target):
+        return dict(target)
+    is_strict = not is_schema(target)
+    schema = {"name": _schema_name(target), "schema": json_schema(target, strict=is_strict)}
+    return {"type": "json_schema", "json_schema": {**schema, **({"strict": True} if is_strict else {})}}
+
+
+def read_reply(target: Any, reply: Reply[Any], wrapped: bool = False) -> Any:
+    """The value in the text of a reply; None if the reply calls tools, or the target is a ready-made response_format.
+
+    Args:
+        wrapped: Whether the requested JSON is an object {"value": ...} that holds the value.
+
+    Raises:
+        DoesNotFit: The text is not JSON, or not valid. `text` and `partial` hold the text and the reply.
+    """
+    if is_ready_made(target) or reply.tool_calls:
+        return None
+    try:
+        value = _parse(reply.text)
+        if type(value) in (int, float) and reply.finish_reason == "length":
+            raise DoesNotFit(f"{value} may be the beginning of a longer number", path="$")
+        if wrapped and isinstance(value, dict) and set(value) == {"value"}:
+            value = value["value"]
+        return build(target, value)
+    except DoesNotFit as error:
+        message = f"the answer does not fit: {error}{_hint(reply)}"
+        raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON, also in a fenced code block, which models often generate without a constraint."""
+    fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", text, re.DOTALL)
+    try:
+        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise DoesNotFit(f"not JSON ({error})", path="$") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _hint(reply: Reply[Any]) -> str:
+    """A likely reason why the text is not valid; empty if none is known."""
+    if reply.refusal:
+        return f"; the model declined: {show(reply.refusal)}"
+    return "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""
+
+
+def is_ready_made(target: Any) -> bool:
+    """Whether a target is a `response_format` itself, not a schema: its `type` is none of the types of JSON."""
+    kind = target.get("type") if is_schema(target) else None
+    return isinstance(kind, str) and kind not in TYPE_NAMES.values()
+
+
+def _schema_name(target: Any) -> str:
+    """The name of the schema, which OpenAI requires."""
+    title = target.get("title") if is_schema(target) else getattr(target, "__name__", None)
+    name = re.sub(r"[^\w-]", "_", title if isinstance(title, str) else "", flags=re.ASCII)
+    return name[:_NAME_CHARS] or "answer"

@@ -1,0 +1,359 @@
+"""POST /v1/chat/completions, the request: parses a JSON body into a ChatRequest, or raises BadRequest.
+
+This module makes all checks that need no model. The response is encoded in chat_response.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import BadRequest
+from ..core.fields import Fields, first_given, parse_body, refuse_unsupported, show, unknown_fields
+from ..core.media import AUDIO, FILE, IMAGE, note_of, refuse_media
+from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
+from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
+
+# The limit of `n`. Each choice is a sequence, and the number of slots is limited.
+MAX_N = 32
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+# Fields of features that this server does not have, each with the values that do not need the feature.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "grammar_lazy": (False,),
+    "grammar_triggers": ([],),
+    "reasoning_control": (False,),
+    "include_reasoning": (True,),
+    "parse_tool_calls": (True,),
+    "modalities": ([], ["text"]),
+    "audio": (),
+    "web_search_options": (),
+}
+
+# The role of tool results in OpenAI's older `functions` API.
+_OLD_TOOL_ROLE = "function"
+_MEDIA_PARTS = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
+
+# The values of `continue_final_message` that name the field of the last message to continue.
+_CONTINUED_PARTS = ("content", "reasoning_content")
+# llama.cpp's values, with ChatRequest's (splits_reasoning, keeps_reasoning) for each.
+_REASONING_FORMATS = {
+    "auto": (True, False),
+    "deepseek": (True, False),
+    "deepseek-legacy": (True, True),
+    "none": (False, False),
+}
+# The names of the reasoning budget. If a request sets several, the first one here applies.
+_REASONING_BUDGETS = (
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+    "thinking_token_budget",
+    "thinking_budget",
+)
+# The limit of the reasoning budget, which is larger than any context.
+MAX_REASONING_BUDGET = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ChatRequest(TextRequest):
+    """A validated chat request. A field is None if the request leaves it out."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    """Messages as chat templates expect them: `content` is text or absent, and no field is null."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Tools in the format `{"type": "function", "function": {...}}`."""
+    tool_choice: str = "none"
+    """"none", "auto" or "required"."""
+    allowed: tuple[str, ...] = ()
+    """The names of the tools that may be called; empty for all."""
+    parallel_tool_calls: bool = True
+    template_vars: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool | str = False
+    """Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning."""
+    prefix: str = ""
+    """More text of the assistant prefill, after the last message (`response_prefix`)."""
+    splits_reasoning: bool = True
+    """Return reasoning in a separate field. False: reasoning and its tags are part of the content."""
+    keeps_reasoning: bool = False
+    """Repeat the separate reasoning in the content, between its tags."""
+    reasoning_budget: int | None = None
+    """The limit of reasoning tokens; -1: no limit, None: the server's default."""
+    reasoning_budget_message: str | None = None
+    """The text that is appended to reasoning at the limit; None: the server's default."""
+    thought_field: bool = False
+    """See ParseOptions."""
+
+    @property
+    def role(self) -> str:
+        """The role of the response message."""
+        last = str(self.messages[-1]["role"])
+        return "assistant" if self.add_generation_prompt or last == "user" else last
+
+    @property
+    def callable_tools(self) -> tuple[dict[str, Any], ...]:
+        """The tools that may be called. The prompt may show other tools, too."""
+        if self.tool_choice == "none":
+            return ()
+        return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
+
+    @property
+    def prefill(self) -> tuple[str, str]:
+        """The reasoning and the text of the assistant prefill."""
+        last = self.messages[-1] if self.continue_final_message else {}
+        return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
+
+
+def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    refuse_unsupported(body, REFUSED)
+    messages, tools = _messages(body), _tools(body)
+    return ChatRequest(
+        messages=messages,
+        tools=tools,
+        **_tool_choice(body, tools),
+        parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
+        template_vars=template_vars(body, body.text("reasoning_effort")),
+        chat_template=_chat_template(body, options.allow_template),
+        **_prefill(body, messages),
+        **_reasoning_format(body),
+        reasoning_budget=reasoning_budget(body),
+        reasoning_budget_message=body.text("reasoning_budget_message"),
+        params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body)),
+        **read_text_request(body),
+        thought_field=options.thought_field,
+        # This must be the last argument: a field that has not been read yet counts as unknown.
+        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
+    )
+
+
+def _n(body: Fields) -> int:
+    older = body.integer("n_cmpl", 1, MAX_N)
+    return body.integer("n", 1, MAX_N) or older or 1
+
+
+def _top_logprobs(body: Fields) -> int | None:
+    """The number of alternatives per token. 0: only the sampled token; None: no log probabilities."""
+    is_on = body.boolean("logprobs")
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if top and not is_on:
+        raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
+    return (top or 0) if is_on else read_n_probs(body)
+
+
+def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """The fields of the assistant prefill. By default the output continues an assistant message at the end."""
+    adds_prompt, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
+    continued = body.get("continue_final_message")
+    if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
+        body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
+    if continued and adds_prompt:
+        raise BadRequest(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true: the first continues the last "
+            "message, and the second begins a new one",
+            "continue_final_message",
+        )
+    if prefix and adds_prompt is False:
+        raise BadRequest("'response_prefix' cannot be combined with 'add_generation_prompt': false", "response_prefix")
+    is_open = ends_in_prefill(messages)
+    if continued and not is_open:
+        raise BadRequest(
+            "'continue_final_message' needs an assistant message without tool calls at the end of 'messages'",
+            "continue_final_message",
+        )
+    if continued == "reasoning_content" and (prefix or messages[-1].get("content")):
+        raise BadRequest(
+            "'continue_final_message' is \"reasoning_content\", so the last message can have no content and the "
+            "request no 'response_prefix': leave them out, or continue the \"content\"",
+            "continue_final_message",
+        )
+    return {
+        "add_generation_prompt": adds_prompt is not False,
+        "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
+        "prefix": prefix,
+    }
+
+
+def ends_in_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the output can continue the last message: one of the assistant without tool calls."""
+    return messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+
+
+def _reasoning_format(body: Fields) -> dict[str, Any]:
+    splits, keeps = _REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"]
+    return {"splits_reasoning": splits, "keeps_reasoning": keeps}
+
+
+def _chat_template(body: Fields, is_allowed: bool) -> str | None:
+    template = body.text("chat_template")
+    if template and not is_allowed:
+        raise BadRequest("'chat_template' is not allowed: start the server with --allow-chat-template", "chat_template")
+    return template or None
+
+
+def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
+    """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
+    variables: dict[str, Any] = {}
+    for name in ("template_vars", "chat_template_kwargs"):
+        given = body.object_or_empty(name)
+        given.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
+        variables.update(given.raw)
+    own = {
+        "enable_thinking": False if effort == "none" else None,
+        **without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
+        "reasoning_effort": effort,
+        "documents": [document.raw for document in body.objects("documents")] or None,
+    }
+    return {**variables, **without_nulls(own)}
+
+
+def reasoning_budget(body: Fields) -> int | None:
+    """The limit of reasoning tokens, under the name of llama.cpp, vLLM or Qwen, or as a template variable."""
+    values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
+    variables = body.object_or_empty("chat_template_kwargs")
+    return first_given([*values, variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET)])
+
+
+def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
+    """The tools, including those in the older field `functions`."""
+    body.check_size("tools")
+    body.check_size("functions")
+    functions = (function_tool(function) for function in body.objects("functions"))
+    return (*(parse_tool(tool) for tool in body.objects("tools")), *functions)
+
+
+def parse_tool(tool: Fields) -> dict[str, Any]:
+    tool.choice("type", ("function",))
+    return function_tool(tool.required_object("function"))
+
+
+def function_tool(function: Fields) -> dict[str, Any]:
+    function.required_text("name")
+    function.text("description")
+    function.object("parameters")
+    return {"type": "function", "function": without_nulls(function.raw)}
+
+
+def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """The mode and the allowed names. The default mode is "auto" with tools and "none" without."""
+    older = body.get("tool_choice") is None and body.get("function_call") is not None
+    field_name = "function_call" if older else "tool_choice"
+    value = body.get(field_name)
+    if isinstance(value, dict):
+        mode, names = _read_choice_object(body, field_name)
+    else:
+        mode, names = body.choice(field_name, ("none", "auto", "required")) or "auto", ()
+    offered = [tool["function"]["name"] for tool in tools]
+    if mode == "required" and not offered:
+        raise BadRequest(f"'{field_name}' is {show(value)}, which needs 'tools'", field_name)
+    for name in names:
+        if name not in offered:
+            raise BadRequest(f"'{field_name}' names \"{name}\"; 'tools' offers {show(offered)}", field_name)
+    return {"tool_choice": mode if offered else "none", "allowed": names}
+
+
+def _read_choice_object(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
+    """The mode and the allowed names of a `tool_choice` that is an object."""
+    choice = body.required_object(field_name)
+    if field_name == "tool_choice" and choice.get("type") == "allowed_tools":
+        # Chat completions nest the fields in an object `allowed_tools`; the Responses API does not.
+        listed = choice.object("allowed_tools") or choice
+        mode = listed.choice("mode", ("auto", "required")) or "auto"
+        names = tuple(_chosen_name(tool, listed.at("tools")) for tool in listed.objects("tools"))
+        if not names:
+            listed.refuse("tools", "a list of at least one function")
+        return mode, names
+    return "required", (_chosen_name(choice, field_name),)
+
+
+def _chosen_name(choice: Fields, field_name: str) -> str:
+    function = choice.object("function") or choice
+    name = function.text("name")
+    if not name:
+        raise BadRequest(
+            f"'{field_name}' must name a function: "
+            'a mode or {"type": "function", "function": {"name": ...}}, got ' + show(choice.raw),
+            field_name,
+        )
+    return name
+
+
+def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
+    messages = tuple(_message(message) for message in body.objects("messages"))
+    if not messages:
+        body.refuse("messages", "a list with at least one message")
+    return messages
+
+
+def _message(message: Fields) -> dict[str, Any]:
+    role = message.required_choice("role", _ROLES)
+    content = _content(message)
+    if role == "assistant":
+        if not content:  # A refusal is the text of a message without content.
+            content = message.text("refusal") or content
+    elif content is None:
+        message.refuse("content", "a string or a list of parts")
+    if message.get("audio") is not None:
+        message.refuse("audio", "left out: this server supports only text")
+    texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
+    calls = [_tool_call(call) for call in message.objects("tool_calls")]
+    older = message.object("function_call")
+    if older is not None and not calls:
+        calls = [{"type": "function", "function": _called_function(older)}]
+    role = "tool" if role == _OLD_TOOL_ROLE else role
+    return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
+
+
+def _content(message: Fields) -> str | None:
+    """The text of a message. Text parts are joined without a separator."""
+    value = message.get("content")
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        message.refuse("content", "a string or a list of parts")
+    is_result = message.get("role") in ("tool", _OLD_TOOL_ROLE)
+    return "".join(_part_text(part, is_result=is_result) for part in message.objects("content"))
+
+
+def _part_text(part: Fields, *, is_result: bool) -> str:
+    kind = part.text("type")
+    if kind in _MEDIA_PARTS:
+        if not is_result:
+            refuse_media(part.path, _MEDIA_PARTS[kind])
+        return note_of(_MEDIA_PARTS[kind])
+    if kind is None:
+        part.refuse("type", '"text"')
+    if kind not in ("text", "refusal"):
+        raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)
+    text = part.text(kind)
+    if text is None:
+        part.refuse(kind, "a string")
+    return text
+
+
+def _tool_call(call: Fields) -> dict[str, Any]:
+    """A tool call of an earlier message. Arguments stay text or object as given; the prompt package decodes them."""
+    call.choice("type", ("function",))
+    function = _called_function(call.required_object("function"))
+    return without_nulls({"id": call.text("id"), "type": "function", "function": function})
+
+
+def _called_function(function: Fields) -> dict[str, Any]:
+    name = function.required_text("name")
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, (str, dict)):
+        function.refuse("arguments", "JSON text or an object")
+    return {"name": name, "arguments": "{}" if arguments is None else arguments}
+
+
+def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if value is not None}

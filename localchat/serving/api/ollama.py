@@ -1,0 +1,303 @@
+"""Ollama's POST /api/chat and /api/generate: parses requests, and encodes output events as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from ..core.errors import ApiError, BadRequest
+from ..core.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from ..core.fields import Fields, parse_body, unknown_fields
+from ..core.interface import Interface, ResponseHead
+from ..core.json_text import json_text, to_json
+from ..core.logprobs import logprob_entry
+from ..core.media import IMAGE, note_of, refuse_media
+from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
+from ..core.request import ParseOptions
+from ..core.response_format import ResponseFormat
+from ..core.usage import Usage
+from .chat import ChatRequest, ends_in_prefill, parse_tool, without_nulls
+from .completions import CompletionRequest
+from .ollama_models import time_text
+
+_ROLES = ("system", "user", "assistant", "tool")
+_THINK_LEVELS = ("low", "medium", "high", "max")
+
+# Options that have no effect on the output of this server: settings that are command-line options here, and options of
+# samplers that llama.cpp has removed.
+_OPTIONS_WITHOUT_EFFECT = (
+    "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
+    "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OllamaChat(ChatRequest):
+    """A request with messages, for which the chat template renders the prompt."""
+
+    is_generate: bool = False
+    """Whether the endpoint is /api/generate, which has other fields for the text of the response."""
+    done_reason: str | None = None
+    """The `done_reason` of a request that only loads or unloads the model; None for other requests."""
+
+
+@dataclass(frozen=True)
+class OllamaText(CompletionRequest):
+    """A request of /api/generate for a text completion or fill-in-the-middle."""
+
+    is_generate: bool = True
+    done_reason: str | None = None
+
+
+Request = Union[OllamaChat, OllamaText]
+
+
+def parse_chat(raw: bytes, options: ParseOptions) -> Request:
+    """The request in a body of /api/chat.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    messages = _messages(body)
+    body.check_size("tools")
+    tools = tuple(parse_tool(tool) for tool in body.objects("tools"))
+    return _chat(body, options, messages, tools=tools, tool_choice="auto" if tools else "none")
+
+
+def parse_generate(raw: bytes, options: ParseOptions) -> Request:
+    """The request in a body of /api/generate.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    prompt, suffix = body.text("prompt") or "", body.text("suffix")
+    system, is_raw = body.text("system"), body.boolean("raw") or False
+    _refuse_images(body)
+    if body.items("context", "tokens"):
+        raise BadRequest("'context' is not supported: send the whole conversation to /api/chat", "context")
+    if body.text("template") and not is_raw:
+        message = "'template' is a Go template, which this server does not support: send the prompt with 'raw': true"
+        raise BadRequest(message, "template")
+    if prompt and (is_raw or suffix):
+        common = _common(body, options)
+        return OllamaText(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
+    messages = [{"role": "system", "content": system}] if system else []
+    last = [{"role": "user", "content": prompt}] if prompt else []
+    return _chat(body, options, tuple(messages + last) if last else (), is_generate=True)
+
+
+def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
+    variables = _think(body)
+    common = _common(body, options)
+    if not messages:
+        # A request without messages loads or unloads the model in Ollama. Here it does neither, and prefills one token.
+        common["params"] = GenerationParams(max_tokens=0)
+        more["done_reason"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
+        messages = ({"role": "user", "content": "."},)
+    continues = ends_in_prefill(messages)
+    return OllamaChat(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
+
+
+def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
+    """The fields that both endpoints have."""
+    given = body.object_or_empty("options")
+    length = given.integer("num_predict")
+    if length is not None and length <= 0:  # No limit.
+        given = Fields({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
+    fields = {
+        "model": body.text("model") or body.text("name") or "",
+        "params": read_params(given, top_logprobs=_top_logprobs(body), lengths=("num_predict",)),
+        "response_format": _response_format(body),
+        "stream": body.boolean("stream") is not False,
+    }
+    unknown = [f"options.{name}" for name in unknown_fields(given, _OPTIONS_WITHOUT_EFFECT, options.strict)]
+    unknown += unknown_fields(body, ("keep_alive", "truncate", "shift", "template"), options.strict)
+    return {**fields, "unknown": tuple(unknown)}
+
+
+def _top_logprobs(body: Fields) -> int | None:
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    return top if body.boolean("logprobs") else None
+
+
+def _response_format(body: Fields) -> ResponseFormat | None:
+    body.check_size("format")
+    value = body.get("format")
+    if value is None or value == "":
+        return None
+    if value == "json":
+        return ResponseFormat("json_object", None, "format")
+    if not isinstance(value, dict):
+        body.refuse("format", '"json" or a JSON schema')
+    return ResponseFormat("json_schema", value, "format")
+
+
+def _think(body: Fields) -> dict[str, Any]:
+    """The template variables for `think`: whether the model reasons, and its effort."""
+    value = body.get("think")
+    if value is None:
+        return {}
+    if isinstance(value, bool):
+        return {"enable_thinking": value}
+    if value not in _THINK_LEVELS:
+        body.refuse("think", "true, false, " + ", ".join(f'"{level}"' for level in _THINK_LEVELS))
+    return {"enable_thinking": True, "reasoning_effort": value}
+
+
+def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
+    """The chat messages. Ollama's calls have no ids, so results are assigned to calls in their order."""
+    messages: list[dict[str, Any]] = []
+    open_ids: list[str] = []
+    n_calls = 0
+    for given in body.objects("messages"):
+        role = given.required_choice("role", _ROLES)
+        note = note_of(IMAGE) if role == "tool" and given.items("images", "images") else ""
+        if role != "tool":
+            _refuse_images(given)
+        message: dict[str, Any] = {
+            "role": role,
+            "content": (given.text("content") or "") + note,
+            "reasoning_content": given.text("thinking"),
+        }
+        calls = [_call(call) for call in given.objects("tool_calls")]
+        for call in calls:
+            call.setdefault("id", f"call_{n_calls}")
+            n_calls += 1
+            open_ids.append(call["id"])
+        if calls:
+            message["tool_calls"] = calls
+        if role == "tool":
+            id = given.text("tool_call_id") or (open_ids.pop(0) if open_ids else None)
+            message.update(name=given.text("tool_name") or given.text("name"), tool_call_id=id)
+        messages.append(without_nulls(message))
+    return tuple(messages)
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    function = call.object("function")
+    name = function.text("name") if function else None
+    if function is None or not name:
+        call.refuse("function", "an object with a name")
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, dict):
+        function.refuse("arguments", "an object")
+    called = {"name": name, "arguments": arguments or {}}
+    return without_nulls({"id": call.text("id"), "type": "function", "function": called})
+
+
+def _refuse_images(holder: Fields) -> None:
+    if holder.items("images", "images"):
+        refuse_media(holder.at("images"), IMAGE)
+
+
+def error_body(error: ApiError) -> dict[str, str]:
+    return {"error": error.message}
+
+
+class Encoder:
+    """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
+
+    def __init__(self, head: ResponseHead, request: Request, usage: Callable[[], Usage] | None = None) -> None:
+        self._request = request
+        self._usage = usage
+        self._head = {"model": head.model, "created_at": time_text(head.created)}
+        self._end = OutputEnd("stop")
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+        # The open call, and its arguments so far. Ollama sends calls only when they are complete.
+        self._call: ToolCallStart | None = None
+        self._arguments: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._chunks: list[str] = []
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        if isinstance(event, ToolCallArguments):
+            self._arguments.append(event.text)
+            return
+        if isinstance(event, SampledTokens):
+            if self._request.params.top_logprobs is not None:
+                self._logprobs += [logprob_entry(token) for token in event.tokens]
+            return
+        self._close_call()
+        if isinstance(event, ContentDelta):
+            self._content.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            self._reasoning.append(event.text)
+        elif isinstance(event, ToolCallStart):
+            self._call = event
+        elif isinstance(event, OutputEnd):
+            self._end = event
+
+    def take(self) -> list[str]:
+        if not (self._content or self._reasoning or self._calls):
+            return []
+        return [to_json({**self._head, **self._take_fields(), "done": False})]
+
+    def finish(self) -> list[str]:
+        """The rest of the text, then an object with the counts."""
+        assert self._usage is not None
+        return [*self.take(), json_text(self.body(self._usage()))]
+
+    def failed(self, error: ApiError) -> list[str]:
+        return [*self.take(), to_json(error_body(error))]
+
+    def body(self, usage: Usage) -> dict[str, Any]:
+        reason = self._request.done_reason or ("length" if self._end.reason == "length" else "stop")
+        ended = {**self._head, **self._take_fields(), "done": True, "done_reason": reason}
+        return ended if self._request.done_reason else {**ended, **counts(usage)}
+
+    def _close_call(self) -> None:
+        """Add the open call, now complete. A call whose arguments are cut is dropped."""
+        if self._call is None:
+            return
+        try:
+            arguments = json.loads("".join(self._arguments) or "{}")
+        except ValueError:
+            arguments = None
+        if isinstance(arguments, dict):
+            function = {"index": self._call.index, "name": self._call.name, "arguments": arguments}
+            self._calls.append({"id": self._call.id, "function": function})
+        self._call, self._arguments = None, []
+
+    def _take_fields(self) -> dict[str, Any]:
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        thinking = {"thinking": reasoning} if reasoning else {}
+        calls = {"tool_calls": self._calls} if self._calls else {}
+        logprobs = {"logprobs": self._logprobs} if self._logprobs else {}
+        self._content, self._reasoning, self._calls, self._logprobs = [], [], [], []
+        if self._request.is_generate:
+            return {"response": content, **thinking, **logprobs}
+        return {"message": {"role": "assistant", "content": content, **thinking, **calls}, **logprobs}
+
+
+def counts(usage: Usage) -> Mapping[str, int]:
+    """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the model is loaded at the start."""
+    return {
+        "total_duration": _nanoseconds(usage.queue_s + usage.prompt_s + usage.completion_s),
+        "load_duration": 0,
+        "prompt_eval_count": usage.n_prompt,
+        "prompt_eval_duration": _nanoseconds(usage.prompt_s),
+        "eval_count": usage.n_completion,
+        "eval_duration": _nanoseconds(usage.completion_s),
+    }
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+CHAT: Interface[Request] = Interface("chat-", parse_chat, Encoder, Encoder)
+GENERATE: Interface[Request] = Interface("gen-", parse_generate, Encoder, Encoder)

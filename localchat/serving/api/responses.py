@@ -1,0 +1,234 @@
+"""POST /v1/responses, the request: parses a JSON body into a ResponsesRequest, or raises an ApiError.
+
+A ResponsesRequest is a ChatRequest. Its messages are converted from items: first those of an earlier response or of a
+conversation, then those of `input`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import ApiError, BadRequest
+from ..core.fields import Fields, parse_body, refuse_unsupported, unknown_fields
+from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from ..core.request import read_streaming
+from ..core.response_format import read_format_object
+from .chat import ChatRequest, reasoning_budget, template_vars
+from .responses_items import IGNORED_ITEMS, input_items, read_messages
+from .responses_store import ResponseStore
+from .responses_tools import Tool, read_tool_choice, read_tools
+
+# The name of the length limit. OpenAI's API requires at least 16 tokens; this server, at least 1.
+LENGTHS = ("max_output_tokens",)
+
+# Fields of features that this server does not have, each with the values that do not need the feature.
+REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "prompt": (), "moderation": ()}
+
+# Values of `include` for tools that run on other servers; they are ignored.
+_INCLUDE_WITHOUT_EFFECT = ("web_search_call.", "file_search_call.", "code_interpreter_call.", "computer_call_output.",
+                           "message.input_image.")  # fmt: skip
+_LOGPROBS = "message.output_text.logprobs"
+_ENCRYPTED = "reasoning.encrypted_content"
+
+_SUMMARIES = ("auto", "concise", "detailed")
+_WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options")
+
+
+@dataclass(frozen=True)
+class ResponsesRequest(ChatRequest):
+    """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
+
+    offered: tuple[Tool, ...] = ()
+    """The tools, in the same order as in `tools`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the response that repeat fields of the request."""
+    earlier: tuple[dict[str, Any], ...] = ()
+    """The items of the earlier response or of the conversation."""
+    items: tuple[dict[str, Any], ...] = ()
+    """The items of `input`."""
+    is_stored: bool = True
+    """Store the response for later requests."""
+    conversation_id: str | None = None
+    """The conversation to which the response is added; None: no conversation."""
+    includes_encrypted: bool = False
+    """Add `encrypted_content` to reasoning items."""
+    summarises: bool = False
+    """Return reasoning as a summary, for clients that show only summaries."""
+    truncates: bool = False
+    """Drop the oldest turns if the context is too small for all messages (`truncation: "auto"`)."""
+
+    def shortened(self) -> ResponsesRequest | None:
+        """The same request without its oldest turn; None if only one turn is left. System messages stay."""
+        starts = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        if len(starts) < 2:
+            return None
+        head = tuple(m for m in self.messages[: starts[0]] if m["role"] in ("system", "developer"))
+        return dataclasses.replace(self, messages=head + self.messages[starts[1] :])
+
+
+def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) -> ResponsesRequest:
+    """The request in a body. With `strict`, unknown fields are refused.
+
+    Raises:
+        BadRequest: A field is invalid.
+        NotFound: The request refers to a response, conversation or item that is not stored.
+    """
+    body = parse_body(raw)
+    refuse_unsupported(body, REFUSED)
+    tools, ignored_tools = read_tools(body)
+    items = tuple(_resolve_reference(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
+    earlier, conversation_id = _earlier(body, store)
+    messages, ignored_items = _messages(body, earlier, items)
+    reasoning, include = body.object_or_empty("reasoning"), _include(body)
+    request = ResponsesRequest(
+        model=body.text("model") or "",
+        messages=messages,
+        tools=tuple({"type": "function", "function": tool.function} for tool in tools),
+        **read_tool_choice(body, tools),
+        parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
+        response_format=read_format_object(body.object_or_empty("text").object("format")),
+        template_vars=template_vars(body, reasoning.text("effort")),
+        reasoning_budget=reasoning_budget(body),
+        params=read_params(body, lengths=LENGTHS, top_logprobs=_top_logprobs(body, include)),
+        **read_streaming(body),
+        request_id=body.text("request_id"),
+        offered=tools,
+        earlier=earlier,
+        items=items,
+        is_stored=body.boolean("store") is not False,
+        conversation_id=conversation_id,
+        includes_encrypted=_ENCRYPTED in include,
+        summarises=_summary(reasoning) is not None,
+        truncates=body.choice("truncation", ("auto", "disabled")) == "auto",
+    )
+    settings = _settings(body, request, reasoning)
+    unknown = [*unknown_fields(body, _WITHOUT_EFFECT, strict)]
+    unknown += [f"tools of type {kind}" for kind in ignored_tools] + [f"input of type {kind}" for kind in ignored_items]
+    return dataclasses.replace(request, settings=settings, unknown=tuple(unknown))
+
+
+def _earlier(body: Fields, store: ResponseStore) -> tuple[tuple[dict[str, Any], ...], str | None]:
+    """The items before `input`, and the id of the conversation to which the response is added."""
+    previous, conversation = body.text("previous_response_id"), _conversation_id(body)
+    if previous and conversation:
+        message = "'previous_response_id' and 'conversation' cannot both be set: leave out one"
+        raise BadRequest(message, "previous_response_id")
+    if previous:
+        return store.context(previous), None
+    return (store.conversation(conversation), conversation) if conversation else ((), None)
+
+
+def _conversation_id(body: Fields) -> str | None:
+    if isinstance(body.get("conversation"), dict):
+        return body.required_object("conversation").required_text("id")
+    return body.text("conversation")
+
+
+def _resolve_reference(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
+    """The item that an `item_reference` refers to. Any other item is returned unchanged."""
+    return store.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
+
+
+def _messages(
+    body: Fields, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
+) -> tuple[tuple[dict[str, Any], ...], list[str]]:
+    """The messages of all items, and the types of the items that were ignored."""
+    given = [Fields(item, "previous_response_id") for item in earlier]
+    given += [Fields(item, f"input[{i}]") for i, item in enumerate(items)]
+    messages = read_messages(body.text("instructions"), given)
+    if not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input"):
+        body.refuse("input", "a string or a list with at least one item")
+    return messages, [kind for kind in IGNORED_ITEMS if any(item["type"] == kind for item in items)]
+
+
+def _include(body: Fields) -> frozenset[str]:
+    given = body.items("include", "strings")
+    for i, name in enumerate(given):
+        is_known = isinstance(name, str) and (
+            name in (_LOGPROBS, _ENCRYPTED) or name.startswith(_INCLUDE_WITHOUT_EFFECT)
+        )
+        if not is_known:
+            path = f"include[{i}]"
+            raise BadRequest(f'\'{path}\' must be "{_LOGPROBS}" or "{_ENCRYPTED}", got {name!r}', path)
+    return frozenset(given)
+
+
+def _top_logprobs(body: Fields, include: frozenset[str]) -> int | None:
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    return top if top or _LOGPROBS in include else None
+
+
+def _summary(reasoning: Fields) -> str | None:
+    newer, older = reasoning.choice("summary", _SUMMARIES), reasoning.choice("generate_summary", _SUMMARIES)
+    return newer or older
+
+
+def _settings(body: Fields, request: ResponsesRequest, reasoning: Fields) -> dict[str, Any]:
+    """The fields of a response object that do not depend on the generated text.
+
+    The ResponseEncoder adds `temperature` and other sampling values, since they depend on the model's defaults.
+    """
+    text, conversation = body.object_or_empty("text"), body.get("conversation")
+    format = text.object_or_empty("format").raw or {"type": "text"}
+    return {
+        "background": False,
+        "conversation": {"id": conversation} if isinstance(conversation, str) else conversation,
+        "instructions": body.text("instructions"),
+        "max_output_tokens": body.integer("max_output_tokens"),
+        "max_tool_calls": body.integer("max_tool_calls", 1),
+        "metadata": _metadata(body),
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "previous_response_id": body.text("previous_response_id"),
+        "prompt_cache_key": body.text("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
+        "safety_identifier": body.text("safety_identifier"),
+        "service_tier": "default",
+        "store": request.is_stored,
+        "text": {"format": format, "verbosity": text.choice("verbosity", ("low", "medium", "high")) or "medium"},
+        "tool_choice": "auto" if body.get("tool_choice") is None else body.get("tool_choice"),
+        "tools": _wire_tools(request.offered),
+        "top_logprobs": request.params.top_logprobs or 0,
+        "truncation": "auto" if request.truncates else "disabled",
+        "user": body.text("user"),
+    }
+
+
+def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools as in the request: consecutive tools of a namespace become one object."""
+    listed: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool.namespace is None:
+            listed.append(tool.wire)
+        elif listed and listed[-1]["type"] == "namespace" and listed[-1]["name"] == tool.namespace:
+            listed[-1]["tools"].append(tool.wire)
+        else:
+            listed.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": [tool.wire]})
+    return listed
+
+
+def _metadata(body: Fields) -> dict[str, str]:
+    metadata = body.object_or_empty("metadata")
+    return {name: metadata.text(name) or "" for name in metadata.raw}
+
+
+# Errors of the package `generation` name fields of a chat request, such as "tools[2].function.parameters".
+_TOOL_PATH = re.compile(r"\btools\[(\d+)\]\.function\b")
+_MESSAGE_PATH = re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?")
+
+
+def with_own_field_names(error: ApiError, request: ResponsesRequest) -> ApiError:
+    """Replace the field names of chat requests in an error by those of the Responses API."""
+    if not isinstance(error, BadRequest):
+        return error
+
+    def translated(text: str) -> str:
+        text = _TOOL_PATH.sub(lambda match: request.offered[int(match[1])].path, text)
+        return _MESSAGE_PATH.sub("input", text)
+
+    error.message = re.sub(r"'[^' ]+'", lambda match: translated(match[0]), error.message)
+    error.param = None if error.param is None else translated(error.param)
+    return error

@@ -1,0 +1,102 @@
+"""The prompt builder of chat requests: makes the prompt, the constraint, the reasoning limit and the output parsers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from ..api.chat import ChatRequest
+from ..core import errors
+from ..core.events import ContentDelta, OutputEvent, ReasoningDelta
+from ..engine import GenerationRequest
+from .constraints import constraint_for
+from .dialects import Dialect
+from .errors import wire_errors
+from .model import Model, sequences_of
+from .output import Output
+from .prompt.segments import Segment, parts_of, text_of
+from .prompt.template import ChatTemplate
+from .reasoning import output_parser, reasoning_budget, reasoning_tracker
+from .run import Prepared
+
+
+def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
+    """Render the prompt, and make the `n` sequences that share it.
+
+    Raises:
+        ApiError: This model cannot run the request.
+    """
+    with wire_errors(model.engine, "messages"):
+        template, visible_tokens = model.template_for(request.chat_template)
+        segments = _rendered(model, request, template)
+        text = text_of(segments)
+        prompt = model.tokenize_prompt(parts_of(segments, template.special), request.params)
+        dialect = template.dialect
+        budget = reasoning_budget(request, dialect, model.tokenize, model.reasoning)
+        sequence = GenerationRequest(
+            *model.prompt_and_params(prompt, request.params),
+            visible_tokens=visible_tokens,
+            constraint=constraint_for(request, template, text),
+            new_budget_tracker=partial(reasoning_tracker, request, dialect, text, budget) if budget else None,
+            reports_progress=request.stream and request.return_progress,
+            # The output ends after the first tool call. With one token at a time, later tokens do not count as usage.
+            one_by_one=not request.parallel_tool_calls,
+        )
+        n = request.params.n
+        first, *others = sequences_of(sequence, n)
+        # All choices have the same prompt, so only the first sequence computes its log probabilities.
+        params = replace(first.params, prompt_logprobs=None)
+        return Prepared(
+            sequences=[first, *(replace(other, params=params) for other in others)],
+            outputs=[_output(request, dialect, text, i) for i in range(n)],
+            per_prompt=n,
+            prompt_field="messages",
+        )
+
+
+def prompt_text(model: Model, request: ChatRequest) -> str:
+    """The rendered prompt as plain text, without the distinction between user text and text of the template.
+
+    Raises:
+        BadRequest: The template refuses the request.
+    """
+    with wire_errors(model.engine, "messages"):
+        return text_of(_rendered(model, request, model.template_for(request.chat_template)[0]))
+
+
+def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
+    try:
+        return template.render(
+            request.messages,
+            tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            prefix=request.prefix,
+            variables=request.template_vars,
+        )
+    except RecursionError as error:  # The arguments of a tool call are JSON text, which parse_chat does not check.
+        raise errors.BadRequest("'messages' is nested too deeply", "messages") from error
+
+
+def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
+    parser = output_parser(request, dialect, prompt, splits_reasoning=request.splits_reasoning)
+    if request.continue_final_message == "reasoning_content":
+        # rstrip(), since the parser would hold back white space at the end, and emit it with the first output text.
+        parser.feed(request.prefill[0].rstrip())
+
+    def first_events(tokens: object) -> Iterator[OutputEvent]:
+        reasoning, text = request.prefill if request.echo else ("", "")
+        if reasoning:
+            yield ReasoningDelta(reasoning)
+        if text:
+            yield ContentDelta(text)
+
+    return Output(
+        parser,
+        reasoning=reasoning_tracker(request, dialect, prompt) if request.splits_reasoning else None,
+        first_events=first_events,
+        single_call=not request.parallel_tool_calls,
+        reasoning_tags=dialect.reasoning if request.keeps_reasoning else None,
+        reports_prompt=index == 0 and request.params.prompt_logprobs is not None,
+    )

@@ -1,0 +1,161 @@
+"""The parser of outputs in channels: messages whose header marks them as reasoning, text or a call (gpt-oss, Muse)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Callable
+
+from ...core.events import ContentDelta, Event, ReasoningDelta
+from .dialect import Dialect
+from .json_scan import stream_value
+from .reader import OutputReader
+from .reasoning import ReasoningStart, ReasoningTags
+from .scan import Markers, Reader, emit_until, is_next, read_end, read_marker, read_one_of, read_space, read_until
+
+START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
+
+
+class Kind(Enum):
+    """The kind of a message, according to its header."""
+
+    REASONING = auto()
+    TEXT = auto()
+    CALL = auto()
+    FOREIGN = auto()  # The recipient is a tool that is not offered.
+
+
+class ChannelReader(OutputReader):
+    """Parses headers up to <|message|>, and bodies up to an end marker of the dialect or the next header."""
+
+    _dialect: ChannelDialect
+
+    def read(self) -> Reader[None]:
+        cursor = self._cursor
+        header = open_header(self._prompt)
+        while cursor.left() or not cursor.ended:
+            cursor.begin()
+            if header is None:
+                header = yield from self._header()
+            if header is None:
+                yield from self._loose_text()
+            else:
+                yield from self._message(header)
+            header = None
+
+    def _header(self) -> Reader[str | None]:
+        """Read a header; None if the next text is not a complete header."""
+        start = yield from read_one_of(self._cursor, START + "assistant", CHANNEL, " to=", "to=")
+        if start is None:
+            return None
+        text, end = yield from read_until(self._cursor, Markers(MESSAGE))
+        return start + text if end else None
+
+    def _loose_text(self) -> Reader[None]:
+        """Emit text without a header as content, up to the next header."""
+        raw = self._cursor.end_record() or (yield from read_one_of(self._cursor, START))
+        if raw:
+            yield ContentDelta(raw)
+        yield from emit_until(self._cursor, Markers(START, CHANNEL), ContentDelta, holds_space=False)
+
+    def _message(self, header: str) -> Reader[None]:
+        """Read the body of a message."""
+        kind, name = self._kind(header)
+        raw = self._cursor.end_record()
+        if kind is Kind.CALL:
+            yield from self._message_call(name, raw)
+            return
+        is_reasoning = kind is Kind.REASONING
+        shows_header = kind is Kind.FOREIGN or (is_reasoning and not self._splits_reasoning)
+        if shows_header and raw:
+            yield ContentDelta(raw)
+        end = yield from self._body(kind, ReasoningDelta if is_reasoning and self._splits_reasoning else ContentDelta)
+        if end in self._dialect.ends:
+            read_marker(self._cursor, end)
+            if shows_header:
+                yield ContentDelta(end)
+
+    def _body(self, kind: Kind, event: Callable[[str], Event]) -> Reader[str]:
+        """Emit a body. Returns the marker that ends it, which stays unread; "" after a call or at the end of output."""
+        # Text of a response format extends to the end of the output, and may contain the texts of markers.
+        is_formatted = self._is_constrained and kind is Kind.TEXT
+        markers = Markers() if is_formatted else Markers(*self._dialect.ends, START, CHANNEL, *self._openers)
+        while True:
+            self.reasoning_is_open = kind is Kind.REASONING
+            marker = yield from emit_until(self._cursor, markers, event, holds_space=False)
+            self.reasoning_is_open = self.reasoning_is_open and marker is None
+            if marker not in self._openers:
+                return marker or ""
+            if (yield from self._call(marker, event)):
+                yield from read_end(self._cursor, *self._dialect.ends)
+                return ""
+
+    def _kind(self, header: str) -> tuple[Kind, str]:
+        """The kind of the message with this header, and its recipient."""
+        if self._dialect.is_reasoning(header):
+            return Kind.REASONING, ""
+        match = _RECIPIENT.search(header)
+        name = match[1] if match else "user"
+        if self._calls.may_call(name):
+            return Kind.CALL, name
+        return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
+
+    def _message_call(self, name: str, raw: str) -> Reader[None]:
+        """Read the body of a call of the tool `name`. `raw` is the header."""
+        cursor, calls, ends = self._cursor, self._calls, self._dialect.ends
+        yield calls.start(name)
+        yield from read_space(cursor)
+        end = yield from read_one_of(cursor, *ends)
+        if end:
+            yield calls.arguments("{}")
+        else:
+            if (yield from is_next(cursor, "{")):
+                # Read JSON by its syntax, since a string in it may contain the text of a marker.
+                yield from stream_value(cursor, calls.arguments)
+            end = yield from emit_until(cursor, Markers(*ends, START), calls.arguments)
+            if end in ends:
+                read_marker(cursor, end)
+        if end in ends:
+            calls.close()
+
+
+@dataclass(frozen=True)
+class ChannelDialect(Dialect):
+    """A family whose output is messages with headers."""
+
+    ends: tuple[str, ...] = ()
+    """The markers that end a message."""
+    reasoning_headers: tuple[str, ...] = ()
+    """A message is reasoning if its header contains one of these texts."""
+    reasons_anywhere: bool = True
+    reader: type[OutputReader] = ChannelReader
+
+    @property
+    def reasoning_ends(self) -> tuple[str, ...]:
+        return (*self.ends, START, CHANNEL, *self.openers)
+
+    @property
+    def preserved(self) -> tuple[str, ...]:
+        return (START, CHANNEL, MESSAGE, "<|constrain|>", *self.ends)
+
+    def is_reasoning(self, header: str) -> bool:
+        """Whether the message with this header is reasoning."""
+        return any(text in header for text in self.reasoning_headers) and "to=functions" not in header
+
+    def reasoning_start(self, prompt: str) -> ReasoningStart:
+        header = open_header(prompt)
+        is_open = header is not None and self.is_reasoning(header)
+        return ReasoningStart.OPEN if is_open else ReasoningStart.POSSIBLE
+
+    def adapted_to(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
+        return self
+
+
+def open_header(prompt: str) -> str | None:
+    """The header of the unfinished message at the end of the prompt; None if there is none."""
+    _, _, last = prompt.rpartition(START + "assistant")
+    header, found, body = last.partition(MESSAGE)
+    return header if found and "<|" not in body else None

@@ -1,0 +1,96 @@
+"""Runs embedding and rerank requests on the engine: inputs become vectors or scores."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from ..api.embeddings import EmbeddingsRequest
+from ..api.rerank import RerankRequest
+from ..core import errors
+from ..core.inputs import Input, check_tokens
+from ..engine import Cancelled, Engine, InputTooLong, normalised, pooling_of
+from .errors import wire_errors
+from .model import Model
+
+# An input is tokenized up to this many tokens, so that the error for a longer one than the context states its length.
+_COUNTED_TOKENS = 100_000
+
+
+class VectorRun:
+    """An embedding or rerank request in flight. `cancel` and `stop` take effect between two steps of the engine."""
+
+    def __init__(self, model: Model) -> None:
+        self.n_tokens = 0
+        self._engine = model.engine
+        self._pooling = pooling_of(model.engine.facts.metadata)
+        self._is_cancelled = False
+        self._is_stopped = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def stop(self) -> None:
+        self._is_stopped = self._is_cancelled = True
+
+    def embed(self, request: EmbeddingsRequest) -> list[array[float]]:
+        """One vector for each input, normalised to a Euclidean length of 1.
+
+        Raises:
+            ApiError: The request cannot run.
+            Cancelled: `cancel` was called.
+        """
+        if self._pooling == "rank":
+            raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
+        inputs = [
+            _tokens(self._engine, given, _path("input", request.inputs, i)) for i, given in enumerate(request.inputs)
+        ]
+        vectors = self._computed(inputs, "input")
+        width = len(vectors[0])
+        if request.dimensions is not None and request.dimensions > width:
+            raise errors.BadRequest(
+                f"'dimensions' is {request.dimensions}, and this model's vectors have {width}", "dimensions"
+            )
+        return [normalised(vector[: request.dimensions]) for vector in vectors]
+
+    def scores(self, request: RerankRequest) -> list[float]:
+        """The model's score for the relevance of each document to the query, in the order of the documents.
+
+        Raises:
+            ApiError: The request cannot run.
+            Cancelled: `cancel` was called.
+        """
+        if self._pooling != "rank":
+            raise errors.NotSupported(
+                "this model is not a reranker: start the server with a model of pooling type rank",
+                "model",
+            )
+        pair = self._engine.backend.pair_tokens
+        vectors = self._computed([pair(request.query, document) for document in request.documents], "documents")
+        return [vector[0] for vector in vectors]
+
+    def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
+        self.n_tokens = sum(map(len, inputs))
+        with wire_errors(self._engine, name):
+            try:
+                return self._engine.embedder.embed(inputs, lambda: self._is_cancelled)
+            except Cancelled as error:
+                if self._is_stopped:
+                    raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+                raise
+            except InputTooLong as error:
+                raise errors.ContextLengthExceeded(str(error), _path(name, inputs, error.index)) from error
+
+
+def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:
+    if isinstance(given, str):
+        with wire_errors(engine, name):
+            # The embedding context is created with the first request. It is never larger than this limit.
+            limit = max(engine.facts.n_ctx, engine.facts.n_ctx_train, _COUNTED_TOKENS)
+            return engine.tokenize(given, add_bos=True, parse_special=False, limit=limit)
+    check_tokens(given, engine.facts.n_vocab, name)
+    return given
+
+
+def _path(name: str, all: Sequence[object], i: int) -> str:
+    return name if len(all) == 1 else f"{name}[{i}]"

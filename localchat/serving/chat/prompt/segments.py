@@ -1,0 +1,142 @@
+"""A rendered prompt in segments, and its tokens.
+
+A segment is either text of the template (markup) or user text. `parts_of` splits the prompt so that only markup
+yields control tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from re import Match
+
+from ...core.literals import pattern_of
+from .marked import user_ranges
+
+# A search holds the GIL, so a long text is searched in windows of this many characters, about a millisecond each.
+_WINDOW = 50_000
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a prompt."""
+
+    text: str
+    is_markup: bool
+    """Whether this is text of the template. False: user text."""
+
+
+def text_of(segments: Iterable[Segment]) -> str:
+    """The prompt as one text."""
+    return "".join(segment.text for segment in segments)
+
+
+def segments_of(text: str) -> list[Segment]:
+    """Split a rendered text into user text and text of the template."""
+    found: list[Segment] = []
+    plain, at = str.__str__(text), 0
+    for start, stop in user_ranges(text):
+        found += [Segment(plain[at:start], True), Segment(plain[start:stop], False)]
+        at = stop
+    return merge_segments([*found, Segment(plain[at:], True)])
+
+
+def merge_segments(segments: Iterable[Segment]) -> list[Segment]:
+    """Join adjacent segments of the same kind, and drop empty ones."""
+    result: list[Segment] = []
+    for segment in segments:
+        if result and result[-1].is_markup == segment.is_markup:
+            result[-1] = Segment(result[-1].text + segment.text, segment.is_markup)
+        elif segment.text:
+            result.append(segment)
+    return result
+
+
+class SpecialTexts:
+    """Searches texts for the control tokens of a vocabulary, by their texts."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        texts = set(texts)
+        self._pattern = re.compile(pattern_of(texts))
+        self._starts = {text[:n] for text in texts for n in range(1, len(text))}
+        self._ends = {text[n:] for text in texts for n in range(1, len(text))}
+        self._longest = max(map(len, texts), default=0)
+
+    def __bool__(self) -> bool:
+        return self._longest > 0
+
+    def find(self, text: str) -> Iterator[Match[str]]:
+        """All control tokens in a text, the longest one at each position."""
+        at = 0
+        for begin in range(0, len(text), _WINDOW):
+            end = begin + _WINDOW
+            for match in self._pattern.finditer(text, max(at, begin), end + self._longest):
+                if match.start() >= end:
+                    break
+                at = match.end()
+                yield match
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether a text contains a control token, or may form one together with adjacent text."""
+        lengths = range(1, self._longest)
+        return (
+            any(self.find(text))
+            or any(text[-n:] in self._starts for n in lengths)
+            or any(text[:n] in self._ends for n in lengths)
+        )
+
+
+def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tuple[str, bool]]:
+    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
+
+    User text yields no control tokens. If no control token overlaps user text, the prompt is one part, since a split
+    would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template.
+    llama.cpp splits text there too, so the tokens of the other text do not change.
+    """
+    if not _overlaps_user_text(segments, special):
+        yield text_of(segments), True
+        return
+    for piece in _pieces(segments, special):
+        yield piece.text, piece.is_markup
+
+
+def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> bool:
+    """Whether any control token in the prompt contains characters of user text."""
+    at = 0
+    starts, stops = [], []
+    for segment in segments:
+        if segment.text and not segment.is_markup:
+            starts.append(at)
+            stops.append(at + len(segment.text))
+        at += len(segment.text)
+    if not starts:
+        return False
+    for match in special.find(text_of(segments)):
+        # The last range of user text that begins before the end of the control token is the only one to test.
+        before = bisect_left(starts, match.end())
+        if before and stops[before - 1] > match.start():
+            return True
+    return False
+
+
+def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:
+    """Split a prompt at the control tokens of the template. A piece with any user text is user text."""
+    pieces: list[Segment] = []
+    between: list[Segment] = []
+    for segment in segments:
+        if not segment.is_markup:
+            between.append(segment)
+            continue
+        at = 0
+        for match in special.find(segment.text):
+            pieces.append(_join([*between, Segment(segment.text[at : match.start()], True)]))
+            pieces.append(Segment(match.group(), True))
+            between, at = [], match.end()
+        between.append(Segment(segment.text[at:], True))
+    return merge_segments([*pieces, _join(between)])
+
+
+def _join(segments: list[Segment]) -> Segment:
+    return Segment(text_of(segments), all(segment.is_markup for segment in segments))

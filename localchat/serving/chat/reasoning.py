@@ -1,0 +1,72 @@
+"""Reasoning of a request: its state after the prompt, its parser, the tracker that counts tokens, and its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..api.chat import ChatRequest
+from .dialects import Dialect
+from .dialects.parser import OutputParser
+from .dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
+from .prompt.template import ChatTemplate
+
+
+@dataclass(frozen=True)
+class ReasoningDefaults:
+    """The reasoning budget of requests that set none."""
+
+    max_tokens: int | None = None
+    """The limit of reasoning tokens; None: no limit."""
+    message: str = ""
+    """The text that is appended to reasoning at the limit."""
+
+
+def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
+    """Whether reasoning is open, possible or closed before the first token, given the prompt and the request."""
+    start = template.dialect.reasoning_start(parser_prompt(request, template.dialect, prompt))
+    is_named = template.dialect.reasoning.start in template.source
+    is_off = request.template_vars.get("enable_thinking") is False or not is_named
+    if start is ReasoningStart.POSSIBLE and (is_off or request.prefill[1]):
+        return ReasoningStart.CLOSED
+    return start
+
+
+def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
+    """The prompt for the output parser: the rendered prompt or, if the request continues reasoning, the start tag."""
+    return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
+
+
+def output_parser(
+    request: ChatRequest, dialect: Dialect, prompt: str, *, splits_reasoning: bool = True
+) -> OutputParser:
+    """A parser for one output of a request with this rendered prompt."""
+    return OutputParser(
+        dialect,
+        tools=request.callable_tools,
+        prompt=parser_prompt(request, dialect, prompt),
+        splits_reasoning=splits_reasoning,
+        is_constrained=request.response_format is not None,
+    )
+
+
+def reasoning_tracker(
+    request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget | None = None
+) -> ReasoningTracker:
+    """A reasoning tracker for one output, with its own parser."""
+    return ReasoningTracker(output_parser(request, dialect, prompt), budget)
+
+
+def reasoning_budget(
+    request: ChatRequest, dialect: Dialect, tokenize: Callable[[str, bool], list[int]], defaults: ReasoningDefaults
+) -> ReasoningBudget | None:
+    """The reasoning budget of a request; None: no limit.
+
+    `tokenize(text, parse_special)` must not add BOS. The budget message is tokenized without control tokens, and its
+    tokens count as completion tokens.
+    """
+    max_tokens = defaults.max_tokens if request.reasoning_budget is None else request.reasoning_budget
+    if max_tokens is None or max_tokens < 0:
+        return None
+    message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
+    return ReasoningBudget(max_tokens, (*tokenize(message, False), *tokenize(dialect.reasoning.end, True)))

@@ -1,0 +1,285 @@
+"""Samples one request's tokens: a sampler chain in C, and a grammar beside it.
+
+The grammar is not part of the chain. It selects the candidates of the chain: all tokens that it allows, or only as many
+of the likeliest of these as the first step of the chain keeps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...core.params import SamplingParams
+from ..sampler_chain import GREEDY, REORDERING_STEPS, Step, chain_steps
+from ..values import EngineError, GenerationRequest
+from .candidates import candidates, is_quick, token_array, with_others
+from .grammar import Grammar
+from .library import L
+from .vocabulary import Vocabulary
+
+
+class Sampler:
+    """Samples the tokens of one request, one thread at a time."""
+
+    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
+        """
+        Raises:
+            InvalidGrammar: The grammar cannot be parsed, has no tokens here, or takes too much work.
+            EngineError: llama.cpp refuses a sampling step.
+        """
+        self._vocabulary = vocabulary
+        self._sampling = _resolved(request.sampling, n_ctx)
+        self._steps = chain_steps(self._sampling)
+        self._is_greedy = self._steps[-1] == GREEDY
+        # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
+        self._withheld = _withheld(request, vocabulary)
+        self._forbidden = sorted(vocabulary.eog_tokens) if request.params.ignore_eos else []
+        self._biased = [id for id, _ in self._sampling.logit_bias]
+        # Tokens whose logits the chain changes at every step, in ascending order. Penalties change others as well.
+        self._always_changed = self._find_always_changed()
+        self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
+        constraint, visible = request.constraint, request.visible_tokens
+        self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
+        # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
+        self._forced: deque[int] = deque()
+        # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
+        self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
+        self._sampled_from: Any = None
+        # The sampler chain; None: the likeliest token is always sampled.
+        self._chain: Any = None
+        # The tokens that penalties apply to.
+        self._recent: deque[int] = deque(maxlen=0)
+        try:
+            if self._steps != [GREEDY] or len(self._always_changed):
+                self._build_chain(request.prompt)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def n_likeliest(self) -> int | None:
+        """The number of likeliest tokens that are enough to sample from; None if all are needed, or are as fast.
+
+        Fewer candidates save time, since llama.cpp copies them first. A copy is three times as large as the logits.
+        """
+        n_needed = self._n_needed()
+        if self._chain is None or n_needed is None or (self._grammar is not None and self._grammar.is_active):
+            return None
+        n_needed += len(self._changed_tokens())
+        return n_needed if is_quick(self._vocabulary.n_tokens, n_needed) else None
+
+    def sample(self, context: Any, row: int, logits: Any, likeliest: Any = None) -> int:
+        """Sample the next token from the logits of a row, which are not changed.
+
+        `likeliest` are the ids of at least `n_likeliest` tokens; None: not known.
+        """
+        token = self.sample_forced()
+        if token is None:
+            token = self._sample(context, row, logits, likeliest)
+            self._follow(token)
+        return token
+
+    def sample_forced(self) -> int | None:
+        """The next token if the reasoning limit or the grammar allows only one; None if it must be sampled."""
+        token = self._reasoning.forced_token if self._reasoning is not None else None
+        if token is None:
+            self._find_forced()
+            if not self._forced:
+                return None
+            token = self._forced.popleft()
+        else:
+            self._forced.clear()
+            if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
+                raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
+        self._sampled_from = None
+        self._accept(token)
+        self._follow(token)
+        return token
+
+    def _find_forced(self) -> None:
+        """Find the next tokens that the grammar forces, unless some of those found before are left."""
+        if self._grammar is not None and not self._forced:
+            found = self._grammar.forced_tokens()
+            # The model can write the same text with other tokens, so a token with a changed logit is sampled as usual.
+            if found and not np.isin(found, self._always_changed).any():
+                self._forced.extend(found)
+
+    def _follow(self, token: int) -> None:
+        """Advance the grammar and the reasoning limit by a token."""
+        if self._grammar is not None:
+            self._grammar.accept(token)
+        if self._reasoning is not None:
+            self._reasoning.feed(self._vocabulary.piece(token, special=True))
+
+    def _sample(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
+        if self._grammar is not None:
+            return self._sample_constrained(logits, likeliest)
+        if self._chain is None:
+            # argmax takes a tenth of the time of llama.cpp, which copies the candidates first.
+            return int(logits.argmax())
+        if likeliest is not None or self._keeps_candidates:
+            return self._choose_and_accept(self._candidates(logits, likeliest))
+        token = int(L.llama_sampler_sample(self._chain, context, row))
+        self._recent.append(token)
+        return token
+
+    def _sample_constrained(self, logits: Any, likeliest: Any) -> int:
+        """Sample as if the tokens that the grammar does not allow were removed before the first step of the chain."""
+        assert self._grammar is not None
+        if self._chain is None:
+            token = int(logits.argmax())
+            if self._grammar.allows(token):
+                return token
+        if self._grammar.is_active:
+            return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._changed_tokens()))
+        # Before the trigger, the grammar allows every token unless it contains the trigger and then text that is not
+        # allowed. Such a token is rare, so the token is sampled first and checked afterwards.
+        token = self._choose(self._candidates(logits, likeliest))
+        masked = logits
+        while not self._grammar.allows(token):
+            masked = masked.copy() if masked is logits else masked
+            masked[token] = -math.inf
+            token = self._choose(self._candidates(masked, None))
+        self._accept(token)
+        return token
+
+    def _candidates(self, logits: Any, likeliest: Any) -> Any:
+        if likeliest is None:
+            return candidates(self._vocabulary.ids, logits)
+        ids = with_others(likeliest, self._changed_tokens())
+        return candidates(ids, logits[ids])
+
+    def _choose_and_accept(self, data: Any) -> int:
+        token = self._choose(data)
+        self._accept(token)
+        return token
+
+    def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs.
+
+        With greedy sampling and for a forced token there is one candidate, whose probability is 1.
+        """
+        if self._sampled_from is None:
+            return 0.0, [(token, 0.0)][:n_top]
+        data = self._sampled_from
+        (own,) = data["p"][data["id"] == token]
+        return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in data[:n_top] if c["p"] > 0]
+
+    def allow_ends(self) -> None:
+        """Allow the tokens that `min_tokens` has withheld so far. Forbidden tokens stay forbidden."""
+        if self._withheld:
+            L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
+            self._withheld = []
+            self._always_changed = self._find_always_changed()
+
+    def close(self) -> None:
+        if self._chain is not None:
+            L.llama_sampler_free(self._chain)
+            self._chain = None
+
+    def _choose(self, data: Any) -> int:
+        """The candidate that the chain selects."""
+        if self._chain is None:
+            return int(data["id"][data["logit"].argmax()])
+        array = token_array(data)
+        L.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if self._keeps_candidates and not self._is_greedy:
+            # Most steps remove candidates at the end of the array, and some at its beginning.
+            first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize
+            kept = data[first : first + array.size]
+            self._sampled_from = kept[np.argsort(-kept["p"], kind="stable")]
+        return int(array.data[array.selected].id)
+
+    def _n_needed(self) -> int | None:
+        """The number of likeliest tokens that the first step after penalties keeps; None: it may keep all tokens."""
+        if self._chain is None:
+            return 1
+        first = next(step for step in self._steps if step.name not in REORDERING_STEPS)
+        if first == GREEDY:
+            return 1
+        return self._sampling.top_k if first.name == "top_k" else None
+
+    def _changed_tokens(self) -> Any:
+        """The tokens whose logits the chain may change now, in ascending order."""
+        if self._recent:
+            return _distinct([*self._always_changed, *self._recent])
+        return self._always_changed
+
+    def _find_always_changed(self) -> Any:
+        return _distinct([*self._withheld, *self._forbidden, *self._biased])
+
+    def _build_chain(self, prompt: Sequence[int]) -> None:
+        self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
+        for ids in (self._withheld, self._forbidden):  # the withheld first: `allow_ends` removes step 0
+            if ids:
+                self._add(self._logit_bias([(id, -math.inf) for id in ids]))
+        if self._sampling.logit_bias:
+            self._add(self._logit_bias(self._sampling.logit_bias))
+        for step in self._steps:
+            self._add(self._sampler(step))
+        # Penalties also apply to the last tokens of the prompt.
+        lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
+        n = max((lengths.get(step.name, 0) for step in self._steps), default=0)
+        self._recent = deque(maxlen=n)
+        for token in prompt[-n:] if n else ():
+            self._accept(token)
+
+    def _accept(self, token: int) -> None:
+        if self._chain is None:
+            return
+        L.llama_sampler_accept(self._chain, token)
+        self._recent.append(token)
+
+    def _sampler(self, step: Step) -> Any:
+        construct = getattr(L, f"llama_sampler_init_{step.name}")
+        n_vocab = self._vocabulary.n_tokens
+        if step.name == "dry":
+            breakers = [text.encode() for text in self._sampling.dry_sequence_breakers]
+            array = (ctypes.c_char_p * len(breakers))(*breakers)
+            return construct(self._vocabulary.pointer, *step.arguments, array, len(breakers))
+        if step.name == "mirostat" or (step.name == "penalties" and len(construct.argtypes) == 5):
+            return construct(n_vocab, *step.arguments)
+        return construct(*step.arguments)
+
+    def _logit_bias(self, biases: Sequence[tuple[int, float]]) -> Any:
+        array = (L.llama_logit_bias * len(biases))(*biases)
+        return L.llama_sampler_init_logit_bias(self._vocabulary.n_tokens, len(biases), array)
+
+    def _add(self, sampler: Any) -> None:
+        if not sampler:  # a NULL pointer; adding it would crash
+            raise EngineError("llama.cpp refused a sampling step: check the sampling values")
+        L.llama_sampler_chain_add(self._chain, sampler)
+
+
+def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
+    """Limit the windows of penalties to the context size.
+
+    A window of -1 means the whole context, but llama.cpp treats it as 0. llama.cpp also allocates a window at once, and
+    aborts the process if there is not enough memory.
+    """
+    return replace(
+        sampling,
+        penalty_last_n=_window(sampling.penalty_last_n, n_ctx),
+        dry_penalty_last_n=_window(sampling.dry_penalty_last_n, n_ctx),
+    )
+
+
+def _window(n_tokens: int, n_ctx: int) -> int:
+    return n_ctx if n_tokens < 0 else min(n_tokens, n_ctx)
+
+
+def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
+    """Tokens that must not be among the first `min_tokens`."""
+    return sorted({*vocabulary.eog_tokens, *request.params.stop_token_ids}) if request.params.min_tokens else []
+
+
+def _distinct(tokens: list[int]) -> Any:
+    """An ascending array with each token once. `np.unique` would import numpy.ma: 20 ms of the first request."""
+    ascending = np.sort(np.array(tokens, np.int64))
+    return ascending[np.diff(ascending, prepend=-1) != 0]

@@ -1,0 +1,231 @@
+"""The values that go into the engine and come out of it, and its errors.
+
+Texts are str, token ids are int, times are seconds. This module does not know llama.cpp, threads or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..core.events import OutputToken
+from ..core.params import GenerationParams, SamplingParams
+from ..core.usage import Usage
+from .memory import FreeMemory
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A grammar that the output must follow."""
+
+    grammar: str
+    """GBNF."""
+    triggers: tuple[str, ...] = ()
+    """For a lazy grammar: the grammar applies from the first of these texts on, which begins what it describes. The
+    output before that is free, and may end. (): the grammar applies from the start of the output."""
+    root: str = "root"
+    """The name of the first rule."""
+    origin: str = "grammar"
+    """The field of the request from which the grammar was made, for errors."""
+
+
+class BudgetTracker(Protocol):
+    """The reasoning budget of one sequence: reads its tokens, and at the budget forces those that end the reasoning.
+
+    `localchat.serving.chat.dialects.reasoning` implements it. The engine does not know the markers of reasoning.
+    """
+
+    @property
+    def forced_token(self) -> int | None:
+        """The token that must come next; None if the sampler may choose."""
+
+    def feed(self, piece: bytes) -> None:
+        """Enters the bytes of the next token, which is the forced one if there is one."""
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What the engine needs to generate one sequence."""
+
+    prompt: tuple[int, ...]
+    """Token ids, at least one."""
+    params: GenerationParams = field(default_factory=GenerationParams)
+    """Limits and extra outputs. The sampling values in it are not used. The context limits `max_tokens` as well."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    """How tokens are sampled, with all defaults applied."""
+    constraint: Constraint | None = None
+    visible_tokens: frozenset[int] = frozenset()
+    """Control tokens that are part of the text, such as the markers of tool calls."""
+    new_budget_tracker: Callable[[], BudgetTracker] | None = None
+    """Makes the tracker of the reasoning budget for a sequence without tokens. None: there is no budget."""
+    reports_progress: bool = False
+    """Whether progress is delivered while the prompt is computed."""
+    one_by_one: bool = False
+    """Whether each Delta has at most one token, for a reader that may end the output after any token."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of the prefill, in tokens of the prompt."""
+
+    n_computed: int
+    """Computed tokens, with the cached ones."""
+    n_prompt: int
+    n_cached: int
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Generated tokens, and the text that can be shown.
+
+    Text is held back while it may be the start of a stop text or of a character, so `text` can be empty, and the last
+    delta can have text without tokens.
+    """
+
+    text: str
+    tokens: tuple[OutputToken, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of a sequence without an error."""
+
+    reason: str
+    """"stop", or "length" for a limit."""
+    stop: str | int | None
+    """The stop text, or the token of `stop_token_ids`, that ended the sequence; None for another end."""
+    usage: Usage
+    last: OutputToken | None = None
+    """The token that ended the sequence, if one did. It is counted in `usage` and is in no Delta."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load a model."""
+
+    n_ctx: int = 0
+    """The limit of tokens of one request; 0: that of the model's training, if memory allows."""
+    n_cells: int = 0
+    """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
+    kv_unified: bool = False
+    """Whether all sequences share the cells of the KV cache even if memory holds a whole context for each."""
+    n_parallel: int = 8
+    """The limit of running sequences."""
+    n_gpu_layers: int = -1
+    """Layers that are computed on GPUs; -1: all."""
+    n_threads: int = 0
+    """CPU threads of a step; 0: chosen by the cores and the measured times of steps."""
+    use_extra_bufts: bool = True
+    """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
+    speculates: bool = True
+    """Whether tokens are drafted, by prompt lookup or a draft model. The output is the same."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The device, threads and memory of a loaded model."""
+
+    device: str
+    """The device that computes its layers, such as "CPU (AMD EPYC)"."""
+    n_gpu_layers: int
+    """Layers that are computed on GPUs."""
+    n_threads: int
+    """The limit of CPU threads of a step."""
+    n_context_bytes: int
+    """Bytes of the KV cache and of the compute buffers, without the weights."""
+    free: FreeMemory | None
+    """The memory that is free after the model was loaded; None if it is not known."""
+    use_extra_bufts: bool = True
+    """False if the CPU's matrix instructions are off, since llama.cpp crashed at them in the self-test."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The properties of a loaded model and its context."""
+
+    description: str
+    n_params: int
+    n_bytes: int
+    n_vocab: int
+    n_ctx_train: int
+    n_ctx: int
+    """The limit of tokens of one request."""
+    n_cells: int
+    """The capacity of the KV cache, for all sequences together."""
+    n_parallel: int
+    """The limit of running sequences."""
+    chat_template: str | None
+    bos: str
+    """The text of the beginning-of-sequence token."""
+    eos: str
+    """The text of the end-of-sequence token."""
+    add_bos: bool
+    """Whether prompts begin with the BOS token."""
+    special_tokens: frozenset[str]
+    """The texts of control tokens and user-defined tokens."""
+    sampling: SamplingParams
+    """The default sampling parameters: those of localchat, with the recommendations in the metadata."""
+    metadata: Mapping[str, str]
+    fim_tokens: tuple[int, int, int] | None = None
+    """The tokens before the prefix, the suffix and the middle of a FIM prompt; None if the model has none."""
+    resources: Resources | None = None
+    fim_file: int | None = None
+    """The token before the name of a file in a FIM prompt with several files."""
+    fim_repository: int | None = None
+    """The token before the name of the repository in such a prompt."""
+
+
+class EngineError(Exception):
+    """The base class of errors of the engine. The message has the cause and a remedy."""
+
+
+class InvalidToken(EngineError):
+    """A token id that the model's vocabulary does not have."""
+
+
+class InvalidGrammar(EngineError):
+    """A grammar that cannot be parsed, or allows no token of the model; `origin` is that of its constraint."""
+
+    def __init__(self, reason: str, origin: str):
+        super().__init__(f"'{origin}' cannot be enforced: {reason}")
+        self.origin = origin
+
+
+class WrongDraftModel(EngineError):
+    """A model that cannot draft for another one."""
+
+
+class WritesNoText(EngineError):
+    """The model computes embeddings or scores, and generates no text."""
+
+
+class PromptTooLong(EngineError):
+    """The prompt leaves no space for output in the context."""
+
+    def __init__(self, n_prompt: int, n_ctx: int, *, is_least: bool = False):
+        least = "at least " if is_least else ""
+        super().__init__(
+            f"the prompt has {least}{n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
+            "for the output: shorten it or start the server with a larger --ctx"
+        )
+
+
+class TextTooLong(EngineError):
+    """A text of more tokens than any context holds."""
+
+    def __init__(self, n_tokens: int, n_max: int):
+        super().__init__(f"a text has at least {n_tokens} tokens, the limit is {n_max}: shorten it")
+        self.n_tokens = n_tokens
+
+
+class QueueFull(EngineError):
+    """More requests wait than the queue holds: try again later."""
+
+
+class Cancelled(EngineError):
+    """The generation was cancelled before its end."""
+
+
+class EngineStopped(EngineError):
+    """The engine has been closed, or has failed for good."""

@@ -1,0 +1,375 @@
+"""The command line of the server: its options, and the checks that need no model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ..core import errors
+from ..core.params import parse_default
+from .cors import is_loopback
+from .logs import FORMATS
+from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
+
+# The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
+MIN_CONTEXT = 256
+# The default of --cache-size, in MB.
+DEFAULT_CACHE_MB = 4096
+# A warning is logged if --parallel is above this.
+_MANY_REQUESTS = 64
+# Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
+_NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+# The default of --drain, in seconds. Container runtimes kill a process 10 seconds after SIGTERM.
+DEFAULT_DRAIN_S = 5
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.model is not None and options.model_option is not None:
+        parser.error(f"two models are given, {options.model} and {options.model_option}: a server has one model")
+    options.model = options.model or options.model_option
+    options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
+    if options.json and not options.check:
+        parser.error("--json is the format of the report of --check: add --check, or use --log-format json for the log")
+    if options.cache_size and not options.cache_dir:
+        parser.error(f"--cache-size {options.cache_size} is the limit of a folder: add --cache-dir")
+    if options.tls_key and not options.tls_cert:
+        parser.error("--tls-key is the key of a certificate: add --tls-cert")
+    if options.uds and options.tls_cert:
+        parser.error("--uds cannot be combined with --tls-cert: a Unix socket cannot be reached from the network")
+    if options.supervise and os.name != "posix":
+        parser.error("--supervise needs a POSIX system")
+    if options.supervise is None:
+        options.supervise = os.name == "posix" and (sys.stderr is None or not sys.stderr.isatty())
+    is_open = not options.uds and not options.api_keys and not is_loopback(options.host)
+    if is_open and not options.insecure:
+        parser.error(
+            f"--host {options.host} can be reached from the network: set a key (LOCALCHAT_API_KEY or --api-key-file), "
+            "or add --insecure to allow requests without a key"
+        )
+    return options
+
+
+def option_warnings(options: argparse.Namespace) -> Iterator[str]:
+    """The warnings about slow options that are logged at the start."""
+    n_cores = os.cpu_count() or 1
+    if options.threads > n_cores:
+        yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other; {n_cores} are faster"
+    if options.parallel > _MANY_REQUESTS:
+        yield (
+            f"--parallel {options.parallel}: each request is slow if this many share the KV cache and {n_cores} cores; "
+            "with a smaller number, the others wait in the queue"
+        )
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    return Settings(
+        host=options.host,
+        port=options.port,
+        uds=options.uds,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        api_keys=tuple(options.api_keys),
+        strict=options.strict,
+        allow_chat_template=options.allow_chat_template,
+        thought_field=options.thought_field,
+        cors=tuple(options.cors),
+        max_connections=options.max_connections,
+        write_timeout_s=options.write_timeout,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m localchat.server",
+        description="Serve a model in the GGUF format to OpenAI-compatible clients.",
+        epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight. While the model loads, requests "
+        "get status 503 with Retry-After.",
+    )
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
+    )
+    parser.add_argument("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL.gguf")
+    _add_http(parser)
+    _add_access(parser)
+    _add_engine(parser)
+    _add_requests(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="report whether the model works on this machine, the memory it needs and its speed, then exit with "
+        "status 0 (it works), 1 (it does not) or 3 (it works, and the report has advice)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --check: print the report as JSON")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="format of the log on stderr (default: %(default)s)"
+    )
+    parser.add_argument("--version", action="version", version=f"localchat {__version__}")
+    return parser
+
+
+def _add_http(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("connections").add_argument
+    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
+    add("--port", type=_between(0, 65535), default=8080, help="port; 0 for any free one (default: %(default)s)")
+    add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead of an address")
+    add("--tls-cert", type=_path, metavar="FILE", help="serve HTTPS with the certificates in this file (PEM)")
+    add(
+        "--tls-key",
+        type=_path,
+        metavar="FILE",
+        help="private key of the certificate (default: in the file of --tls-cert)",
+    )
+    add(
+        "--drain",
+        type=_between(0),
+        default=DEFAULT_DRAIN_S,
+        metavar="SECONDS",
+        help="after SIGTERM, time for requests in flight to end (default: %(default)s)",
+    )
+    add(
+        "--supervise",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="restart the server after a crash (default: only if stderr is not a terminal)",
+    )
+    add(
+        "--write-timeout",
+        type=_between(1),
+        default=DEFAULT_WRITE_TIMEOUT_S,
+        metavar="SECONDS",
+        help="disconnect a client that reads nothing of its response for this long (default: %(default)s)",
+    )
+    add(
+        "--max-connections",
+        type=_between(1),
+        default=DEFAULT_MAX_CONNECTIONS,
+        metavar="N",
+        help="limit of open connections, each of which has a thread (default: %(default)s)",
+    )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("access").add_argument
+    add(
+        "--api-key",
+        type=_key,
+        default=os.environ.get("LOCALCHAT_API_KEY") or None,
+        metavar="KEY",
+        help="require this key; prefer the environment variable LOCALCHAT_API_KEY, since other users can see the "
+        "options of a process",
+    )
+    add(
+        "--api-key-file",
+        type=_keys,
+        default=[],
+        dest="api_keys",
+        metavar="FILE",
+        help="require one of the keys in this file, one per line",
+    )
+    add("--insecure", action="store_true", help="allow a --host that the network can reach without a key")
+    add(
+        "--cors",
+        type=_origin,
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="allow web pages of this origin, such as https://example.org, or * for all (may be repeated)",
+    )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model and memory")
+    add = group.add_argument
+    add(
+        "-c",
+        "--ctx",
+        "--ctx-size",
+        type=_context,
+        default=0,
+        metavar="N",
+        help="context size: tokens of one request, prompt and output together (default: the context size of the model, "
+        "or less to save memory)",
+    )
+    add(
+        "-np",
+        "--parallel",
+        type=_between(1),
+        default=8,
+        metavar="N",
+        help="requests that run at the same time (default: %(default)s)",
+    )
+    add(
+        "--queue",
+        type=_between(0),
+        default=256,
+        metavar="N",
+        help="requests that may wait in the queue (default: %(default)s)",
+    )
+    add(
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        type=_between(-1),
+        default=-1,
+        metavar="N",
+        help="layers on the GPU (default: all)",
+    )
+    add(
+        "-t",
+        "--threads",
+        type=_between(0, 512),
+        default=0,
+        metavar="N",
+        help="limit of CPU threads (default: chosen for the machine)",
+    )
+    _add_speculation(group)
+    _add_caches(group)
+
+
+def _add_speculation(group: argparse._ArgumentGroup) -> None:
+    drafts = group.add_mutually_exclusive_group()
+    drafts.add_argument(
+        "--draft",
+        type=os.path.expanduser,
+        metavar="SMALL.gguf",
+        help="draft model for speculative decoding: a smaller model with the same vocabulary",
+    )
+    drafts.add_argument(
+        "--no-speculation",
+        action="store_true",
+        help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)",
+    )
+
+
+def _add_caches(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--cache-dir",
+        type=_folder,
+        metavar="DIR",
+        help="save the KV cache of prompts in this folder and load it after a restart",
+    )
+    add("--cache-size", type=_between(1), metavar="MB", help=f"size limit of --cache-dir (default: {DEFAULT_CACHE_MB})")
+    add(
+        "--cache-ram",
+        type=_between(0),
+        default=1024,
+        metavar="MB",
+        help="memory for snapshots of prefixes evicted from the KV cache (default: %(default)s)",
+    )
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("requests").add_argument
+    add("--alias", metavar="NAME", help="name of the model (default: the name of the file)")
+    add("--any-name", action="store_true", help="accept every model name in requests")
+    add("--strict", action="store_true", help="refuse requests with unknown fields")
+    add(
+        "--max-tokens",
+        type=_between(1),
+        metavar="N",
+        help="default limit of output tokens (default: what is left of the context)",
+    )
+    add(
+        "--default",
+        type=_sampling_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="default of a sampling parameter, such as temperature=0.7 (may be repeated)",
+    )
+    add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is \"none\"")
+    add("--allow-chat-template", action="store_true", help="accept 'chat_template' in requests")
+    add("--thought-field", action="store_true", help="repeat the reasoning in a field 'thought' beside the choices")
+    add(
+        "--reasoning-budget",
+        type=_between(-1),
+        default=-1,
+        metavar="N",
+        help="default limit of reasoning tokens; 0 ends reasoning at once, -1 means no limit (default: %(default)s)",
+    )
+    add(
+        "--reasoning-budget-message",
+        default="",
+        metavar="TEXT",
+        help="text that is appended to reasoning at the limit",
+    )
+
+
+def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
+    """A parser of numbers from `low` to `high`. llama.cpp has 32-bit numbers, and would cut a larger one."""
+
+    def integer(text: str) -> int:
+        match = _NUMBER.fullmatch(text.strip())
+        if match is None:
+            raise argparse.ArgumentTypeError(f"expected a whole number, such as 4096 or 4k, got {text!r}")
+        value = int(match[1]) * _UNITS[match[2].lower()]
+        if not low <= value <= high:
+            limit = f"at least {low}" if value < low else f"at most {high}"
+            raise argparse.ArgumentTypeError(f"must be {limit}, got {value}")
+        return value
+
+    return integer
+
+
+def _context(text: str) -> int:
+    value = _between(0)(text)
+    if 0 < value < MIN_CONTEXT:
+        raise argparse.ArgumentTypeError(f"must be at least {MIN_CONTEXT}, or 0 for the default, got {value}")
+    return value
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the folder has no name: . is the current one")
+    return _path(text)
+
+
+def _path(text: str) -> Path:
+    """A path. Expands "~", which shells do not expand in --option=~/file."""
+    if not text:
+        raise argparse.ArgumentTypeError("the file has no name")
+    return Path(os.path.expanduser(text))
+
+
+def _key(text: str) -> str:
+    """A key without surrounding white space, such as the line break at the end of a file."""
+    key = text.strip()
+    if not key or not key.isprintable():
+        raise argparse.ArgumentTypeError("the key is empty, or has characters that an HTTP header cannot have")
+    return key
+
+
+def _keys(text: str) -> list[str]:
+    try:
+        lines = _path(text).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read keys from {text}: {error}") from error
+    keys = [_key(line) for line in lines if line.strip()]
+    if not keys:
+        raise argparse.ArgumentTypeError(f"{text} has no key: write one per line")
+    return keys
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers send it: a scheme and a host, no path."""
+    if re.fullmatch(r"(?i)\*|null|[a-z][a-z0-9+.-]*://[^/\s]+/?", text) is None:
+        raise argparse.ArgumentTypeError(f"expected * or an origin, such as https://example.org, got {text!r}")
+    return text
+
+
+def _sampling_value(text: str) -> dict[str, Any]:
+    try:
+        return parse_default(text)
+    except errors.BadRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from error

@@ -1,0 +1,239 @@
+"""HTTP/1.1 without I/O: write the head of a request, parse the status, headers and body of a response.
+
+Independent of sockets, JSON and chat. `ResponseReader` raises ProtocolError for bytes that are not HTTP and
+IncompleteStream if the connection ends before the response does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import IncompleteStream, ProtocolError, cut
+
+# A token of RFC 9110: a method or the name of a header.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+# Limits above what servers send.
+_MAX_HEAD_BYTES = 256 * 1024
+_MAX_LINE_BYTES = 65536
+
+_STATUS_LINE = re.compile(r"HTTP/1\.(\d) +(\d{3})(?: |$)")
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
+# The line end after a chunk with the size line of the next chunk; the second pattern matches every beginning of that.
+_CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+_PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
+
+
+def check_method(method: str) -> None:
+    """Raise ValueError for a method that HTTP does not allow."""
+    if not _TOKEN.fullmatch(method):
+        raise ValueError(f"not a valid HTTP method: {cut(method, 40)!r}")
+
+
+def check_header(name: str, value: str) -> None:
+    """Raise ValueError for a name or a value that HTTP does not allow."""
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"not a valid header name: {cut(name, 40)!r}")
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ValueError(f"the value of the header {name} is not text, or has a line end or a non-ASCII character")
+
+
+def request_head(line: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. `check_header` has checked the headers, so none contains a line end."""
+    return "\r\n".join([line, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode("ascii")
+
+
+class ResponseReader:
+    """The parser of one HTTP/1 response: bytes in, body out."""
+
+    def __init__(self) -> None:
+        # 0 until the head is complete.
+        self.status = 0
+        # Names are in lower case.
+        self.headers: list[tuple[str, str]] = []
+        self.keeps_alive = False
+        # Whether any byte was received, and whether the response is complete.
+        self.begun = False
+        self.ended = False
+        # The bytes after the response.
+        self.surplus = b""
+        # An error in the framing of the body: nothing after it can be parsed. Empty if there is none.
+        self.framing_error = ""
+        # The incomplete head or line, and the number of missing bytes of the body or the chunk.
+        self._held = b""
+        self._left = 0
+        self._step = ResponseReader._take_head
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes and return the part of the body in them.
+
+        Raises:
+            ProtocolError: The bytes are not HTTP.
+        """
+        self.begun = self.begun or data != b""
+        if self.ended or self.framing_error:
+            self.surplus += data
+            return b""
+        data, self._held = self._held + data, b""
+        return self._step(self, data)
+
+    def feed_end(self) -> None:
+        """Report the end of the connection.
+
+        Raises:
+            IncompleteStream: The response is not complete.
+        """
+        if self._step is ResponseReader._take_until_close:
+            self.ended = True
+        if not self.ended:
+            missing = f"{self._left} bytes" if self._left else "at least one chunk"
+            raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
+
+    # A step takes bytes and returns the part of the body in them. `_step` is a plain function, since a bound method
+    # would be a reference cycle.
+
+    def _take_head(self, data: bytes) -> bytes:
+        while not self.status:
+            if not b"HTTP/".startswith(data[:5]):
+                raise ProtocolError(f"this is not HTTP: {cut(data[:200].decode('latin-1'))}")
+            end = _EMPTY_LINE.search(data)
+            if end is None:
+                if len(data) > _MAX_HEAD_BYTES:
+                    raise ProtocolError(f"the headers have more than {_MAX_HEAD_BYTES} bytes")
+                self._held = data
+                return b""
+            self._read_head(data[: end.end()].decode("latin-1"))
+            data = data[end.end() :]
+        return self.feed(data)
+
+    def _read_head(self, head: str) -> None:
+        first, *lines = head.split("\n")
+        match = _STATUS_LINE.match(first.rstrip("\r"))
+        if match is None:
+            raise ProtocolError(f"this is not HTTP: {cut(first)}")
+        status = int(match[2])
+        if status >= 200:  # A 1xx response is followed by the final response.
+            self.status = status
+            pairs = [line.partition(":") for line in lines if line.strip()]
+            self.headers = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
+            self._set_framing(is_http_10=match[1] == "0")
+
+    def _set_framing(self, is_http_10: bool) -> None:
+        connection = self._values("connection")
+        lengths = set(self._values("content-length"))
+        self.keeps_alive = "keep-alive" in connection if is_http_10 else "close" not in connection
+        if self.status in (204, 304):
+            self.ended = True
+        elif self._values("transfer-encoding")[-1:] == ["chunked"]:
+            self._held = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
+            self._step = ResponseReader._take_chunks
+        elif lengths:
+            length = lengths.pop()
+            if lengths or not length.isdecimal() or len(length) > 18:
+                raise ProtocolError(f"the response has a wrong Content-Length: {cut(length, 40)!r}")
+            self._left = int(length)
+            self.ended = self._left == 0
+            self._step = ResponseReader._take_length
+        else:
+            self.keeps_alive = False
+            self._step = ResponseReader._take_until_close
+
+    def _values(self, name: str) -> list[str]:
+        """The values of a header, in lower case, from all its lines."""
+        values = ",".join(value for known, value in self.headers if known == name)
+        return [value for value in (item.strip().lower() for item in values.split(",")) if value]
+
+    def _take_length(self, data: bytes) -> bytes:
+        body, self.surplus = data[: self._left], data[self._left :]
+        self._left -= len(body)
+        self.ended = not self._left
+        return body
+
+    def _take_until_close(self, data: bytes) -> bytes:
+        return data
+
+    def _take_chunks(self, data: bytes) -> bytes:
+        body: list[bytes] = []
+        at = 0
+        while True:
+            if self._left:
+                piece = data[at : at + self._left]
+                body.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                if self._left:
+                    break
+            size = _CHUNK_SIZE.match(data, at)
+            if size is None:
+                self._hold_size_line(data[at:])
+                break
+            at = size.end()
+            self._left = int(size[1], 16)
+            if not self._left:
+                self._step = ResponseReader._take_trailer
+                self._take_trailer(b"\n" + data[at:])
+                break
+        return b"".join(body)
+
+    def _hold_size_line(self, line: bytes) -> None:
+        if len(line) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(line):
+            self.framing_error = f"this is not the size of a chunk: {cut(line.decode('latin-1'), 40)!r}"
+        self._held = line
+
+    def _take_trailer(self, data: bytes) -> bytes:
+        """Skip the trailer, which ends with an empty line."""
+        end = _EMPTY_LINE.search(data)
+        if end is None:
+            self._held = data[-2:]
+        else:
+            self.ended, self.surplus = True, data[end.end() :]
+        return b""
+
+
+# The most bytes that one call of `Inflate.feed` returns: data may inflate to a thousand times its size.
+_INFLATE_BYTES = 1024 * 1024
+
+
+class Inflate:
+    """Decompresses a body piece by piece; a gzip body may have several members.
+
+    Raises:
+        ProtocolError: The content encoding is not supported, or the data is damaged.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self._inflate: Any = None
+        # Bytes that are not inflated yet.
+        self._held = b""
+        # Whether `feed(b"")` would return more.
+        self.has_more = False
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            import zlib  # Late: the request asks for no compression, so few responses have any.
+
+            self._zlib: Any = zlib
+            self._inflate = zlib.decompressobj(wbits=47)
+        elif encoding not in ("", "identity"):
+            raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes and return the inflated ones, at most a MiB; `has_more` is set if there are more."""
+        if self._inflate is None:
+            return data
+        self._held, out = self._held + data, b""
+        while (self._held or self.has_more) and len(out) < _INFLATE_BYTES:
+            if self._inflate.eof:
+                self._held = self._held.lstrip(b"\0")  # Zeros may follow the last member.
+                if not self._held:
+                    break
+                self._inflate = self._zlib.decompressobj(wbits=47)
+            try:
+                out += self._inflate.decompress(self._held, _INFLATE_BYTES - len(out))
+            except self._zlib.error as error:
+                raise ProtocolError(f"the compressed response is damaged: {error}") from error
+            ended = self._inflate.eof
+            self._held = self._inflate.unused_data if ended else self._inflate.unconsumed_tail
+            self.has_more = not ended and len(out) == _INFLATE_BYTES  # zlib holds output back only at this limit.
+        self.has_more = self.has_more or self._held != b""
+        return out

@@ -1,0 +1,224 @@
+"""The keyword arguments of clients and of calls: their names and types, and the error for an unknown name.
+
+An unknown name is a TypeError, since a misspelt option would otherwise be ignored without notice. `extra_body` takes
+any field that a server supports.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LocalChatError
+from .timeouts import Timeout
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+
+    class TypedDict:
+        """A fast replacement of typing.TypedDict, which takes a millisecond for these classes. It keeps the names."""
+
+        def __init_subclass__(cls, total):
+            for base in cls.__bases__:
+                cls.__annotations__.update(getattr(base, "__annotations__", {}))
+
+
+Json = dict[str, Any]
+
+
+class PeerKeywords(TypedDict, total=False):
+    """Arguments of a client for its connections, and for what it reports."""
+
+    on_retry: Callable[[int, float, LocalChatError], object] | None
+    headers: Mapping[str, str] | None
+    proxy: str | bool | None
+    verify: Any
+    follow_redirects: bool
+    record: str | os.PathLike[str] | None
+    transport: Any
+    log_bodies: bool
+    max_bytes: int
+
+
+class ClientKeywords(PeerKeywords, total=False):
+    """Arguments of a client besides its server, key and model; see Client."""
+
+    timeout: Timeout | float | None
+    max_retries: int
+
+
+class AllClientKeywords(ClientKeywords, total=False):
+    """All arguments of a client."""
+
+    base_url: str | None
+    api_key: str | None
+    model: str | None
+
+
+class RequestKeywords(TypedDict, total=False):
+    """Arguments of every method that sends a request."""
+
+    timeout: Timeout | float | None
+    max_retries: int | None
+    extra_headers: Mapping[str, str] | None
+
+
+class CallKeywords(RequestKeywords, total=False):
+    """Arguments of every method that uses a model."""
+
+    model: str | None
+    extra_body: Mapping[str, Any] | None
+
+
+class GenerationKeywords(CallKeywords, total=False):
+    """Arguments of every method that generates text. All but `think_tags` are fields of the request."""
+
+    think_tags: str
+    # Length and stop conditions.
+    max_tokens: int | None
+    max_completion_tokens: int | None
+    min_tokens: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    ignore_eos: bool | None
+    # Sampling.
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    typical_p: float | None
+    seed: int | None
+    n: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repeat_penalty: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[str, float] | Sequence[Any] | None
+    # Constraints.
+    grammar: str | None
+    json_schema: Json | None
+    # What the response reports.
+    logprobs: bool | int | None
+    stream_options: Json | None
+    # Data about the user.
+    user: str | None
+    metadata: Json | None
+
+
+class MessageKeywords(GenerationKeywords, total=False):
+    """Arguments of every method that takes messages."""
+
+    # Parts of the messages.
+    system: str | None
+    images: Iterable[Any] | None
+    audio: Any
+    # Fields of the request.
+    tool_choice: str | Json | None
+    parallel_tool_calls: bool | None
+    top_logprobs: int | None
+    reasoning_effort: str | None
+    verbosity: str | None
+    modalities: Sequence[str] | None
+    prediction: Json | None
+    service_tier: str | None
+    store: bool | None
+    chat_template_kwargs: Json | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+
+
+class StreamKeywords(MessageKeywords, total=False):
+    """Arguments of `stream` besides `response_format`. Tools are JSON."""
+
+    tools: Sequence[Json] | None
+
+
+class ChatKeywords(StreamKeywords, total=False):
+    """Arguments of `chat` besides `response_format`."""
+
+    retries_on_mismatch: int
+
+
+class QuickKeywords(ChatKeywords, PeerKeywords, total=False):
+    """Arguments of the function `chat` besides `response_format`: of the method `chat`, and of the client."""
+
+    allow_truncated: bool
+    base_url: str | None
+    api_key: str | None
+
+
+class MapKeywords(ChatKeywords, total=False):
+    """Arguments of `map`."""
+
+    response_format: Any
+    concurrency: int
+    on_progress: Callable[[int, int], object] | None
+
+
+class CompletionKeywords(GenerationKeywords, total=False):
+    """Arguments of `complete` besides `response_format`."""
+
+    suffix: str | None
+    echo: bool | None
+    best_of: int | None
+    prompt_logprobs: int | None
+
+
+class EmbeddingKeywords(CallKeywords, total=False):
+    """Arguments of `embed`."""
+
+    batch_size: int | None
+    dimensions: int | None
+    encoding_format: str | None
+    user: str | None
+
+
+class RunKeywords(MessageKeywords, total=False):
+    """Arguments of `run` and `run_stream`. Tools are functions."""
+
+    response_format: Any
+    max_rounds: int
+    on_call: Callable[[Any], object] | None
+    parallel: bool | int
+    raise_errors: bool
+
+
+def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
+    """Raise TypeError for a name that is not in the TypedDict `known`; `what` is the method or class that got it."""
+    names = known.__annotations__
+    # Methods that generate text take `response_format` too; their overloads declare its types, not the TypedDict.
+    takes_response_format = "temperature" in names
+    for name in given:
+        if name not in names and not (name == "response_format" and takes_response_format):
+            raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
+
+
+_HINTS = {
+    "stream": "chat, complete and run return a Reply, stream and run_stream an iterator; a server that cannot stream "
+    'is called with extra_body={"stream": False}',
+    "system": "put it into the prompt",
+    "headers": "use extra_headers for one call, Client(headers=...) for all calls",
+    "retries_on_mismatch": "only chat and map have it",
+}
+
+
+def _hint(name: str, known: Any) -> str:
+    """What to do about an unknown name, as the end of the message."""
+    if known is AllClientKeywords or known is ClientKeywords:
+        return _nearest(name, known)
+    if known is RequestKeywords and name not in ("base_url", "api_key", "headers"):
+        return _nearest(name, known) + ": fields of the body go into `json`"
+    if name in _HINTS:
+        return ": " + _HINTS[name]
+    if name in AllClientKeywords.__annotations__:
+        return f": it belongs to the client, Client({name}=...) or client.with_options({name}=...)"
+    return _nearest(name, known) + "; extra_body={...} sends any field"
+
+
+def _nearest(name: str, known: Any) -> str:
+    import difflib  # Late: only an error message needs it.
+
+    nearest = difflib.get_close_matches(name, known.__annotations__, 1, 0.6)
+    return f": is {nearest[0]} meant?" if nearest else ""

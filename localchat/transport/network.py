@@ -1,0 +1,261 @@
+"""Addresses of servers, proxies, TLS contexts and host names.
+
+This module opens no connection; `sockets` and `aio_sockets` do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from ..errors import ProtocolError, cut
+from .http1 import ResponseReader, request_head
+
+if TYPE_CHECKING:  # Its import takes as long as that of the whole client; the first https request imports it.
+    import ssl
+
+# Addresses
+
+
+class Address(NamedTuple):
+    """The address of a server, parsed from a base URL."""
+
+    scheme: str
+    # For a unix socket only the value of the Host header.
+    host: str
+    port: int
+    # The prefix of all paths, without a slash at the end.
+    path: str
+    query: str = ""
+    # None unless the server is at a unix socket.
+    socket_path: str | None = None
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as in a CONNECT request."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def host_header(self) -> str:
+        return self.authority.rpartition(":")[0] if self.port == PORTS[self.scheme] else self.authority
+
+    @property
+    def shown(self) -> str:
+        """The address in messages."""
+        return self.socket_path or f"{self.host}:{self.port}"
+
+    def target(self, path: str) -> str:
+        """The request target: `path` is relative to the base URL; a `path` that begins with / is absolute."""
+        path, _, query = _quoted(path).partition("?")
+        queries = "&".join(part for part in (query, self.query) if part)
+        return (path if path.startswith("/") else f"{self.path}/{path}") + ("?" + queries if queries else "")
+
+    def peer(self, proxy: str | None) -> tuple[str, int]:
+        """The host and the port to connect to."""
+        return (self.host, self.port) if proxy is None else _read_proxy(proxy)[:2]
+
+    def same_origin(self, target: str, location: str) -> str | None:
+        """The request target that a redirect from `target` names; None for another scheme, host or port."""
+        origin = f"{self.scheme}://{self.host_header}"
+        try:
+            parts = urlsplit(urljoin(origin + target, location))
+            named = parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)
+        except ValueError:  # Not a URL.
+            return None
+        if named != (self.scheme, self.host, self.port):
+            return None
+        path = _quoted(parts.path) or "/"
+        return path + ("?" + _quoted(parts.query) if parts.query else "")
+
+
+PORTS = {"http": 80, "https": 443}
+
+
+def parse_base_url(text: str) -> Address:
+    """Parse a base URL: http, https, unix:/path/to/socket, or http+unix://%2Fpath%2Fto%2Fsocket/v1.
+
+    Raises:
+        ValueError: The URL cannot be used.
+    """
+    if text.startswith(("unix:", "http+unix:")) and not hasattr(socket, "AF_UNIX"):
+        raise ValueError("the base URL names a unix socket, which Python does not have on this system")
+    if text.startswith("unix:"):
+        path = "/" + text[len("unix:") :].lstrip("/")
+        return Address("http", "localhost", 80, "/v1", socket_path=path)
+    parts = urlsplit(text if "://" in text else "http://" + text)
+    if parts.scheme == "http+unix":
+        return Address("http", "localhost", 80, _clean(parts.path), _quoted(parts.query), unquote(parts.netloc))
+    if parts.scheme not in PORTS or not parts.hostname:
+        raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
+    if "@" in parts.netloc:
+        raise ValueError("the base URL must not hold a user or a password: use api_key")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+    if not host.isprintable() or " " in host:
+        raise ValueError(f"the base URL has an invalid host: {cut(host, 60)!r}")
+    port = parts.port or PORTS[parts.scheme]
+    return Address(parts.scheme, host, port, _clean(parts.path), _quoted(parts.query))
+
+
+def _clean(path: str) -> str:
+    """The prefix of all paths. Users often give the URL of the chat endpoint as the base URL."""
+    return _quoted(path.rstrip("/")).removesuffix("/chat/completions")
+
+
+def _quoted(text: str) -> str:
+    """Quote blanks and control characters, which would end the request line. Quoted characters stay quoted."""
+    return quote(text, safe="/?%:@!$&'()*+,;=~")
+
+
+_LOOPBACK = re.compile(r"(.*\.)?localhost|::1?|0\.0\.0\.0|127(\.\d{1,3}){1,3}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine. 0.0.0.0 and ::, which servers print as their address, lead to it too."""
+    return _LOOPBACK.fullmatch(host) is not None
+
+
+# Proxies
+
+
+def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
+    """The URL of the proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
+
+    Requests to this machine and to unix sockets never use a proxy, which could not reach them.
+    """
+    if address.socket_path or is_loopback(address.host) or proxy is False:
+        return None
+    if isinstance(proxy, str):
+        return proxy
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    import urllib.request  # Late: it costs 3 ms.
+
+    proxies = urllib.request.getproxies()
+    if _is_excluded(address.host, address.port, proxies.get("no", "")):
+        return None
+    return proxies.get(address.scheme) or proxies.get("all") or None
+
+
+def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
+    """Whether `no_proxy` lists this host: by name, by suffix, with a port, or by network (CIDR)."""
+    for entry in (item.strip().lower() for item in no_proxy.split(",")):
+        name, _, named_port = entry.rpartition(":") if entry.count(":") == 1 else (entry, "", "")
+        if named_port and named_port != str(port):
+            continue
+        name = name.lstrip("*").lstrip(".") if name != "*" else name
+        if name and (name == "*" or host == name or host.endswith("." + name) or _in_network(host, name)):
+            return True
+    return False
+
+
+def _in_network(host: str, network: str) -> bool:
+    if "/" not in network:
+        return False
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:  # A host name, or an entry that is not a network.
+        return False
+
+
+def _read_proxy(proxy: str) -> tuple[str, int, str]:
+    """The host, the port and the value of Proxy-Authorization, empty if the URL has no user.
+
+    Raises:
+        OSError: The URL cannot be used.
+    """
+    try:
+        parts = urlsplit(proxy if "://" in proxy else "http://" + proxy)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:  # Its message may quote a part of the password, so it is not the cause of the new error.
+        raise OSError("the proxy's URL cannot be read: a / in a password is written %2F") from None
+    if parts.scheme != "http" or not host:
+        raise OSError(f"only http:// proxies are supported, not {parts.scheme}://; set no_proxy to avoid it")
+    if parts.username is None:
+        return host, port, ""
+    import base64
+
+    secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return host, port, "Basic " + base64.b64encode(secret).decode()
+
+
+def proxy_headers(proxy: str) -> dict[str, str]:
+    secret = _read_proxy(proxy)[2]
+    return {"Proxy-Authorization": secret} if secret else {}
+
+
+def tunnel_request(address: Address, proxy: str) -> bytes:
+    """The CONNECT request that opens a tunnel to the server."""
+    headers = {"Host": address.authority, **proxy_headers(proxy)}
+    return request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
+
+
+def take_tunnel(response: ResponseReader, data: bytes) -> bool:
+    """Feed bytes to the response of the proxy, and return whether the tunnel is open.
+
+    Raises:
+        OSError: The proxy refused the tunnel.
+    """
+    try:
+        response.feed(data)
+    except ProtocolError as error:
+        raise OSError(f"the proxy refused the tunnel: {error}") from error
+    if not data or response.status // 100 not in (0, 2):
+        raise OSError(f"the proxy refused the tunnel: {response.status or 'it closed the connection'}")
+    return response.status > 0
+
+
+# TLS
+
+
+_contexts: dict[Any, Any] = {}
+
+
+def tls_context(verify: Any) -> ssl.SSLContext:
+    """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
+
+    Raises:
+        ValueError: `verify` is not the path of a file of certificates.
+    """
+    import ssl
+
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    if verify not in _contexts:
+        try:
+            context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+        except OSError as error:
+            raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
+        if verify is False:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif verify is True and not context.get_ca_certs() and os.name != "nt":
+            # Python found no certificates of the system (some builds for macOS): use those of certifi, if installed.
+            with contextlib.suppress(ImportError):
+                context.load_verify_locations(importlib.import_module("certifi").where())
+        _contexts[verify] = context
+    return _contexts[verify]  # type: ignore[no-any-return]  # The cache is untyped, as ssl is imported late.
+
+
+# Names of hosts
+
+
+def addresses(host: str, port: int) -> list[Any]:
+    """Look up a host. IPv4 comes first for localhost: on Windows a refused connection to ::1 takes 2 s."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if is_loopback(host):
+        found.sort(key=lambda info: info[0] != socket.AF_INET)
+    return found
+
+
+def numeric_addresses(host: str, port: int) -> list[Any]:
+    """The address of a host that is an IP address; empty for a name. This needs no lookup and never waits."""
+    with contextlib.suppress(socket.gaierror, UnicodeError):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return []
