@@ -1,4 +1,4 @@
-"""Every code block of the README runs, against a server on a free port."""
+"""Every code block of the README, and of the pages about the server, runs against a server on a free port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .documents import ROOT, code_blocks, run_program, with_address
 
 PATH = ROOT / "README.md"
 README = PATH.read_text(encoding="utf-8")
-BLOCKS = code_blocks(PATH)
+INSTALL, SERVER, MODELS = (ROOT / "docs" / f"{name}.md" for name in ("install", "server", "models"))
+BLOCKS = [block for path in (PATH, INSTALL, SERVER, MODELS) for block in code_blocks(path)]
 
 
 def run(command: list[str], base_url: str) -> str:
@@ -54,7 +55,7 @@ def test_make_run_and_make_test_do_as_the_readme_describes():
 
 
 def test_library_for_a_gpu_is_installed_for_the_python_of_make():
-    (command,) = re.findall(r"`CMAKE_ARGS=\S+ (\S+) .*--force-reinstall", README)
+    (command,) = re.findall(r"`CMAKE_ARGS=\S+ (\S+) .*--force-reinstall", INSTALL.read_text(encoding="utf-8"))
     assert command == ".venv/bin/python"
 
 
@@ -67,9 +68,10 @@ def test_sources_contain_the_files_that_the_readme_names():
     assert all((ROOT / name).exists() for name in included)
 
 
-def test_options_in_the_readme_are_those_of_the_server(base_url: str):
-    table = README[README.index("| option |") : README.index("| endpoint |")]
+def test_options_in_the_docs_are_those_of_the_server(base_url: str):
+    table = SERVER.read_text(encoding="utf-8").partition("| option |")[2].partition("\n\n")[0]
     documented = set(re.findall(r"`(--[\w-]+)`", table))
+    assert documented
     shown = run([sys.executable, "-m", "localchat.server", "--help"], base_url)
     offered = {
         name for line in re.findall(r"^  (-\S.*)", shown, re.MULTILINE) for name in re.findall(r"--[\w-]+", line)

@@ -266,7 +266,7 @@ class Environment:
             output = self._pip(f"Building {LIBRARY}", "install", "--verbose", *options, *self._project)
         except InstallError as error:
             if "NewConnectionError" in str(error):
-                raise InstallError(f"{error}There is no network: see README.md, Without a network.") from error
+                raise InstallError(f"{error}There is no network: see docs/install.md, Without a network.") from error
             raise
         if f"Building wheel for {LIBRARY}" in output:
             print(f"{LIBRARY} was built from source in {time.monotonic() - start:.0f} s; log: {self._log}")

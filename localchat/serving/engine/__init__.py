@@ -153,7 +153,7 @@ def _warn_without_gpu(options: LoadOptions) -> None:
 
     if options.n_gpu_layers > 0 and not supports_gpu():
         log.warning(
-            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; the README says how to build it",
+            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; docs/install.md says how to build it",
             options.n_gpu_layers,
         )
 

@@ -17,7 +17,13 @@ from .exchange import Exchange
 
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]+")
 _DAY = {"Cache-Control": "max-age=86400"}
-_DOCS = ("README.md (start, options)", "docs/client.md", "docs/tools.md", "docs/clients.md (editors and agents)")
+_DOCS = (
+    "README.md (start)",
+    "docs/server.md (options)",
+    "docs/client.md",
+    "docs/tools.md",
+    "docs/clients.md (editors and agents)",
+)
 _LINKS = ("/v1/models", "/v1", "/health", "/props", "/metrics")
 _PAGE = """<!doctype html>
 <html lang="en">
