@@ -3,13 +3,11 @@
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.families.gemma import as_json
-from localchat.serving.chat.dialects.families.lfm import parsed_calls
 from localchat.serving.chat.dialects.values import parameter_types, value_json
-from localchat.serving.core.events import ToolCallStart
+from localchat.serving.core.events import ContentDelta, ToolCallArguments, ToolCallStart
 
-from .dialect_outputs import SCHEMA, calls_of
-from .test_output import parse, parse_every_way
+from .dialect_outputs import SCHEMA, TOOLS, calls_of, text_of
+from .test_output import parse, parse_every_way, parser
 
 UNION = {"properties": {"a": {"type": ["string", "null"]}, "b": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
 NULLABLE = {"properties": {"a": {"type": "integer", "nullable": True}, "b": {"type": "integer", "nullable": False}}}
@@ -54,6 +52,8 @@ def test_schema_without_types_allows_all(schema):
         pytest.param("3", {"integer"}, "3", id="integer"),
         pytest.param(" 3\n", {"number"}, "3", id="integer for number, white space"),
         pytest.param("3.0", {"integer"}, "3.0", id="whole float for integer"),
+        pytest.param("1_000", {"integer"}, "1000", id="Python's integer"),
+        pytest.param("1_000", {"integer", "string"}, '"1_000"', id="text or Python's integer"),
         pytest.param("3.5", {"integer"}, '"3.5"', id="not an integer, stays text"),
         pytest.param("true", {"boolean"}, "true", id="boolean"),
         pytest.param("True", {"boolean"}, "true", id="Python's boolean"),
@@ -74,53 +74,89 @@ def test_value_as_json(raw, types, expected):
     assert value_json(raw, frozenset(types)) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "calls"),
-    [
-        pytest.param("[f(a=1)]", [("f", '{"a": 1}')], id="list"),
-        pytest.param("f(a=-1.5, b=null)", [("f", '{"a": -1.5, "b": null}')], id="single"),
-        pytest.param("[f(a={'x': [true]})]", [("f", '{"a": {"x": [true]}}')], id="words of JSON inside"),
-        pytest.param("[f(1)]", [], id="without a name"),
-        pytest.param("[f(a=b'x')]", [], id="value that is not JSON"),
-        pytest.param("[f(a=-1e999)]", [("f", '{"a": -1.7976931348623157e+308}')], id="number that Python cannot hold"),
-        pytest.param('f({"a": 1})', [("f", '{"a": 1}')], id="arguments as an object"),
-        pytest.param("[f(**x)]", [], id="stars"),
-        pytest.param("[f(a=g())]", [], id="nested call"),
-        pytest.param("f(", [], id="cut"),
-        pytest.param("1 + 1", [], id="not a call"),
-    ],
-)
+PYTHON = [
+    ("[f(a=1)]", [("f", {"a": 1})]),
+    ("f(a=-1.5, b=null)", [("f", {"a": -1.5, "b": None})]),
+    ("[f(a={'x': [true], 1: None}, b=('y', 2,))]", [("f", {"a": {"x": [True], "1": None}, "b": ["y", 2]})]),
+    ("[f()\n, f(a=1)]", [("f", {}), ("f", {"a": 1})]),
+    ("f(a=1)\nf(a=2)", [("f", {"a": 1}), ("f", {"a": 2})]),
+    ('f({"a": 1})', [("f", {"a": 1})]),
+    ("[f(a='b\nc')]", [("f", {"a": "b\nc"})]),
+    (r"""[f(a='\'"\n\d\x41\u00e9\ud83d\ude00\U0001f600', b="'")]""", [("f", {"a": "'\"\n\\dAé😀😀", "b": "'"})]),
+    ("[get-it(a=1), return()]", [("get-it", {"a": 1}), ("return", {})]),
+    ("[x-get-it(), get-it()]", [("x-get-it", {}), ("get-it", {})]),
+    ("[f(a='get-it(1)')]", [("f", {"a": "get-it(1)"})]),
+    ("[f(a=red)]", [("f", {"a": "red"})]),
+    ("[f(1)]", None),
+    ("[f(**x)]", None),
+    ("[y-get-it()]", None),
+    ("f(", None),
+    ("1 + 1", None),
+]
+
+
+def named(*names):
+    return [{"function": {"name": name}} for name in names]
+
+
+@pytest.mark.parametrize(("text", "calls"), PYTHON, ids=lambda value: value if isinstance(value, str) else "")
 def test_python_calls(text, calls):
-    assert parsed_calls(text) == calls
+    tools = named("f", "get-it", "x-get-it", "return")
+    text = f"<|tool_call_start|>{text}<|tool_call_end|>"
+    events = parse_every_way(text, DIALECTS["lfm2"], tools=tools)
+    assert (calls_of(events) or text_of(events, ContentDelta)) == (calls or text)
 
 
 @pytest.mark.parametrize(
-    ("text", "offered", "calls"),
+    ("text", "raw"),
     [
-        pytest.param("[get-it(a=1), f()]", ["get-it", "f"], [("get-it", '{"a": 1}'), ("f", "{}")], id="hyphen"),
-        pytest.param("[return(a=1)]", ["return"], [("return", '{"a": 1}')], id="keyword"),
-        pytest.param("[a-b()]", ["b-c", "a-b", "b"], [("a-b", "{}")], id="name with a common end"),
-        pytest.param("[x-a-b(), a-b()]", ["a-b", "x-a-b"], [("x-a-b", "{}"), ("a-b", "{}")], id="end of another name"),
-        pytest.param("[a-b(c='a-b(1)')]", ["a-b"], [("a-b", '{"c": "a-b(1)"}')], id="in a string"),
-        pytest.param('[a-b(c="\\"a-b(")]', ["a-b"], [("a-b", '{"c": "\\"a-b("}')], id="in a string after a quote"),
-        pytest.param("[x-a-b()]", ["a-b"], [], id="end of a name that was not offered"),
+        ("[f(a=g())]", '{"a": "g"())]'),
+        ("[f(a=1", "{a=1"),
+        ('[f(a="x', '{"a": "x'),
+        ('[f(a="x\\', '{"a": "x\\'),
     ],
 )
-def test_python_calls_of_names_that_python_does_not_allow(text, offered, calls):
-    assert parsed_calls(text, offered) == calls
+def test_python_call_that_breaks_off_counts_as_cut(text, raw):
+    made = parser(DIALECTS["lfm2"], tools=named("f"))
+    text = "<|tool_call_start|>" + text
+    assert parse_every_way(text, DIALECTS["lfm2"], tools=named("f"))[1].text == raw
+    made.feed(text)
+    made.finish()
+    assert made.inside_tool_call
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "arguments"),
     [
-        pytest.param(
-            '{a:<|"|>x:"y", {<|"|>,b:[1,None]}', '{"a":"x:\\"y\\", {","b":[1,null]}', id="quotes of the notation"
-        ),
-        pytest.param('{"a": "b:c"}', '{"a": "b:c"}', id="JSON"),
+        ('{a:<|"|>x:"y", {\\n<|"|>,b:[1,None]}', {"a": 'x:"y", {\\n', "b": [1, None]}),
+        ('{"a": "b:c", n: {x: true}}', {"a": "b:c", "n": {"x": True}}),
+        ('{city:New York,a:<|"|><tool_call><|"|>}', {"city": "New York", "a": "<tool_call>"}),
     ],
+    ids=["quotes of the notation", "JSON", "no quotes"],
 )
-def test_gemma_notation(text, expected):
-    assert as_json(text) == expected
+def test_gemma_notation(text, arguments):
+    text = f"<|tool_call>call:f{text}<tool_call|>Hi"
+    events = parse_every_way(text, DIALECTS["gemma-4"], tools=named("f"))
+    assert calls_of(events) == [("f", arguments)]
+    assert text_of(events, ContentDelta) == "Hi"
+
+
+STREAMED = {
+    "gemma-4": '<|tool_call>call:weather{city:<|"|>',
+    "lfm2": "<|tool_call_start|>[weather(city='",
+    "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "',
+    "minimax-m3": ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="weather">]<]minimax[>[<city>',
+    "qwen-coder": "<tool_call>\n<function=weather>\n<parameter=city>\n",
+    "hermes": '<tool_call>\n{"name": "weather", "arguments": {"city": "',
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_text_of_an_argument_is_streamed(name):
+    made = parser(DIALECTS[name], tools=TOOLS)
+    made.feed(STREAMED[name])
+    assert made.feed("Par") == [ToolCallArguments(0, "Par")]
+    assert made.feed("is") == [ToolCallArguments(0, "is")]
 
 
 NESTED = {

@@ -217,8 +217,8 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
         ),
         pytest.param(
             "muse",
-            ' to=self<|message|>h <atem:invoke name="now"></atem:invoke><|eom|><|start|>assistant to=user<|message|>Hi',
-            [ReasoningDelta("h "), *call("now", "{}"), ContentDelta("Hi")],
+            ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>',
+            [ReasoningDelta("h "), *call("now", "{}")],
             id="call without a header in reasoning",
         ),
         pytest.param(
@@ -244,14 +244,8 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
         pytest.param(
             "mistral",
             '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "id": "abcdef123"}]',
-            call("now", '{"a": 1}', call_id="abcdef123"),
-            id="id after the arguments",
-        ),
-        pytest.param(
-            "mistral",
-            '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "not valid"}]',
-            call("now", "{}"),
-            id="invalid id",
+            call("now", '{"a": 1}'),
+            id="id after the arguments is dropped",
         ),
         pytest.param(
             "mistral", '[TOOL_CALLS][{"name": "now", "arguments": {"a', call("now", '{"a'), id="cut before the id"
@@ -273,6 +267,25 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
             "<tool_call><function=weather><parameter=city>\n\n a\n\n</parameter></function></tool_call>",
             call("weather", '{"city": "\\n a\\n"}'),
             id="white space beside that of the template",
+        ),
+        pytest.param(
+            "harmony",
+            "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>",
+            call("get_analysis", "{}"),
+            id="tool with the name of a channel",
+        ),
+        pytest.param("hermes", '<tool_call>{"name": "now", "arguments": ""}', call("now", "{}"), id="empty arguments"),
+        pytest.param(
+            "hermes",
+            r'<tool_call>{"name": "now", "arguments": {"a": "grep \d+ \\d \u00zz \u00e9"}}',
+            call("now", r'{"a": "grep \\d+ \\d \\u00zz \u00e9"}'),
+            id="escapes that JSON does not have",
+        ),
+        pytest.param(
+            "minicpm5",
+            '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi',
+            [*call("weather", '{"city": "a]]> <b>"}'), ContentDelta("Hi")],
+            id="white space after quotes",
         ),
         pytest.param("harmony", " to=the store", [ContentDelta(" to=the store")], id="text like a header"),
         pytest.param("harmony", "Hi<|start|>x", [ContentDelta("Hi<|start|>x")], id="marker that starts nothing"),
@@ -297,7 +310,28 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
     ],
 )
 def test_ambiguous_output(name, text, events):
-    assert parse_every_way(text, DIALECTS[name], tools=TOOLS) == events
+    assert parse_every_way(text, DIALECTS[name], tools=[*TOOLS, {"function": {"name": "get_analysis"}}]) == events
+
+
+CALLS_IN_REASONING = {
+    "mistral": '[TOOL_CALLS]now[ARGS]{"a": 1}',
+    "lfm2": "<|tool_call_start|>[now(a=1)]<|tool_call_end|>",
+    "hermes": '<tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>',
+    "muse": '<atem:invoke name="now">\n<atem:parameter name="a">1</atem:parameter>\n</atem:invoke>',
+}
+
+
+@pytest.mark.parametrize("after", ["", " and more", " <", " and again CALL"])
+@pytest.mark.parametrize("name", CALLS_IN_REASONING)
+def test_call_inside_closed_reasoning_is_reasoning(name, after):
+    dialect, text = DIALECTS[name], CALLS_IN_REASONING[name]
+    reasoning = "I write " + text + after.replace("CALL", text)
+    header = "<|start|>assistant to=now<|message|>" if name == "muse" else ""
+    output = f"{dialect.reasoning.start}{reasoning}{dialect.reasoning.end}{header}{text}"
+    events = parse_every_way(output, dialect, tools=TOOLS)
+    assert events == [ReasoningDelta(reasoning), *call("now", '{"a": 1}')]
+    content = parse_every_way(output, dialect, tools=TOOLS, splits_reasoning=False)
+    assert text_of(content, ContentDelta) == output.removesuffix(header + text)
 
 
 def test_white_space_is_held_back_only_before_a_possible_marker():

@@ -1,4 +1,4 @@
-"""Dialects: the markers of reasoning and tool calls of each model family, declared in the modules of `families/`.
+"""Dialects: the markers of reasoning and tool calls of each model family, declared in `families.py`.
 
 `detect` chooses the dialect for a chat template. `DIALECTS` has all dialects by name.
 """
@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 from .dialect import Dialect
-from .families import load_families
+from .families import DIALECTS
 from .reasoning import MORE_TAGS, THINK
-
-DIALECTS: dict[str, Dialect] = load_families()
 
 # The reasoning tags of all families. A template may have tags that its family does not declare.
 _KNOWN_TAGS = tuple(dict.fromkeys((THINK, *(dialect.reasoning for dialect in DIALECTS.values()), *MORE_TAGS)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,12 @@ class Calls:
         # Whether a call has begun and its arguments are incomplete. An output that ends here has the finish reason
         # "length".
         self.is_open = False
+
+    def trial(self) -> Calls:
+        """The state before any call, to find out whether a text is a call without making one."""
+        trial = copy.copy(self)
+        trial._ids, trial._new_id = set(), str
+        return trial
 
     @property
     def offered(self) -> Sequence[str]:

@@ -1,14 +1,20 @@
-"""The parser of outputs in channels: messages whose header marks them as reasoning, text or a call (gpt-oss, Muse)."""
+"""The parser of outputs in channels: messages whose header marks them as reasoning, text or a call.
+
+gpt-oss: <|channel|>analysis<|message|>text<|end|><|start|>assistant<|channel|>final<|message|>text
+<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>
+Muse Glimmer:  to=self<|message|>text<|eom|><|start|>assistant to=f<|message|><atem:function_calls>
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta
+from .call_format import CallFormat
 from .dialect import Dialect
 from .json_scan import stream_value
 from .reader import OutputReader
@@ -82,25 +88,29 @@ class ChannelReader(OutputReader):
         """Emit a body. Returns the marker that ends it, which stays unread; "" after a call or at the end of output."""
         # Text of a response format extends to the end of the output, and may contain the texts of markers.
         is_formatted = self._is_constrained and kind is Kind.TEXT
-        markers = Markers() if is_formatted else Markers(*self._dialect.ends, START, CHANNEL, *self._openers)
+        ends = (*self._dialect.ends, START, CHANNEL)
+        markers = Markers() if is_formatted else Markers(*ends, *self._openers)
+        is_reasoning = kind is Kind.REASONING
         while True:
-            self.reasoning_is_open = kind is Kind.REASONING
+            self.reasoning_is_open = is_reasoning
             marker = yield from emit_until(self._cursor, markers, event, holds_space=False)
-            self.reasoning_is_open = self.reasoning_is_open and marker is None
+            self.reasoning_is_open = is_reasoning and marker is None
             if marker not in self._openers:
                 return marker or ""
+            if is_reasoning and (yield from self._is_closed_later(marker, Markers(*ends), event)):
+                continue
             if (yield from self._call(marker, event)):
                 yield from read_end(self._cursor, *self._dialect.ends)
                 return ""
 
     def _kind(self, header: str) -> tuple[Kind, str]:
         """The kind of the message with this header, and its recipient."""
-        if self._dialect.is_reasoning(header):
-            return Kind.REASONING, ""
         match = _RECIPIENT.search(header)
         name = match[1] if match else "user"
         if self._calls.may_call(name):
             return Kind.CALL, name
+        if self._dialect.is_reasoning(header):
+            return Kind.REASONING, ""
         return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
 
     def _message_call(self, name: str, raw: str) -> Reader[None]:
@@ -159,3 +169,82 @@ def open_header(prompt: str) -> str | None:
     _, _, last = prompt.rpartition(START + "assistant")
     header, found, body = last.partition(MESSAGE)
     return header if found and "<|" not in body else None
+
+
+_FINAL = CHANNEL + "final" + MESSAGE
+
+
+def _harmony_call(text: str) -> CallFormat:
+    return CallFormat(
+        text + MESSAGE + "$args",
+        separator=f"<|end|>{START}assistant",
+        opener="",
+        after_reasoning=START + "assistant",
+    )
+
+
+HARMONY = ChannelDialect(
+    "harmony",
+    detected_by=((START, CHANNEL, MESSAGE),),
+    reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
+    ends=("<|end|>", "<|call|>", "<|return|>"),
+    reasoning_headers=(CHANNEL + "analysis",),
+    text_start=(_FINAL, START + "assistant" + _FINAL),
+    text_end=f"<|end|>{START}assistant",
+    # Models generate the parts of the header in several orders. Only the whole header distinguishes a call.
+    layouts=tuple(
+        layout
+        for text in (
+            f"{CHANNEL}commentary to=functions.$name <|constrain|>json",
+            f"{CHANNEL}commentary to=functions.$name json",
+            f" to=functions.$name{CHANNEL}commentary <|constrain|>json",
+            f" to=functions.$name{CHANNEL}commentary json",
+        )
+        for layout in _harmony_call(text).layouts
+    ),
+)
+
+
+class _MuseReader(ChannelReader):
+    def _message_call(self, name: str, raw: str) -> Reader[None]:
+        """Read a call in tags. The tags also have the name of the tool."""
+        cursor = self._cursor
+        cursor.begin()
+        yield from read_space(cursor)
+        opener = yield from read_one_of(cursor, *_MUSE_TAGS.openers)
+        if opener and (yield from _MUSE_TAGS.read(cursor, self._calls, opener)):
+            yield from read_end(cursor, *self._dialect.ends)
+        else:
+            yield ContentDelta(raw + cursor.end_record())
+
+
+_MUSE_TEXT_END = f"<|eom|>{START}assistant"
+_MUSE_TAGS = CallFormat(
+    '<atem:invoke name="$name">*(~<atem:parameter name="$key">$value</atem:parameter>)*~</atem:invoke>',
+    around=(("<atem:function_calls>~", "~</atem:function_calls>"),),
+    separator="~",
+)
+# A required call begins with its header.
+(_MUSE_CALL,) = replace(
+    _MUSE_TAGS,
+    call=f" to=$name{MESSAGE}<atem:function_calls>\n{_MUSE_TAGS.call}~</atem:function_calls>",
+    around=(),
+    opener="",
+    separator=_MUSE_TEXT_END,
+    is_native=False,
+    after_reasoning=START + "assistant",
+).layouts
+
+MUSE = ChannelDialect(
+    "muse",
+    detected_by=((START,),),
+    calls=(_MUSE_TAGS,),
+    reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
+    ends=("<|eom|>", "<|eot|>"),
+    reasoning_headers=("to=self",),
+    text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
+    text_end=_MUSE_TEXT_END,
+    reader=_MuseReader,
+    # If the model calls on its own, the header comes before the first opener.
+    layouts=(_MUSE_CALL, *(replace(layout, more=_MUSE_CALL) for layout in _MUSE_TAGS.layouts)),
+)

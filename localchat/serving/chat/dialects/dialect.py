@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .call_format import CallFormat
 from .call_layout import CallLayout
-from .call_style import CallStyle
 from .reader import OutputReader
 from .reasoning import THINK, ReasoningStart, ReasoningTags
 
@@ -26,9 +26,9 @@ class Dialect:
     """Sets of texts. A template that contains all texts of one set belongs to this family."""
     overrides: tuple[str, ...] = ()
     """Families whose `detected_by` also matches templates of this family; this family takes precedence."""
-    calls: tuple[CallStyle, ...] = ()
+    calls: tuple[CallFormat, ...] = ()
     """The call formats of the family, the preferred one first."""
-    also_read: tuple[CallStyle, ...] = ()
+    also_read: tuple[CallFormat, ...] = ()
     """Call formats of other families that the models generate at times. They are parsed, but grammars forbid them."""
     section_markers: tuple[str, ...] = ()
     """Markers that open text or a message. They are dropped from the output, and end reasoning."""
@@ -61,7 +61,7 @@ class Dialect:
             object.__setattr__(self, "layouts", layouts)
 
     @property
-    def styles(self) -> tuple[CallStyle, ...]:
+    def styles(self) -> tuple[CallFormat, ...]:
         """All call formats that the parser accepts, in the order in which it tries them."""
         return (*self.calls, *self.also_read)
 

@@ -1,7 +1,7 @@
-"""Finds the end of a JSON value in generated text during streaming.
+"""Finds the end of a JSON value in text that is still being generated.
 
-The scanner follows nesting, strings and escapes. It does not check that the value is well-formed: the arguments of
-calls are emitted as the model generates them.
+Only brackets and strings are parsed, to find the end. Nothing checks that the text is well-formed: the arguments of calls
+are emitted as the model generates them, except for escapes that JSON does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class State(Enum):
     START = auto()
     NESTED = auto()
     STRING = auto()
-    ESCAPE = auto()
     SCALAR = auto()
     DONE = auto()
     BROKEN = auto()
@@ -32,7 +31,9 @@ _CLOSER = {"{": "}", "[": "]"}
 # that an unclosed value does not include the rest of the output.
 _BETWEEN = re.compile(r"[\s,:+\-.\w]*")
 _SCALAR = re.compile(r"[+\-.\w]*")
-_IN_STRING = re.compile(r'[^"\\]*')
+# Text in a string. An escape that is cut is left for later.
+_IN_STRING = re.compile(r'(?:[^"\\]+|\\(?!u[0-9a-fA-F]{0,3}\Z)[\s\S])*')
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _ENDS = frozenset({State.DONE, State.BROKEN})
 
 
@@ -44,8 +45,13 @@ class JsonScanner:
         self._closers: list[str] = []
 
     def scan(self, text: str, at: int) -> int:
-        """Scan `text` from index `at`. Returns the end of the part that belongs to the value; see `state`."""
-        while at < len(text) and self.state not in _ENDS:
+        """Scan `text` from index `at`. Returns the end of the part that belongs to the value; see `state`.
+
+        An escape that is cut at the end of the text is left to be scanned again.
+        """
+        before = None
+        while at < len(text) and self.state not in _ENDS and (at, self.state) != before:
+            before = at, self.state
             at = _STEPS[self.state](self, text, at)
         return at
 
@@ -85,16 +91,9 @@ class JsonScanner:
 
     def _string(self, text: str, at: int) -> int:
         at = _end(_IN_STRING, text, at)
-        if at == len(text):
-            return at
-        if text[at] == '"':
+        if at < len(text) and text[at] == '"':
             return self._leave(at)
-        self.state = State.ESCAPE
-        return at + 1
-
-    def _escape(self, text: str, at: int) -> int:
-        self.state = State.STRING
-        return at + 1
+        return at
 
     def _scalar(self, text: str, at: int) -> int:
         at = _end(_SCALAR, text, at)
@@ -107,7 +106,6 @@ _STEPS: dict[State, Callable[[JsonScanner, str, int], int]] = {
     State.START: JsonScanner._start,
     State.NESTED: JsonScanner._nested,
     State.STRING: JsonScanner._string,
-    State.ESCAPE: JsonScanner._escape,
     State.SCALAR: JsonScanner._scalar,
 }
 
@@ -117,13 +115,18 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return match.end() if match else at
 
 
+def with_valid_escapes(text: str) -> str:
+    r"""A part of a JSON value in which a backslash that begins no escape of JSON, as in `\d`, is escaped itself."""
+    return _ESCAPE.sub(lambda match: match[0] if len(match[0]) > 1 else r"\\", text)
+
+
 def stream_value(cursor: Cursor, event: Callable[[str], Event]) -> Reader[bool]:
-    """Emit the raw text of the next JSON value. Returns False if the value is cut or broken."""
+    """Emit the text of the next JSON value, with valid escapes. Returns False if the value is cut or broken."""
     scanner = JsonScanner()
     while True:
         size = scanner.scan(cursor.text, cursor.at) - cursor.at
         if size:
-            yield event(cursor.take(size))
+            yield event(with_valid_escapes(cursor.take(size)))
         if cursor.ended:
             scanner.end()
         if scanner.state in _ENDS:
@@ -132,11 +135,11 @@ def stream_value(cursor: Cursor, event: Callable[[str], Event]) -> Reader[bool]:
 
 
 def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
-    """Read the next JSON value. Returns its raw text, and whether it is complete."""
+    """Read the next JSON value. Returns its text, with valid escapes, and whether it is complete."""
     scanner = JsonScanner()
     parts: list[str] = []
     while True:
-        parts.append(cursor.take(scanner.scan(cursor.text, cursor.at) - cursor.at))
+        parts.append(with_valid_escapes(cursor.take(scanner.scan(cursor.text, cursor.at) - cursor.at)))
         if cursor.ended:
             scanner.end()
         if scanner.state in _ENDS:
@@ -152,9 +155,10 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     cursor.begin()
     yield from read_space(cursor)
     if (yield from has_text(cursor)) and cursor.peek() in "{[":
-        _, is_complete = yield from read_value(cursor)
+        text, is_complete = yield from read_value(cursor)
         if is_complete:
-            return cursor.end_record()
+            cursor.drop_record()
+            return text
     cursor.put_back()
     return ""
 

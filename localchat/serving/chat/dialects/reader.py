@@ -104,12 +104,12 @@ class OutputReader:
         yield from self._accept_or_emit(is_call, event)
         return is_call
 
-    def _styles(self, opener: str) -> Reader[bool]:
-        """Try the call styles with this opener in order. Returns whether the text is a call in one of them."""
+    def _styles(self, opener: str, calls: Calls | None = None) -> Reader[bool]:
+        """Try the call formats with this opener in order. Returns whether the text is a call in one of them."""
         n_read = self._cursor.n_recorded
         for style in self._dialect.styles:
             if opener in style.openers:
-                if (yield from style.read(self._cursor, self._calls, opener)):
+                if (yield from style.read(self._cursor, calls or self._calls, opener)):
                     return True
                 self._cursor.put_back(n_read)
         return False
@@ -212,13 +212,44 @@ class OutputReader:
         """
         dialect = self._dialect
         event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta
-        markers = Markers(dialect.reasoning.end, *dialect.reasoning_sections, *self._openers)
+        ends = Markers(dialect.reasoning.end, *dialect.reasoning_sections)
+        markers = Markers(*ends.literals, *self._openers)
         while True:
             self.reasoning_is_open = self.reasoning_may_open = True
             marker = yield from emit_until(self._cursor, markers, event)
             if marker is None:
                 return ""
             self.reasoning_is_open = False
-            if marker not in self._openers or (yield from self._call(marker, event)):
+            is_call = marker in self._openers
+            if is_call and (yield from self._is_closed_later(marker, ends, event)):
+                continue
+            if not is_call or (yield from self._call(marker, event)):
                 self.reasoning_may_open = dialect.reasons_anywhere
                 return marker
+
+    def _is_closed_later(self, opener: str, ends: Markers, event: Callable[[str], Event]) -> Reader[bool]:
+        """Emit the open reasoning up to its end, if a call is next and the end follows. Otherwise read nothing.
+
+        A call inside closed reasoning is reasoning, so it waits for the end of the reasoning or of the output.
+        """
+        cursor = self._cursor
+        cursor.begin()
+        read_marker(cursor, opener)
+        is_call = False
+        for found in self._styles(opener, self._calls.trial()):
+            is_call = found is not None
+            if is_call:
+                break
+            yield None
+        cursor.put_back()
+        n_searched = 0
+        while is_call:
+            hit = ends.find(cursor.text, cursor.at + n_searched)
+            if hit:
+                yield event(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
+                return True
+            if cursor.ended:
+                break
+            n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
+            yield None
+        return False

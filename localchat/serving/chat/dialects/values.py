@@ -74,7 +74,8 @@ def text_json(text: str) -> str:
 def value_json(raw: str, types: frozenset[str]) -> str:
     """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
 
-    Python literals such as True and None are accepted, too, since some templates print them.
+    Python literals such as True and None are accepted, too, since some templates print them; but not numbers that are
+    written in another way than in JSON, if they may be text.
     """
     text = raw.strip()
     for convert in (_from_json, _from_python):
@@ -82,7 +83,8 @@ def value_json(raw: str, types: frozenset[str]) -> str:
             value, converted = convert(text)
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
-        if _is_allowed(value, types):
+        may_be_text = convert is _from_python and type(value) in (int, float) and "string" in types
+        if _is_allowed(value, types) and not may_be_text:
             return converted
     return json.dumps(raw, ensure_ascii=False)
 

@@ -1,7 +1,6 @@
-"""Functionary 3.1 and 3.2.
+"""Functionary 3.2.
 
-3.1: <function=f>{"a": 1}</function>
-3.2: all
+all
 text>>>f
 {"a": 1}
 Without a recipient, `>>>` is text, such as Python's prompt.
@@ -9,23 +8,13 @@ Without a recipient, `>>>` is text, such as Python's prompt.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ....core.events import ContentDelta
-from ..call_layout import CallLayout
-from ..dialect import Dialect
-from ..named_calls import json_arguments
-from ..reader import OutputReader
-from ..reasoning import ReasoningStart
-from ..scan import Markers, Reader, emit_until, read_marker, read_one_of
-from ..shared_formats import FUNCTION_TAGS
-
-V31 = Dialect(
-    "functionary-3.1",
-    detected_by=(("<function=", "</function>"),),
-    overrides=("llama-3",),
-    calls=(replace(FUNCTION_TAGS, around=(), is_json=True),),
-)
+from ...core.events import ContentDelta
+from .call_format import CallFormat
+from .dialect import Dialect
+from .json_calls import json_arguments
+from .reader import OutputReader
+from .reasoning import ReasoningStart
+from .scan import Markers, Reader, emit_until, read_marker, read_one_of
 
 _NEXT = ">>>"
 _ALL = "all\n"
@@ -59,7 +48,7 @@ class _V32(Dialect):
         return ReasoningStart.CLOSED
 
 
-V32 = _V32(
+FUNCTIONARY_32 = _V32(
     "functionary-3.2",
     detected_by=((">>>all",), (">>>", "all\\n")),
     reader=_Reader,
@@ -67,5 +56,5 @@ V32 = _V32(
     text_end=_NEXT,
     # No layout begins with the marker: the prompt ends with it.
     part_mark=_NEXT,
-    layouts=(CallLayout(before_name="", before_arguments="\n", after_call="", separator=_NEXT, json_name=False),),
+    layouts=CallFormat("$name\n$args", separator=_NEXT, opener="").layouts,
 )

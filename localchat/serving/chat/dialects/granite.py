@@ -5,13 +5,11 @@ The tags of the text are not control tokens. They are dropped only around the wh
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ....core.events import ContentDelta
-from ..dialect import Dialect
-from ..json_calls import JsonCalls
-from ..reader import OutputReader
-from ..scan import Markers, Reader, emit_until, read_marker, read_one_of, read_space
+from ...core.events import ContentDelta
+from .call_format import CallFormat
+from .dialect import Dialect
+from .reader import OutputReader
+from .scan import Markers, Reader, emit_until, read_marker, read_one_of, read_space
 
 _START, _END = "<response>", "</response>"
 
@@ -42,12 +40,17 @@ class _Reader(OutputReader):
             yield from self._accept_or_emit(is_format, ContentDelta)
 
 
-_CALLS = JsonCalls(opener="<|tool_call|>", is_list=True, other_ends=("<|/tool_call|>", "</tool_call>"))
+_CALLS = CallFormat(
+    '{"name": "$name", "arguments": $args}',
+    around=(("<|tool_call|>[^", "^]"), ("<tool_call>[^", "^]")),
+    separator=",^",
+    other_ends=("<|/tool_call|>", "</tool_call>"),
+)
 
-DIALECT = Dialect(
+GRANITE = Dialect(
     "granite-3",
     detected_by=(("<|tool_call|>",),),
-    calls=(_CALLS, replace(_CALLS, opener="<tool_call>")),
+    calls=(_CALLS,),
     also_dropped=(_START, _END),
     reader=_Reader,
 )
