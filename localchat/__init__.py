@@ -57,9 +57,9 @@ if TYPE_CHECKING:
         WarningEvent,
     )
     from .extras.embeddings import Embeddings
-    from .extras.model_list import Model
     from .extras.record import replay
     from .reply.assembly import Accumulator
+    from .reply.models import Model
     from .sse import ServerSentEvent, SSEDecoder, SSEError
     from .transport.timeouts import Timeout
 
@@ -137,7 +137,7 @@ _MODULES = (
     "events",
     "transport.timeouts",
     "reply.assembly",
-    "extras.model_list",
+    "reply.models",
     "extras.embeddings",
     "client",
     "agent.tools",

@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from .errors import (
-    BadRequestError,
-    Cancelled,
-    DoesNotFit,
-    IncompleteReply,
-    IncompleteStream,
-    LocalChatError,
-    ProtocolError,
-    StatusError,
-    TimedOut,
-    UnprocessableError,
-)
+from .errors import Cancelled, IncompleteReply, LocalChatError
 from .events import Reply, StreamEvent, Value
-from .extras.model_list import Model, choose_model
-from .reply.assembly import Accumulator
+from .reply.models import Model
 from .reply.payloads import Prompt, check_prompt, with_extra_body
-from .transport.blocking_call import Call
-from .transport.call import STREAM_ERRORS, StreamReader, end_with, reply_of
-from .transport.failures import lists_no_models, read_models
+from .transport.base import BaseClient
+from .transport.call import Result, Steps
 from .transport.keywords import (
     ChatKeywords,
     CompletionKeywords,
@@ -43,21 +30,10 @@ from .transport.keywords import (
     StreamKeywords,
     check_keywords,
 )
-from .transport.options import (
-    CHAT_PATH,
-    CallOptions,
-    TextPrompt,
-    adapted_body,
-    check_text_prompt,
-    parse_any_body,
-    read_options,
-    read_request_options,
-    request_body,
-    with_media,
-)
-from .transport.settings import BaseClient, companion
-from .transport.sockets import Pool
-from .transport.timeouts import Timeout
+from .transport.options import CHAT_PATH, TextPrompt
+from .transport.settings import companion
+from .transport.sockets import Driver
+from .transport.streams import Response
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,12 +54,12 @@ class Stream(Generic[Value]):
     so far, also after an error. A stream without references closes its connection.
     """
 
-    def __init__(self, call: Call, accumulator: Accumulator) -> None:
-        self._call = call
-        self._accumulator = accumulator
+    def __init__(self, driver: Driver, response: Response, steps: Steps[Any]) -> None:
+        self._driver = driver
+        self._response = response
         self._opened = False
         # The generator gets no reference to this object: in a cycle, a dropped stream would not close its connection.
-        self._events = _events(call, accumulator)
+        self._events = driver.events(steps)
 
     def __enter__(self) -> Stream[Value]:
         self._open()
@@ -102,14 +78,14 @@ class Stream(Generic[Value]):
             event = next(self._events, None)
         except ValueError as error:  # Another thread is closing the generator, or the ValueError of a wrong option.
             cause = error
-        if self._call.is_cancelled and not (event is None and self._call.succeeded):
+        if self._driver.is_cancelled and not (event is None and self._response.succeeded):
             self.close()
             raise Cancelled("the stream was closed", partial=self.reply) from cause
         if cause is not None:
             raise cause
         if event is None:
             raise StopIteration
-        return event
+        return event  # type: ignore[no-any-return]  # The steps yield events and waits.
 
     @property
     def text(self) -> Iterator[str]:
@@ -121,11 +97,11 @@ class Stream(Generic[Value]):
     @property
     def reply(self) -> Reply[Value]:
         """The reply received so far; complete after the last event."""
-        return reply_of(self._call, self._accumulator)
+        return self._response.reply
 
     def close(self) -> None:
         """Cancel the request at once, from any thread. The server notices the closed connection and stops."""
-        self._call.cancel()
+        self._driver.cancel()
         with contextlib.suppress(ValueError):  # Another thread runs the generator: it is awake now and closes it.
             self._events.close()
 
@@ -134,34 +110,6 @@ class Stream(Generic[Value]):
         if not self._opened:
             self._opened = True
             next(self._events, None)
-
-
-def _events(call: Call, accumulator: Accumulator) -> Generator[StreamEvent | None, None, None]:
-    """Send the request and yield None; yield the events of the response; release the connection."""
-    try:
-        call.open()
-        yield None
-        yield from _read_events(call, accumulator)
-        call.succeeded = True
-    except STREAM_ERRORS as error:
-        yield from end_with(error, call, accumulator)
-        raise
-    finally:
-        call.release()
-
-
-def _read_events(call: Call, accumulator: Accumulator) -> Iterator[StreamEvent]:
-    reader = StreamReader(call, accumulator)
-    while not reader.ended:
-        try:
-            data = call.read()
-        except (IncompleteStream, TimedOut, ProtocolError) as error:
-            yield from reader.fail(error)
-        else:
-            yield from reader.feed(data)
-    if reader.done:
-        call.drain()
-    yield from reader.finish()
 
 
 class Client(BaseClient):
@@ -188,11 +136,8 @@ class Client(BaseClient):
         transport: Makes the connections in place of the client: a `replay(file)`, for tests without a server.
     """
 
-    _pool: Pool
-    _new_pool = Pool
-
-    # The calls that were made; only in the client that `map` uses.
-    _started: list[weakref.ref[Call]] | None = None
+    # The drivers of the calls that were made; only in the client that `map` uses.
+    _started: list[weakref.ref[Driver]] | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -229,12 +174,7 @@ class Client(BaseClient):
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
         call_options = self._chat_options(prompt, options, ChatKeywords, "chat")
-        for _ in range(options.get("retries_on_mismatch") or 0):
-            try:
-                return self._read_reply(call_options, CHAT_PATH)
-            except DoesNotFit as error:
-                call_options = companion("schema.structured").corrected(call_options, error)
-        return self._read_reply(call_options, CHAT_PATH)
+        return self._run(self._read_reply, call_options, CHAT_PATH, options.get("retries_on_mismatch") or 0)
 
     @overload
     def stream(
@@ -265,7 +205,8 @@ class Client(BaseClient):
                 options.
         """
         call_options = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return self._start(call_options, CHAT_PATH)
+        driver = Driver()
+        return Stream(driver, *self._start(driver, call_options, CHAT_PATH))
 
     def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order, with an error in place of a failed reply.
@@ -283,9 +224,7 @@ class Client(BaseClient):
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `meta` and `raw`."""
-        settings = self._settings
-        call = self._call(settings.timeout, settings.max_retries)
-        return read_models(settings, call.fetch("GET", "models", None, {}))
+        return self._run(self._list_models)
 
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
@@ -299,9 +238,7 @@ class Client(BaseClient):
         Returns:
             The parsed JSON of the response, its text if it is not JSON, None if it is empty.
         """
-        call_options = read_request_options(self._settings, method, options)
-        call = self._call(call_options.timeout, call_options.max_retries)
-        return parse_any_body(call.fetch(method, path, json, call_options.headers))
+        return self._run(self._request, method, path, json, options)
 
     def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
@@ -350,11 +287,7 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
-        check_text_prompt(prompt)
-        call_options = read_options(
-            self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete"
-        )
-        return self._read_reply(call_options, "completions")
+        return self._run(self._read_reply, self._completion_options(prompt, options), "completions")
 
     # The overload for str is first, since a str is also a Sequence of str.
     @overload
@@ -378,84 +311,15 @@ class Client(BaseClient):
             ModelNotNamed: No model is named, and the server has several, of which not exactly one is for embeddings.
             ProtocolError: The response does not contain one vector for each text.
         """
-        settings = self._settings
-        call_options = read_options(settings, "", options, EmbeddingKeywords, "embed")
-        embeddings = companion("extras.embeddings")
-        texts, parts = embeddings.check_texts(text), []
-        call = self._call(call_options.timeout, call_options.max_retries)
-        for batch in embeddings.batches(texts, options.get("batch_size")):
-            model = call_options.model or self._embedding_model(call, call_options.headers)
-            body = embeddings.embedding_body(call_options, batch, model)
-            raw = call.fetch("POST", "embeddings", body, call_options.headers)
-            parts.append(embeddings.read_vectors(settings, call_options, raw, len(batch)))
-        vectors: Embeddings[list[float]] = embeddings.joined(parts)
-        if not isinstance(text, str):
-            return vectors
-        vector: Embeddings[float] = embeddings.first_of(vectors)
-        return vector
+        vectors: Embeddings[Any] = self._run(self._embed, text, options)
+        return vectors
 
-    def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
-        check_prompt(prompt)
-        return with_media(read_options(self._settings, prompt, options, keywords, what))
-
-    def _read_reply(self, call_options: CallOptions, path: str) -> Reply[Any]:
-        with self._start(call_options, path) as stream:
-            for _ in stream:
-                pass
-            return stream.reply
-
-    def _start(self, call_options: CallOptions, path: str) -> Stream[Any]:
-        settings, expected = self._settings, call_options.expected
-
-        def send(call: Call) -> None:
-            model = call_options.model or self._default_model(call, call_options.headers)
-            body = first = request_body(settings, call_options, model, path)
-            while True:
-                try:
-                    sent = body if expected is None else expected.apply(body)
-                    call.send("POST", path, sent, call_options.headers)
-                    break
-                except (BadRequestError, UnprocessableError) as error:
-                    body = adapted_body(call_options, body, error)
-            if "stream_options" in first and "stream_options" not in body:
-                settings.takes_stream_options = False
-
-        call = self._call(call_options.timeout, call_options.max_retries, send)
-        call.expected = expected
-        return Stream(call, Accumulator(call_options.n_choices, call_options.think_tags))
-
-    def _call(self, timeout: Timeout, max_retries: int, send: Callable[[Call], None] | None = None) -> Call:
-        call = Call(self._settings, self._pool, timeout, max_retries, send)
+    def _run(self, steps: Callable[..., Steps[Result]], *arguments: Any) -> Result:
+        """The result of these steps, which get a driver and the arguments."""
+        driver = Driver()
         if self._started is not None:
-            self._started.append(weakref.ref(call))
-        return call
-
-    def _default_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
-        """The model of the client, or the only one of the server; None if the server lists none."""
-        settings = self._settings
-        if settings.model is None and settings.found_model is None:
-            settings.found_model = choose_model(self._listed_models(call, headers))
-        return settings.model or settings.found_model
-
-    def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
-        """The model of the client if it is one for embeddings, else that of the server."""
-        embeddings = companion("extras.embeddings")
-        settings = self._settings
-        if settings.model is not None and embeddings.makes_embeddings(settings.model):
-            return settings.model
-        if settings.found_embedding_model is None:
-            listed = self._listed_models(call, headers)
-            settings.found_embedding_model = embeddings.choose_embedding_model(listed, settings.model)
-        return settings.found_embedding_model
-
-    def _listed_models(self, call: Call, headers: Mapping[str, str]) -> list[Model]:
-        """The models of the server; empty if it has no list."""
-        try:
-            return read_models(self._settings, call.fetch("GET", "models", None, headers))
-        except (StatusError, ProtocolError) as error:
-            if lists_no_models(error):
-                return []
-            raise
+            self._started.append(weakref.ref(driver))
+        return driver.run(steps(driver, *arguments))
 
 
 @overload

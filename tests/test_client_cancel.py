@@ -188,14 +188,14 @@ def test_step_while_another_thread_closes(monkeypatch):
     with waiting(OPEN) as server, make_client(server) as client:
         stream = client.stream("hi")
         next(stream)
-        release = stream._call.release
+        release = stream._response._call.release
 
         def slow_release() -> None:
             closing.set()
             proceed.wait(DEADLINE_S)
             release()
 
-        monkeypatch.setattr(stream._call, "release", slow_release)
+        monkeypatch.setattr(stream._response._call, "release", slow_release)
         thread = threading.Thread(target=stream.close)
         thread.start()
         assert closing.wait(DEADLINE_S)
@@ -210,11 +210,11 @@ def test_cancel_takes_effect_although_more_events_were_received():
     with always(HELLO) as server, make_client(server) as client:
         stream = client.stream("hi")
         next(stream)
-        stream._call.cancel()
+        stream._driver.cancel()
         with pytest.raises(Cancelled) as caught:
             list(stream)
         assert caught.value.partial == stream.reply
-        assert stream._call._connection is None
+        assert stream._response._call._connection is None
 
 
 def test_cancel_does_not_end_the_encryption(certificate):
@@ -222,8 +222,8 @@ def test_cancel_does_not_end_the_encryption(certificate):
     with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
         stream = client.stream("hi")
         next(stream)
-        sock: Any = stream._call._sock
-        stream._call.cancel()
+        sock: Any = stream._response._call._connection.sock
+        stream._driver.cancel()
         assert sock.version() is not None
         stream.close()
 

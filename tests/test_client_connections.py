@@ -12,7 +12,7 @@ import traceback
 
 import pytest
 
-import localchat.transport.network
+import localchat.transport.addresses
 from localchat import ConnectError
 from localchat.transport.settings import Settings
 
@@ -177,7 +177,7 @@ def test_unix_socket(tmp_path, client_class):
 
 
 def test_localhost_tries_ipv4_first():
-    families = [info[0] for info in localchat.transport.network.addresses("localhost", 80)]
+    families = [info[0] for info in localchat.transport.addresses.addresses("localhost", 80)]
     assert families[0] == socket.AF_INET
 
 
@@ -247,7 +247,7 @@ def test_no_proxy(no_proxy, url, proxied, monkeypatch):
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
-    return localchat.transport.network.find_proxy(Settings(base_url=url).address, proxy)
+    return localchat.transport.addresses.find_proxy(Settings(base_url=url).address, proxy)
 
 
 def test_proxy_by_argument(monkeypatch):
@@ -311,7 +311,7 @@ def test_host_that_does_not_exist(host, client_class):
 
 def test_tunnel_to_an_ipv6_address():
     address = Settings(base_url="https://[2001:db8::1]/v1").address
-    request = localchat.transport.network.tunnel_request(address, "http://proxy")
+    request = localchat.transport.addresses.tunnel_request(address, "http://proxy")
     assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import localchat.transport.call
 from localchat import Accumulator, AsyncClient, Client, NotFoundError, ProtocolError, ServerError, TimedOut, Timeout
+from localchat.transport.addresses import find_proxy, numeric_addresses, parse_base_url
 from localchat.transport.http1 import Inflate
-from localchat.transport.network import find_proxy, numeric_addresses, parse_base_url
 
 from .clients import client_class, failure, make_client
 from .raw_server import (

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
-import localchat.transport.aio_call
-import localchat.transport.blocking_call
+import localchat.transport.call
 import localchat.transport.sockets
-from localchat import Accumulator, Client, ServerError, TimedOut, Timeout
-from localchat.transport.call import CallState, StreamReader
-from localchat.transport.settings import Settings
+from localchat import Client, ServerError, TimedOut, Timeout
 from localchat.transport.timeouts import Deadlines
 
 from .clients import client_class, failure, failure_at, hanging_resolver, make_client
@@ -162,8 +160,7 @@ def test_total_is_the_timeout_of_all_requests_of_a_call():
 def test_body_of_an_error_has_a_short_timeout(monkeypatch, client_class):
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
     for limit, timeout in ((0.05, Timeout()), (DEADLINE_S, Timeout(total=0.1))):
-        monkeypatch.setattr(localchat.transport.blocking_call, "ERROR_BODY_S", limit)
-        monkeypatch.setattr(localchat.transport.aio_call, "ERROR_BODY_S", limit)
+        monkeypatch.setattr(localchat.transport.call, "ERROR_BODY_S", limit)
         start = time.monotonic()
         error = failure(waiting(raw), ServerError, client_class=client_class, timeout=timeout)
         assert error.body == '{"error": '
@@ -184,12 +181,18 @@ def test_timeouts_apply_to_reads_in_steps(monkeypatch):
         assert client.chat("hi").text == "Hello"
 
 
-@pytest.mark.parametrize(("payload", "n_events"), [({"prompt_progress": {"processed": 8}}, 1), ({"choices": []}, 0)])
-def test_prompt_progress_restarts_the_stall_timeout_and_an_empty_payload_does_not(payload, n_events):
-    call, seen = CallState(Settings(), Timeout(), 0), []
-    call.headers = {"content-type": "text/event-stream"}
-    reader = StreamReader(call, Accumulator())
-    list(reader.feed(sse({"id": "1", "choices": []})))  # The first payload makes an event of its own.
-    call.deadlines.event = lambda: seen.append(1)
-    list(reader.feed(sse(payload)))
-    assert len(seen) == n_events
+def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payload_does_not(client_class):
+    """A server reports the progress of a long prefill; an empty payload is no more than a keep-alive."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(chunked(end=False))
+        while True:
+            peer.send(chunked(sse(payload), end=False).partition(b"\r\n\r\n")[2])
+            time.sleep(0.02)  # The pace of the payloads; nothing waits for it.
+
+    payload: dict[str, Any] = {"id": "1", "choices": []}
+    timeout = Timeout(idle=5, stall=0.2, total=0.6)
+    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
+    payload = {"prompt_progress": {"processed": 8}}
+    assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"

@@ -22,7 +22,7 @@ PACKAGE = Path(localchat.__file__).parent
 # of serving/ may import those that a request reaches later, and core/.
 MAY_IMPORT = {
     "": {"transport", "reply", "agent", "extras", "terminal", "schema"},
-    "transport": {"", "reply", "extras"},
+    "transport": {"", "reply"},
     "reply": {""},
     "schema": {"", "transport"},
     "agent": {"", "transport", "reply", "schema", "extras"},

@@ -239,7 +239,7 @@ def test_size_of_the_one_file(one_file):
         documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
         if documented:
             lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    assert len(lines) <= 3000
+    assert len(lines) <= 3050
 
 
 COPIED = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").partition("By hand, copy these files")[2]

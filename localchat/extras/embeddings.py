@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from ..errors import ModelNotNamed, ProtocolError
 from ..events import Usage
+from ..reply.models import shown_names
 from ..reply.payloads import as_index, as_list, find_usage, parse_usage
 from ..transport.failures import not_json
 from ..transport.options import CallOptions
 from ..transport.settings import Settings
-from .model_list import shown_names
 
 # Matches the names of embedding models.
 _EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)

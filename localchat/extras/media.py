@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import urlsplit
 
-from ..transport.network import is_loopback
+from ..transport.addresses import is_loopback
 
 if TYPE_CHECKING:
     from ..reply.payloads import Prompt

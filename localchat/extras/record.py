@@ -4,8 +4,7 @@
     Client(transport=replay("answers.jsonl"))       # responses from the file
 
 A recording has a line of JSON for each piece that was sent or received, so a replay cuts a response at the same places
-as the network. A secret is replaced by asterisks of the same length, so that lengths in headers remain correct. A
-transport works for Client (`connect`) and AsyncClient (`tape`).
+as the network. A secret is replaced by asterisks of the same length, so that lengths in headers remain correct.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,10 +107,6 @@ class Recorder:
         with self._lock:
             self._connections += 1
             return RecordingTape(self, self._connections)
-
-    def connect(self, connect: Callable[[], socket.socket]) -> Any:
-        """Connect, and return a socket that records on a tape."""
-        return _RecordingSocket(connect(), self.tape())
 
     def write(self, connection: int, kind: str, pieces: Collection[bytes]) -> None:
         """Append lines to the file. Bytes that are not UTF-8, such as a cut character, become lone surrogates."""
@@ -210,9 +204,6 @@ class Replay:
 
     def tape(self) -> ReplayTape:
         return ReplayTape(self)
-
-    def connect(self, connect: Callable[[], socket.socket]) -> Any:
-        return _ReplaySocket(self.tape())
 
     def take(self, request: bytes) -> list[bytes]:
         """Remove and return the next response to an equal request, as pieces.
@@ -337,58 +328,3 @@ def _exchanges(path: Path) -> list[_Exchange]:
         latest[connection] = _Exchange(data, [])
         found.append(latest[connection])
     return found
-
-
-# Sockets, with the methods that the client uses
-
-
-class _RecordingSocket:
-    """A socket that records what is sent and received."""
-
-    def __init__(self, sock: socket.socket, tape: RecordingTape) -> None:
-        self._sock = sock
-        self._tape = tape
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-    def sendall(self, data: bytes) -> None:
-        self._tape.sent(data)
-        self._sock.sendall(data)
-
-    def recv(self, size: int) -> bytes:
-        data = self._sock.recv(size)
-        self._tape.received(data)
-        return data
-
-    def shutdown(self, how: int) -> None:
-        socket.socket.shutdown(self._sock, how)
-
-    def close(self) -> None:
-        self._tape.flush()
-        self._sock.close()
-
-
-class _ReplaySocket:
-    """Replays a tape in place of a socket. It has no file number, so that the connection is not reused."""
-
-    def __init__(self, tape: ReplayTape) -> None:
-        self._tape = tape
-
-    def sendall(self, data: bytes) -> None:
-        self._tape.sent(data)
-
-    def recv(self, size: int) -> bytes:
-        return self._tape.read()
-
-    def fileno(self) -> int:
-        return -1
-
-    def settimeout(self, seconds: float | None) -> None:
-        """Do nothing, as no operation blocks."""
-
-    def shutdown(self, how: int) -> None:
-        """Do nothing, as nothing is connected."""
-
-    def close(self) -> None:
-        """Do nothing, as nothing is connected."""

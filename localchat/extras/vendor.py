@@ -25,11 +25,11 @@ FILES = (
     "errors.py",
     "events.py",
     "transport/http1.py",
-    "transport/network.py",
+    "transport/addresses.py",
     "transport/timeouts.py",
     "transport/keywords.py",
     "reply/payloads.py",
-    "extras/model_list.py",
+    "reply/models.py",
     "reply/frames.py",
     "reply/think_tags.py",
     "reply/surrogates.py",
@@ -39,15 +39,17 @@ FILES = (
     "transport/retries.py",
     "transport/failures.py",
     "transport/options.py",
+    "transport/pool.py",
     "transport/call.py",
+    "transport/streams.py",
+    "transport/base.py",
     "transport/sockets.py",
-    "transport/blocking_call.py",
     "client.py",
     "terminal/ask.py",
 )
 
 # Methods of Client that need other files, and the classes of their options. The one file lacks both.
-_OMITTED_METHODS = ("map", "run", "run_stream", "conversation", "embed", "_embedding_model")
+_OMITTED_METHODS = ("map", "run", "run_stream", "conversation", "embed", "_embed", "_embedding_model")
 _OMITTED_OPTIONS = ("MapKeywords", "RunKeywords", "EmbeddingKeywords")
 
 # The file of FILES that is only for the program. A folder does not get it.
@@ -58,7 +60,7 @@ _TOOL_FILES = ("agent/tools.py", "agent/tool_run.py", *_SCHEMA_FILES, "extras/me
 
 # The files of each feature, which only a folder can have.
 FEATURES = {
-    "asyncio": ("transport/aio_sockets.py", "transport/aio_call.py", "aio.py"),
+    "asyncio": ("transport/aio_sockets.py", "aio.py"),
     "tools": _TOOL_FILES,
     "structured": ("schema/structured.py", *_SCHEMA_FILES),
     "conversations": (*_TOOL_FILES, "agent/conversation.py"),
@@ -161,7 +163,7 @@ def _body(source: str, tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list):
             _blank(lines, node)
-        elif isinstance(node, ast.ClassDef) and node.name == "Client":
+        elif isinstance(node, ast.ClassDef) and node.name in ("Client", "BaseClient"):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name in _OMITTED_METHODS:
                     _blank(lines, method)

@@ -1,36 +1,33 @@
-"""The state of a call (requests, tries, timeouts, response), and the conversion of its body to events. No I/O.
+"""One call: its requests, tries, timeouts and responses, as steps that wait for the network. No I/O.
 
-`CallState` is the base of the calls of both clients: `blocking_call` and `aio_call` add the network.
+A step that has to wait yields a Wait. A driver (`sockets` or `aio_sockets`) performs it and sends the result back, so
+that the blocking and the asyncio client share this code. All other values that a step yields are events.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-from ..errors import (
-    Cancelled,
-    ConnectError,
-    DoesNotFit,
-    IncompleteStream,
-    LocalChatError,
-    ProtocolError,
-    StatusError,
-    StreamError,
-    TimedOut,
-)
-from ..events import Reply, StreamEvent, changed
-from ..reply.assembly import Accumulator, is_complete_response
-from ..reply.frames import Frames, parse_frame
-from ..sse import ServerSentEvent
-from .failures import no_response_message, status_error
+from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError, ProtocolError
+from .addresses import find_proxy, numeric_addresses, proxy_headers, take_tunnel, tls_context, tunnel_request
+from .failures import add_model_names, connect_message, is_unknown_model, no_response_message, status_error
 from .http1 import Inflate, ResponseReader, request_head
-from .network import proxy_headers
+from .pool import BaseConnection, Pool, ReplayedConnection
 from .retries import retry_delay
 from .settings import Settings
-from .timeouts import Deadlines, Timeout
+from .timeouts import Deadlines, Timeout, timed_out
+
+Result = TypeVar("Result")
+Steps = Generator[Any, Any, Result]
+
+# What a driver returns in place of an event at the end of the steps.
+END = object()
 
 # The limits of the body of an error.
 MAX_ERROR_BYTES = 65536
@@ -45,22 +42,34 @@ DRAIN_S = 0.1
 DRAIN_BYTES = 65536
 
 
+class Wait(NamedTuple):
+    """An operation of the driver: the name of its method, its limit in seconds (None for no limit), its arguments."""
+
+    name: str
+    limit: float | None
+    arguments: tuple[Any, ...]
+
+
 class StaleConnection(Exception):
     """A reused connection was closed before any byte of the response."""
 
 
-class CallState:
-    """The state of one call.
+class Call:
+    """One call. It may send several requests, one after another: for example for the list of models, then the chat.
 
-    A call may send several requests, one after another: for example for the list of models, then for the completion.
+    Args:
+        settings: The settings of the client.
+        pool: Its idle connections.
+        driver: Runs the steps; its `is_cancelled` ends the call.
     """
 
-    def __init__(self, settings: Settings, timeout: Timeout, max_retries: int) -> None:
+    def __init__(self, settings: Settings, pool: Pool, driver: Any, timeout: Timeout, max_retries: int) -> None:
         self.settings = settings
-        self._max_retries = max_retries
+        self.driver = driver
         self.deadlines = Deadlines(timeout)
-        # Set by `cancel`.
-        self.is_cancelled = False
+        self._pool = pool
+        self._max_retries = max_retries
+        self._connection: Any = None
         # The current request.
         self._method = self._target = ""
         self._body: bytes | None = None
@@ -74,20 +83,116 @@ class CallState:
         # The part of the body that was received with the head and has not been read.
         self._early_body = b""
         self._inflate = Inflate("")
-        # Set after the last event of a stream.
-        self.succeeded = False
-        # The value that the completion has to contain (structured.ExpectedValue), None for any text; and the value.
-        self.expected: Any = None
-        self.parsed: Any = None
 
-    def prepare(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
-        """Set the request. `body` is converted to JSON; None means no body."""
+    # What the clients use.
+
+    def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[None]:
+        """Send a request and receive the head of the response, with retries. `body` becomes JSON; None sends no body.
+
+        Raises:
+            ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream, Cancelled.
+        """
         self._method, self._target = method, self.settings.address.target(path)
         self._body = None if body is None else _as_json(body)
         self._headers = self.settings.request_headers(headers)
         self._tries = self._redirects = 0
         self.status, self.headers = 0, {}
         self.deadlines.start()
+        try:
+            yield from self._send_with_retries()
+        except NotFoundError as error:
+            if is_unknown_model(error, path):
+                # This request only adds an explanation to the error: it gets a short time and one try.
+                self.deadlines, self._max_retries = Deadlines(Timeout(total=self.deadlines.at_most(_EXPLANATION_S))), 0
+                with contextlib.suppress(LocalChatError):  # Without the list, the error stays as it is.
+                    add_model_names(self.settings, error, (yield from self.fetch("GET", "models", None, headers)))
+                self.check_cancelled(error)
+            raise
+
+    def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[bytes]:
+        """Send a request and return the whole body of the response."""
+        try:
+            yield from self.send(method, path, body, headers)
+            raw = bytearray()
+            while not self.all_read:
+                raw += yield from self.read()
+                self.check_size(len(raw))
+            return bytes(raw)
+        finally:
+            self.release()
+
+    def read(self, at_most_s: float | None = None) -> Steps[bytes]:
+        """The next bytes of the body, perhaps none; `all_read` is set at the end.
+
+        Args:
+            at_most_s: Seconds to wait, in place of the timeouts.
+
+        Raises:
+            IncompleteStream: The body was cut.
+            TimedOut, Cancelled, ProtocolError.
+        """
+        received = self._take_early_body()
+        if received or self._connection is None or self.ended:
+            if self._inflate.has_more:
+                yield from self.wait("sleep", 0.0)  # Let other tasks run while a long response is inflated.
+            return received
+        try:
+            data = yield from self._receive(at_most_s)
+        except OSError as error:
+            raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
+        if not data:
+            self._response.feed_end()
+        body = self._response.feed(data)
+        self.ended = self._response.ended
+        return self._inflate.feed(body)
+
+    @property
+    def all_read(self) -> bool:
+        """Whether the body has been read to its end."""
+        return self.ended and not self._early_body and not self._inflate.has_more
+
+    def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> Steps[bytes]:
+        """Read the rest of the body within these limits and return it, then release the connection."""
+        raw, end = b"", time.monotonic() + self.deadlines.at_most(seconds)
+        with contextlib.suppress(LocalChatError):  # The rest is not required.
+            while len(raw) < n_bytes and time.monotonic() < end and not self.all_read:
+                raw += yield from self.read(max(end - time.monotonic(), 0.001))
+        self.release()
+        return raw[:n_bytes]
+
+    def release(self) -> None:
+        """Return the connection to the pool if it can be reused; close it otherwise."""
+        response, connection = self._response, self._connection
+        is_reusable = self.ended and response.keeps_alive and not response.surplus and not self.driver.is_cancelled
+        if connection is not None and is_reusable:
+            self._connection = None
+            self._pool.give(connection)
+        self._drop()
+
+    def wait(self, name: str, limit: float | None, *arguments: Any) -> Steps[Any]:
+        """Let the driver perform an operation, and return its result.
+
+        Raises:
+            Cancelled: The call was cancelled, which is then also the reason for any other error.
+            OSError: The operation failed.
+        """
+        self.check_cancelled()
+        try:
+            result = yield Wait(name, limit, arguments)
+        except OSError as error:
+            self.check_cancelled(error)
+            raise
+        return result
+
+    def check_cancelled(self, cause: BaseException | None = None) -> None:
+        if self.driver.is_cancelled:
+            raise Cancelled("the stream was closed") from cause
+
+    def check_size(self, n_bytes: int) -> None:
+        """Raise ProtocolError if a body of `n_bytes` exceeds `max_bytes` of the client."""
+        limit = self.settings.max_bytes
+        if n_bytes > limit:
+            raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
 
     def log(self, message: str, *values: object) -> None:
         """Log at level DEBUG to the logger `localchat.client`, if the program has imported logging."""
@@ -95,7 +200,136 @@ class CallState:
         if logging is not None:
             logging.getLogger("localchat.client").debug(message, *values)
 
-    def begin(self, proxy: str | None) -> bytes:
+    # The tries of a request.
+
+    def _send_with_retries(self) -> Steps[None]:
+        while True:
+            try:
+                yield from self._send_once()
+                return
+            except LocalChatError as error:
+                self._drop()
+                self.check_cancelled(error)
+                delay = self._next_delay(error)
+            yield from self.wait("sleep", delay)
+
+    def _next_delay(self, error: LocalChatError) -> float:
+        """Seconds to wait before the next try.
+
+        Raises:
+            LocalChatError: This error, if it is not retried, or if the delay exceeds the total timeout.
+        """
+        delay = retry_delay(error, self._tries, self._max_retries)
+        if delay is None or self.deadlines.at_most(delay) < delay:
+            raise error
+        self._tries += 1
+        self.log("try %d in %.1f s: %s", self._tries + 1, delay, type(error).__name__)
+        if self.settings.on_retry is not None:
+            self.settings.on_retry(self._tries, delay, error)
+        return delay
+
+    def _send_once(self) -> Steps[None]:
+        while True:
+            self._connection = self._pool.take()
+            if self._connection is None:
+                yield from self._connect()
+            try:
+                yield from self._exchange()
+            except StaleConnection:
+                # The server closed the idle connection at the same time. This does not count as a try.
+                self._drop()
+                yield from self._connect()
+                yield from self._exchange()
+            if not self._redirect():
+                break
+            yield from self.drain()
+        if not 200 <= self.status < 300:
+            raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
+            raise status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
+
+    def _redirect(self) -> bool:
+        """Set the target of a redirect to the same server, and return whether there is one to follow."""
+        if self.status not in (307, 308) or not self.settings.follow_redirects or self._redirects >= _MAX_REDIRECTS:
+            return False
+        target = self.settings.address.same_origin(self._target, self.headers.get("location", ""))
+        if target is None:
+            return False
+        self._target, self._redirects = target, self._redirects + 1
+        return True
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    # A connection.
+
+    def _connect(self) -> Steps[None]:
+        """Connect to the server, with TLS for https, or to the proxy."""
+        settings = self.settings
+        tape = None if settings.transport is None else settings.transport.tape()
+        if tape is not None and settings.transport.is_replay:
+            self._connection = ReplayedConnection(tape)
+            return
+        limit, kind = self.deadlines.connecting()
+        end = None if limit is None else time.monotonic() + limit
+        proxy = find_proxy(settings.address, settings.proxy)
+        try:
+            self._connection = yield from self._open(proxy, end)
+            if settings.address.scheme == "https":
+                yield from self._start_tls(proxy, end)
+            else:
+                self._connection.proxy = proxy
+        except socket.timeout:
+            raise timed_out(kind) from None
+        except (OSError, UnicodeError) as error:
+            raise ConnectError(connect_message(settings, error, proxy)) from error
+        self._connection.tape = tape
+
+    def _open(self, proxy: str | None, end: float | None) -> Steps[BaseConnection]:
+        """Try the addresses of the host, one after another."""
+        address = self.settings.address
+        if address.socket_path:
+            candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
+        else:
+            host, port = address.peer(proxy)
+            candidates = numeric_addresses(host, port) or (yield from self.wait("look_up", _left(end), host, port))
+        failure = OSError(f"{address.host} has no address")
+        for number, where in enumerate(candidates):
+            left = _left(end)  # Divided, so that one dead address leaves time for the next.
+            share = None if left is None else left / (len(candidates) - number)
+            try:
+                connection: BaseConnection = yield from self.wait("connect", share, where)
+                return connection
+            except OSError as error:
+                failure = error
+        raise failure
+
+    def _start_tls(self, proxy: str | None, end: float | None) -> Steps[None]:
+        address, connection = self.settings.address, self._connection
+        if proxy is not None:
+            yield from self.wait("write", _left(end), connection, tunnel_request(address, proxy))
+            response = ResponseReader()
+            while not take_tunnel(response, (yield from self.wait("read", _left(end), connection))):
+                pass
+        context = yield from self.wait("call", None, tls_context, self.settings.verify)
+        yield from self.wait("start_tls", _left(end), connection, context, address.host)
+
+    # A request and the head of its response.
+
+    def _exchange(self) -> Steps[None]:
+        connection = self._connection
+        reused, connection.used = connection.used, True
+        try:
+            yield from self._write(self._begin(connection.proxy), reused)
+            while not self._take_head((yield from self._receive())):
+                pass
+        except OSError as error:
+            if reused and not self._response.begun:
+                raise StaleConnection from error
+            raise ConnectError(no_response_message(self.settings, error)) from error
+
+    def _begin(self, proxy: str | None) -> bytes:
         """Begin a try and return the bytes of the request."""
         self.deadlines.sent()
         self._response, self._early_body, self.ended = ResponseReader(), b"", False
@@ -111,7 +345,38 @@ class CallState:
             self.log("request: %s", self.settings.mask(body.decode("ascii")))
         return request_head(f"{self._method} {target} HTTP/1.1", headers) + body
 
-    def take_head(self, data: bytes) -> bool:
+    def _write(self, data: bytes, reused: bool) -> Steps[None]:
+        connection = self._connection
+        if connection.tape is not None:
+            connection.tape.sent(data)
+        if connection.is_replay:
+            return
+        limit, kind = self.deadlines.reading()
+        try:
+            yield from self.wait("write", limit, connection, data)
+        except socket.timeout:
+            raise timed_out(kind) from None
+        except (BrokenPipeError, ConnectionResetError):
+            if reused:
+                raise
+            # A server may respond before it has read the whole request (413); the response can be read.
+
+    def _receive(self, at_most_s: float | None = None) -> Steps[bytes]:
+        connection = self._connection
+        if connection.is_replay:
+            return bytes(connection.tape.read())
+        limit, kind = self.deadlines.reading() if at_most_s is None else (at_most_s, "idle")
+        try:
+            data: bytes = yield from self.wait("read", limit, connection)
+        except socket.timeout:
+            raise timed_out(kind) from None
+        self.deadlines.pause()
+        self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
+        if connection.tape is not None:
+            connection.tape.received(data)
+        return data
+
+    def _take_head(self, data: bytes) -> bool:
         """Take the next bytes, empty for the end of the connection. Return whether the head is complete.
 
         Raises:
@@ -130,19 +395,17 @@ class CallState:
         except ProtocolError as error:
             # Not `from error`: its message may quote the key.
             raise ConnectError(no_response_message(self.settings, error)) from None
-        if response.status:
-            self._read_head()
-        return response.status > 0
+        if not response.status:
+            return False
+        self.status, self.ended, self.headers = response.status, response.ended, dict(response.headers)
+        self.log("status %d", self.status)
+        transfer = self.headers.get("transfer-encoding", "").strip().lower()
+        if transfer not in ("", "identity", "chunked"):
+            raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
+        self._inflate = Inflate(self.headers.get("content-encoding", "").strip().lower())
+        return True
 
-    def take_body(self, data: bytes) -> bytes:
-        """Take the next bytes, empty for the end of the connection. Return the part of the body in them, inflated."""
-        if not data:
-            self._response.feed_end()
-        body = self._response.feed(data)
-        self.ended = self._response.ended
-        return self._inflate.feed(body)
-
-    def take_received(self) -> bytes:
+    def _take_early_body(self) -> bytes:
         """The next part of the body that is available without a read, perhaps empty.
 
         Raises:
@@ -156,70 +419,17 @@ class CallState:
         data, self._early_body = self._early_body, b""
         return self._inflate.feed(data)
 
-    @property
-    def all_read(self) -> bool:
-        """Whether the body has been read to its end."""
-        return self.ended and not self._early_body and not self._inflate.has_more
 
-    @property
-    def reusable(self) -> bool:
-        """Whether the connection can be used for another request."""
-        return self.ended and self._response.keeps_alive and not self._response.surplus
+def _left(end: float | None) -> float | None:
+    """Seconds until a deadline, None for no deadline.
 
-    def check_cancelled(self, cause: BaseException | None = None) -> None:
-        """Raise Cancelled if the call was cancelled, which is then also the reason for any other error, the `cause`."""
-        if self.is_cancelled:
-            raise Cancelled("the stream was closed") from cause
-
-    def next_delay(self, error: LocalChatError) -> float:
-        """Seconds to wait before the next try.
-
-        Raises:
-            LocalChatError: This error, if it is not retried, or if the delay exceeds the total timeout.
-        """
-        delay = retry_delay(error, self._tries, self._max_retries)
-        if delay is None or self.deadlines.at_most(delay) < delay:
-            raise error
-        self._tries += 1
-        self.log("try %d in %.1f s: %s", self._tries + 1, delay, type(error).__name__)
-        if self.settings.on_retry is not None:
-            self.settings.on_retry(self._tries, delay, error)
-        return delay
-
-    def _read_head(self) -> None:
-        self.status, self.ended = self._response.status, self._response.ended
-        self.log("status %d", self.status)
-        self.headers = dict(self._response.headers)
-        transfer = self.headers.get("transfer-encoding", "").strip().lower()
-        content = self.headers.get("content-encoding", "").strip().lower()
-        if transfer not in ("", "identity", "chunked"):
-            raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
-        self._inflate = Inflate(content)
-
-    def redirect(self) -> bool:
-        """Set the target of a redirect to the same server, and return whether there is one to follow."""
-        if self.status not in (307, 308) or not self.settings.follow_redirects or self._redirects >= _MAX_REDIRECTS:
-            return False
-        target = self.settings.address.same_origin(self._target, self.headers.get("location", ""))
-        if target is None:
-            return False
-        self._target, self._redirects = target, self._redirects + 1
-        return True
-
-    def limit_to_explanation(self) -> None:
-        """Limit the next request to a short time and one try, since it only adds an explanation to an error."""
-        self.deadlines = Deadlines(Timeout(total=self.deadlines.at_most(_EXPLANATION_S)))
-        self._max_retries = 0
-
-    def check_size(self, n_bytes: int) -> None:
-        """Raise ProtocolError if a body of `n_bytes` exceeds `max_bytes` of the client."""
-        limit = self.settings.max_bytes
-        if n_bytes > limit:
-            raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
-
-    def status_error(self, raw: bytes) -> StatusError:
-        """The error of a status other than 2xx; `raw` is the body, perhaps cut."""
-        return status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
+    Raises:
+        socket.timeout: The deadline has passed.
+    """
+    left = None if end is None else end - time.monotonic()
+    if left is not None and left <= 0:
+        raise socket.timeout
+    return left
 
 
 def _as_json(body: Any) -> bytes:
@@ -227,121 +437,3 @@ def _as_json(body: Any) -> bytes:
         return json.dumps(body, allow_nan=False).encode("ascii")
     except ValueError as error:
         raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error
-
-
-# Streams
-
-
-# The errors of a stream, which get the reply received so far as `partial`.
-STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancelled)
-
-
-class StreamReader:
-    """Converts the body of a response to events. No I/O.
-
-    Call `feed` until `ended` is set, then `finish`.
-    """
-
-    def __init__(self, call: CallState, accumulator: Accumulator) -> None:
-        self._call = call
-        self._accumulator = accumulator
-        self._frames = Frames(call.headers.get("content-type", ""))
-        self._n_bytes = 0
-        # Whether the body is one complete response, not a stream.
-        self._is_complete_response = False
-        # The error that ended the body, None if there is none.
-        self._cause: LocalChatError | None = None
-        # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
-        self.done = False
-        self.ended = False
-
-    def feed(self, data: bytes) -> Iterator[StreamEvent]:
-        """Take the next bytes of the body, empty at its end, and return their events."""
-        self._n_bytes += len(data)
-        self._call.check_size(self._n_bytes)
-        ended = not data and self._call.all_read
-        return self._take(self._frames.end() if ended else self._frames.feed(data), ended)
-
-    def fail(self, error: LocalChatError) -> Iterator[StreamEvent]:
-        """Report an error of the connection, and return the last events.
-
-        Raises:
-            TimedOut, ProtocolError: This error, unless all choices are complete.
-        """
-        if isinstance(error, (TimedOut, ProtocolError)) and not self._accumulator.complete:
-            raise error
-        self._cause = error
-        return self._take(self._frames.end(), True)
-
-    def finish(self) -> Iterator[StreamEvent]:
-        """The events of the end of the stream.
-
-        Raises:
-            DoesNotFit: The text does not match the expected value.
-            StreamError, IncompleteStream, ProtocolError: The response is not a complete chat completion.
-        """
-        events = self._finish_accumulator()
-        call = self._call
-        try:
-            if call.expected is not None:
-                call.parsed = call.expected.read(reply_of(call, self._accumulator))
-            if call.settings.log_bodies:
-                call.log("response: %s", call.settings.mask(self._accumulator.reply().text))
-        except DoesNotFit:
-            yield from (event for event in events if event.type != "message_stop")
-            raise
-        yield from events
-
-    def _finish_accumulator(self) -> list[StreamEvent]:
-        try:
-            return self._accumulator.finish(self.done or self._is_complete_response)
-        except IncompleteStream as error:
-            head = self._frames.head
-            if self._frames.documents and not self._accumulator.started:
-                raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
-            message = str(error) if self._cause is None else f"{error} ({self._cause})"
-            raise IncompleteStream(message) from self._cause
-
-    def _take(self, frames: Iterable[ServerSentEvent], ended: bool) -> Iterator[StreamEvent]:
-        accumulator, deadlines = self._accumulator, self._call.deadlines
-        for frame in frames:
-            payload = parse_frame(frame.event, frame.data)
-            if isinstance(payload, dict):
-                self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
-                events = accumulator.add(self._call.settings.mask_payload(payload))
-                if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
-                    deadlines.event()
-                yield from events
-            self.done = payload is True
-            if self.done or accumulator.error:
-                ended = True
-                break
-        if ended and self._frames.was_damaged:
-            yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
-        deadlines.finish(accumulator.complete)
-        self.ended = ended
-
-
-def end_with(
-    error: StreamError | IncompleteStream | ProtocolError | TimedOut | Cancelled,
-    call: CallState,
-    accumulator: Accumulator,
-) -> list[StreamEvent]:
-    """Complete the error that ends a stream, and return the last events before it."""
-    events = accumulator.flush()
-    error.partial = reply_of(call, accumulator)
-    call.settings.mask_error(error)
-    return [] if isinstance(error, Cancelled) else events
-
-
-def reply_of(call: CallState, accumulator: Accumulator) -> Reply[Any]:
-    """The reply received so far."""
-    reply = accumulator.reply()
-    warnings = () if call.expected is None else call.expected.warnings
-    return changed(
-        reply,
-        request_id=call.headers.get("x-request-id"),
-        headers=dict(call.headers),
-        warnings=(*reply.warnings, *warnings),
-        parsed=call.parsed,
-    )

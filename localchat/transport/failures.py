@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ProtocolError, StatusError, cut
 from ..events import ErrorEvent
-from ..extras.model_list import Model, parse_models, shown_names
+from ..reply.models import Model, parse_models, shown_names
 from ..reply.payloads import parse_error
 from .retries import retry_after
 from .settings import Settings

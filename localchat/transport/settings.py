@@ -6,18 +6,18 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..errors import LocalChatError, ProtocolError
 from ..reply.payloads import find_error
+from .addresses import is_loopback, parse_base_url
 from .http1 import check_header
-from .keywords import AllClientKeywords, ClientKeywords, check_keywords
-from .network import is_loopback, parse_base_url
+from .keywords import AllClientKeywords
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
 # Larger than any response, and small enough for the memory.
@@ -113,53 +113,6 @@ class Settings:
         """The text with asterisks in place of the key, also where JSON escapes characters of the key, such as /."""
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text) if len(self.key) > 3 else text
-
-
-class BaseClient:
-    """The base of Client and AsyncClient. `Client` describes the arguments."""
-
-    # The idle connections, a Pool or an AsyncPool, and its class.
-    _pool: Any
-    _new_pool: Callable[[], Any]
-
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        **options: Unpack[ClientKeywords],
-    ) -> None:
-        check_keywords(options, ClientKeywords, type(self).__name__)
-        self._set_up({"base_url": base_url, "api_key": api_key, "model": model, **options})
-
-    def with_options(self, **options: Unpack[AllClientKeywords]) -> Self:
-        """A client with other values for some arguments of `Client`. It shares the connections if it can."""
-        check_keywords(options, AllClientKeywords, "with_options")
-        base, client = self._settings, type(self).__new__(type(self))
-        # The new client records into the same file, unless `record` is an argument.
-        transport: AllClientKeywords = {"record": None, "transport": None if "record" in options else base.transport}
-        client._set_up({**self._arguments, **transport, **options})
-        settings = client._settings
-        if settings.base_url == base.base_url:
-            settings.found_model, settings.takes_stream_options = base.found_model, base.takes_stream_options
-        if settings.can_share_connections(base):
-            client._pool = self._pool
-        return client
-
-    def _set_up(self, arguments: AllClientKeywords) -> None:
-        self._arguments, self._settings, self._pool = arguments, Settings(**arguments), self._new_pool()
-
-    @property
-    def base_url(self) -> str:
-        """The URL of the server, as passed to the client."""
-        return self._settings.base_url
-
-    def __repr__(self) -> str:
-        """Leave out the query of the base URL, which is a key for some servers."""
-        return f"{type(self).__name__}({self._settings.base_url.partition('?')[0]!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
 
 def companion(name: str) -> Any:

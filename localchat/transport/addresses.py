@@ -1,6 +1,6 @@
 """Addresses of servers, proxies, TLS contexts and host names.
 
-This module opens no connection; `sockets` and `aio_sockets` do.
+This module opens no connection; the drivers `sockets` and `aio_sockets` do.
 """
 
 from __future__ import annotations

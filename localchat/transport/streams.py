@@ -1,0 +1,142 @@
+"""The response of one call as a stream of events: its body is split into payloads, and these are assembled. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..errors import Cancelled, DoesNotFit, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
+from ..events import Reply, StreamEvent, changed
+from ..reply.assembly import Accumulator, is_complete_response
+from ..reply.frames import Frames, parse_frame
+from ..sse import ServerSentEvent
+from .call import Call, Steps
+
+# The errors of a stream, which get the reply received so far as `partial`.
+_STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancelled)
+
+
+class Response:
+    """A response that is being received: its events, and the reply so far.
+
+    Args:
+        call: Sends the request and reads the response.
+        accumulator: Assembles the reply.
+        expected: The value that the completion has to contain (structured.ExpectedValue), None for any text.
+    """
+
+    def __init__(self, call: Call, accumulator: Accumulator, expected: Any = None) -> None:
+        self._call = call
+        self._accumulator = accumulator
+        self._expected = expected
+        self._parsed: Any = None
+        # Set after the last event.
+        self.succeeded = False
+        # The body, and its size so far.
+        self._frames = Frames("")
+        self._n_bytes = 0
+        # Whether the body is one complete response, not a stream.
+        self._is_complete_response = False
+        # The error that ended the body, None if there is none.
+        self._cause: LocalChatError | None = None
+        # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
+        self._done = False
+        self._ended = False
+
+    @property
+    def reply(self) -> Reply[Any]:
+        """The reply received so far."""
+        reply, headers = self._accumulator.reply(), self._call.headers
+        warnings = () if self._expected is None else self._expected.warnings
+        return changed(
+            reply,
+            request_id=headers.get("x-request-id"),
+            headers=dict(headers),
+            warnings=(*reply.warnings, *warnings),
+            parsed=self._parsed,
+        )
+
+    def steps(self, send: Steps[None]) -> Steps[Reply[Any]]:
+        """Run `send` and yield None; yield the events of the response; release the connection; return the reply."""
+        try:
+            yield from send
+            yield None
+            yield from self._read()
+            self.succeeded = True
+            return self.reply
+        except _STREAM_ERRORS as error:
+            events = self._accumulator.flush()
+            error.partial = self.reply
+            self._call.settings.mask_error(error)
+            if not isinstance(error, Cancelled):
+                yield from events
+            raise
+        finally:
+            self._call.release()
+
+    def _read(self) -> Steps[None]:
+        self._frames = Frames(self._call.headers.get("content-type", ""))
+        while not self._ended:
+            try:
+                data = yield from self._call.read()
+            except (IncompleteStream, TimedOut, ProtocolError) as error:
+                if not isinstance(error, IncompleteStream) and not self._accumulator.complete:
+                    raise
+                self._cause = error
+                yield from self._take(self._frames.end(), True)
+                continue
+            self._n_bytes += len(data)
+            self._call.check_size(self._n_bytes)
+            ended = not data and self._call.all_read
+            yield from self._take(self._frames.end() if ended else self._frames.feed(data), ended)
+        if self._done:
+            yield from self._call.drain()
+        yield from self._finish()
+
+    def _take(self, frames: Iterable[ServerSentEvent], ended: bool) -> Iterator[StreamEvent]:
+        accumulator, deadlines = self._accumulator, self._call.deadlines
+        for frame in frames:
+            payload = parse_frame(frame.event, frame.data)
+            if isinstance(payload, dict):
+                self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
+                events = accumulator.add(self._call.settings.mask_payload(payload))
+                if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
+                    deadlines.event()
+                yield from events
+            self._done = payload is True
+            if self._done or accumulator.error:
+                ended = True
+                break
+        if ended and self._frames.was_damaged:
+            yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
+        deadlines.finish(accumulator.complete)
+        self._ended = ended
+
+    def _finish(self) -> Iterator[StreamEvent]:
+        """The events of the end of the stream.
+
+        Raises:
+            DoesNotFit: The text does not match the expected value.
+            StreamError, IncompleteStream, ProtocolError: The response is not a complete chat completion.
+        """
+        events = self._finish_accumulator()
+        settings = self._call.settings
+        try:
+            if self._expected is not None:
+                self._parsed = self._expected.read(self.reply)
+            if settings.log_bodies:
+                self._call.log("response: %s", settings.mask(self._accumulator.reply().text))
+        except DoesNotFit:
+            yield from (event for event in events if event.type != "message_stop")
+            raise
+        yield from events
+
+    def _finish_accumulator(self) -> list[StreamEvent]:
+        try:
+            return self._accumulator.finish(self._done or self._is_complete_response)
+        except IncompleteStream as error:
+            head = self._frames.head
+            if self._frames.documents and not self._accumulator.started:
+                raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
+            message = str(error) if self._cause is None else f"{error} ({self._cause})"
+            raise IncompleteStream(message) from self._cause
