@@ -1,7 +1,7 @@
 """Finds the end of a JSON value in text that is still being generated.
 
-Only brackets and strings are parsed, to find the end. Nothing checks that the text is well-formed: the arguments of calls
-are emitted as the model generates them, except for escapes that JSON does not have.
+Only brackets and strings are parsed, to find the end. Nothing checks that the text is well-formed: the arguments of
+calls are emitted as the model generates them, except for escapes that JSON does not have.
 """
 
 from __future__ import annotations
