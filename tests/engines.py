@@ -43,14 +43,14 @@ def complete(engine: Engine, request: GenerationRequest) -> tuple[str, Finish]:
 
 @contextmanager
 def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with Engine(backend, clock=backend.clock, **options) as engine:
+    with Engine(backend, **options) as engine:
         yield engine
     assert_left_clean(engine, backend)
 
 
 @contextmanager
 def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with Engine(backend, clock=backend.clock, **options).start() as engine:
+    with Engine(backend, **options).start() as engine:
         yield engine
     assert_left_clean(engine, backend)
 

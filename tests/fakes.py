@@ -15,9 +15,8 @@ from typing import Any
 
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import GenerationRequest, ModelFacts, TextTooLong
-from localchat.serving.engine.backend import DecodeFailed, NoFreeCells
+from localchat.serving.engine.backend import Data, DecodeFailed, NoFreeCells
 from localchat.serving.engine.batch import Batch, CacheLimits
-from localchat.serving.engine.state_files import Data
 
 END = 256
 N_VOCAB = 257
@@ -84,16 +83,16 @@ class FakeCells:
         del self.slots[slot][n_tokens:]
 
     def read_state(self, slot: int) -> bytes:
+        self._operations.append(("read_state", slot))
         return array("i", [token for _, token in self.slots[slot]]).tobytes()
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
         self._operations.append(("write_state", slot, n_tokens))
         assert not self.slots[slot], "the slot is not empty"
         tokens = array("i", bytes(data))
-        if len(tokens) != n_tokens:
+        if len(tokens) != n_tokens or self.n_cells_used() + n_tokens > self._n_real_cells:
             return False
         self.slots[slot] = self._new_cells(tokens.tolist())
-        assert self.n_cells_used() <= self._n_real_cells
         return True
 
     def compute(self, batch: Batch) -> None:
@@ -172,11 +171,9 @@ class FakeBackend(FakeCells):
             n_cells, n_parallel, n_parallel + n_idle, n_batch, can_truncate, max_drafted, is_unified=is_unified
         )
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
-        self.threads = (1, 1)
         self.model = model
         self.poison = poison
         self.gate = gate
-        self._n_decodes = 0
         # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
         self.n_samplers = 0
@@ -211,21 +208,11 @@ class FakeBackend(FakeCells):
     def free_sampler(self, sampler: Any) -> None:
         self.n_samplers -= 1
 
-    def set_threads(self, n: int) -> None: ...
-
     @property
     def n_rows(self) -> int:
         return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
 
-    def clock(self) -> float:
-        """A clock by which every decode takes one second and nothing else takes time."""
-        return float(self._n_decodes)
-
-    def state_key(self) -> str:
-        return "fake"
-
     def decode(self, batch: Batch) -> None:
-        self._n_decodes += 1
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         assert 0 < batch.n_tokens <= self.limits.n_batch
@@ -244,9 +231,6 @@ class FakeBackend(FakeCells):
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))
         self.batches.append(record)
-
-    def select_candidates(self, samples: list[tuple[Any, int, int]]) -> bool:
-        return False
 
     def sample(self, sampler: Any, row: int) -> int:
         return self.model(self._outputs[row], sampler)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from localchat.serving.engine.batch import Batch, CacheLimits, Sequence
+from localchat.serving.engine.backend import NoFreeCells
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
 from localchat.serving.engine.kv_cache import KVCache
 from localchat.serving.engine.scheduler import Scheduler
-from localchat.serving.engine.snapshots import Snapshots
 
 from .fakes import FakeCells
 
@@ -25,13 +26,24 @@ class SteppedScheduler(Scheduler):
 
     def __init__(self, limits: CacheLimits, max_snapshot_bytes: int = 0):
         self.cells = FakeCells(limits)
-        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_truncate=limits.can_truncate))
+        self.cache = KVCache(self.cells, max_snapshot_bytes)
         super().__init__(limits, self.cache)
 
-    def compute(self, batch: Batch, sampled: list[list[int]]) -> None:
-        self.cells.compute(batch)
-        self.update(batch, sampled)
-        self.take_checkpoints(batch)
+    def compute(self, batch: Batch, sample: Callable[[BatchChunk], list[int]]) -> Batch:
+        """Computes a batch as the engine does. Returns it without drafts if there were no cells for them; an empty one
+        if a sequence was preempted."""
+        while True:
+            try:
+                self.cells.compute(batch)
+            except NoFreeCells:
+                if self.cache.evict():
+                    continue
+                if batch == (batch := batch.without_drafts()):
+                    assert self.refuse() is None
+                    return Batch()
+            else:
+                self.update(batch, [sample(chunk) for chunk in batch.outputs()])
+                return batch
 
 
 def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) -> SteppedScheduler:
@@ -46,9 +58,10 @@ def shape(batch: Batch) -> list[tuple[int, int, bool]]:
 
 
 def run_step(scheduler: SteppedScheduler) -> Batch:
-    batch = scheduler.schedule()
-    scheduler.compute(batch, [[NEXT] for _ in batch.outputs()])
-    return batch
+    while True:
+        batch = scheduler.compute(scheduler.schedule(), lambda chunk: [NEXT])
+        if batch.chunks or not scheduler.running:
+            return batch
 
 
 # Shared prefixes.

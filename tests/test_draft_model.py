@@ -22,7 +22,7 @@ from localchat.serving.engine import (
     load,
 )
 from localchat.serving.engine.batch import Sequence
-from localchat.serving.engine.draft_model import DraftModel
+from localchat.serving.engine.drafts import DraftModel, Lookup
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read
 from .engines import step_until_idle
@@ -55,7 +55,7 @@ def text_of(tokens: list[int], n: int) -> list[int]:
 def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) -> list[list[int]]:
     for sequence in sequences:
         sequence.draft = []
-    draft_model.draft(list(sequences), n_tokens, 0.01)
+    draft_model.draft(list(sequences), n_tokens)
     return [sequence.draft for sequence in sequences]
 
 
@@ -65,13 +65,22 @@ def test_draft_is_the_text_of_the_small_model():
     assert drafted(draft_model, one, other) == [text_of([1, 2, 3], 3), text_of([9], 3)]
 
 
+def test_draft_has_one_token_more_than_were_accepted_of_the_last_one():
+    draft_model, sequence = DraftModel(FakeBackend(rule), N_VOCAB), Sequence(1, [1, 2, 3], 100)
+    lengths = []
+    for n_accepted in (2, 0, 1, 2, 3, 3):
+        (draft,) = drafted(draft_model, sequence, n_tokens=9)
+        lengths.append(len(draft))
+        sequence.tokens += [*draft[:n_accepted], (text_of(draft, 1)[0] + 1) % 250]
+    assert lengths == [4, 3, 1, 2, 3, 4]
+
+
 def test_only_new_tokens_are_computed_and_rejected_drafts_are_removed():
     backend = FakeBackend(rule)
     draft_model = DraftModel(backend, N_VOCAB)
     sequence = Sequence(1, [1, 2, 3], 100)
     (draft,) = drafted(draft_model, sequence)
     sequence.tokens += [draft[0], 99]
-    draft_model.note(sequence, 3, 1, 0.01)
     assert drafted(draft_model, sequence, n_tokens=2) == [text_of(sequence.tokens, 2)]
     _, first, n_tokens, gives_output = backend.batches[-2][0]
     assert (first, n_tokens, gives_output) == (4, 1, True)
@@ -82,20 +91,6 @@ def test_long_prompt_is_prefilled_in_chunks_and_drafted_for_afterwards():
     draft_model, sequence = DraftModel(backend, N_VOCAB), Sequence(1, list(range(25)), 100)
     assert [bool(*drafted(draft_model, sequence)) for _ in range(3)] == [False, False, True]
     assert [record[0][2] for record in backend.batches[:3]] == [10, 10, 5]
-
-
-def test_slow_model_prefills_in_small_chunks():
-    """Each decode takes a tenth of a second, above the limit, so a step has the minimum of 32 prompt tokens."""
-    backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
-    draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
-    sequence = Sequence(1, list(range(160)), 200)
-    assert [bool(*drafted(draft_model, sequence)) for _ in range(5)] == [False] * 4 + [True]
-
-
-def test_quick_model_prefills_in_large_chunks():
-    backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
-    draft_model = DraftModel(backend, N_VOCAB, lambda: 0.001 * backend.clock())
-    assert [bool(*drafted(draft_model, Sequence(1, list(range(160)), 200))) for _ in range(2)] == [False, True]
 
 
 def test_short_text_is_not_delayed_by_a_long_one():
@@ -155,7 +150,7 @@ def test_more_texts_than_slots_leave_some_without_drafts():
 
 @contextmanager
 def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
-    with Engine(backend, draft_backend=draft, clock=backend.clock) as engine:
+    with Engine(backend, draft_backend=draft) as engine:
         yield engine
     assert backend.is_closed
     assert draft.is_closed
@@ -188,12 +183,59 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     assert stats.counts.n_drafted > 0
 
 
-def test_small_model_that_is_always_wrong_soon_drafts_no_more():
+def test_small_model_that_is_always_wrong_drafts_one_token_a_step():
     draft = FakeBackend(other_rule)
     with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft) as engine:
         (output,) = outputs(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert output == text_of([1, 2, 3], 200)
-        assert 0 < engine.stats().counts.n_drafted < 60
+        assert 0 < engine.stats().counts.n_drafted < 210
+
+
+# Prompt lookup.
+
+
+def found(tokens: list[int], n_tokens: int = 4) -> list[int]:
+    lookup = Lookup()
+    assert lookup.index(tokens)
+    return lookup.draft(tokens, n_tokens)
+
+
+LOOKUPS: dict[str, tuple[list[int], list[int]]] = {
+    "nothing": ([], []),
+    "one": ([1], []),
+    "one run": ([1, 2, 3], []),
+    "no repetition": ([1, 2, 3, 4, 5], []),
+    "a shorter run only": ([1, 2, 3, 4, 5, 6, 1, 2], []),
+    "the shortest match": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], [4]),
+    "a longer match": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5], [6, 7, 8]),
+    "the newest of two places": ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5]),
+    "the place with more in common": ([0, 1, 2, 3, 4, 9, 1, 2, 3, 5, 0, 1, 2, 3], [4, 9]),
+    "one token again and again": ([7] * 8, [7, 7, 7, 7]),
+    "two tokens again and again": ([5, 1, 2, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),
+}
+
+
+@pytest.mark.parametrize(("tokens", "expected"), LOOKUPS.values(), ids=LOOKUPS)
+def test_draft_is_the_continuation_of_the_longest_earlier_match(tokens: list[int], expected: list[int]):
+    assert found(tokens) == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_text_added_in_any_pieces_gives_the_same_draft(seed: int):
+    random_ = random.Random(seed)
+    tokens = random_.choices(range(3), k=200)
+    lookup, n_known = Lookup(), 0
+    while n_known < len(tokens):
+        n_known = min(n_known + random_.randint(1, 20), len(tokens))
+        lookup.index(tokens[:n_known])
+        assert lookup.draft(tokens[:n_known], 8) == found(tokens[:n_known], 8)
+
+
+def test_long_text_is_indexed_a_piece_at_a_time():
+    tokens = [*range(1000), 0, 1, 2]
+    lookup = Lookup()
+    assert [lookup.index(tokens, 400) for _ in range(3)] == [False, False, True]
+    assert lookup.draft(tokens, 2) == [3]
 
 
 # The built-in model on llama.cpp.
@@ -207,9 +249,8 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
-    """An engine that drafts with its own model, at a low assumed cost."""
-    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_parallel=4), draft_path=DEMO) as engine:
-        patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
+    """An engine that drafts with its own model."""
+    with load(DEMO, LoadOptions(n_parallel=4), draft_path=DEMO) as engine:
         yield engine
 
 

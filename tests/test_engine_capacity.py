@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from typing import Any
 
 import pytest
 
 from localchat.serving.engine import EngineError, EngineStopped
-from localchat.serving.engine.backend import DecodeFailed, NoFreeCells
 
 from .engines import complete, read, request, step_until_idle, stepped
 from .fakes import FakeBackend, endless
@@ -24,46 +22,13 @@ def test_backend_with_fewer_cells_than_stated_preempts_and_all_finish():
         assert [read(g)[0] for g in generations] == ["x" * 12] * 4
 
 
-class RefusingBackend(FakeBackend):
-    """Finds no free cells, or fails, in the decodes of these numbers."""
-
-    refused: range = range(0)
-    error: type[Exception] = NoFreeCells
-
-    def decode(self, batch: Any) -> None:
-        if self._n_decodes in self.refused:
-            self._n_decodes += 1
-            raise self.error("refused for once")
-        super().decode(batch)
-
-
-@pytest.mark.parametrize("n_times", [1, 2])
-@pytest.mark.parametrize("error", [NoFreeCells, DecodeFailed])
-@pytest.mark.parametrize("n_running", [1, 4])
-def test_capacity_recovers_after_decodes_that_were_refused_for_once(
-    n_running: int, error: type[Exception], n_times: int
-):
-    backend = RefusingBackend(n_ctx=100, n_cells=200, n_idle=16)
-    backend.error = error
-    with stepped(backend) as engine:
-
-        def complete_all(letters: str) -> list[str]:
-            generations = [submit(engine, request(letter * 12)) for letter in letters]
-            step_until_idle(engine)
-            return [read(generation)[0] for generation in generations]
-
-        complete_all("uvwxyz")
-        backend.refused = range(backend._n_decodes + 3, backend._n_decodes + 3 + n_times)
-        if error is NoFreeCells or n_times == 1:
-            assert complete_all("abcd"[:n_running]) == [letter * 12 for letter in "abcd"[:n_running]]
-        else:
-            with contextlib.suppress(EngineError):
-                complete_all("abcd"[:n_running])
-        backend.refused = range(0)
-        letters = "efghijklmn"
-        assert complete_all(letters) == [letter * 12 for letter in letters]
-        # No prefix is evicted while there are cells for it.
-        assert engine.stats().n_cells_idle > 200 - 2 * 24
+def test_idle_prefixes_stay_until_their_cells_are_needed():
+    with stepped(FakeBackend(n_ctx=100, n_cells=200, n_idle=16)) as engine:
+        for letter in "abcdefgh":
+            assert complete(engine, request(letter * 12))[0] == letter * 12
+        assert complete(engine, request("b" * 12))[1].usage.n_cached == 11
+        assert complete(engine, request("x" * 40 + "y" * 40, max_tokens=90))[0] == "x" * 20
+        assert engine.stats().n_cells_idle >= 150
 
 
 def test_request_that_never_finds_free_cells_fails_alone():

@@ -32,16 +32,15 @@ PLACES: dict[str, tuple[str, ...]] = {
     "scheduler schedules": ("_scheduler.schedule",),
     "scheduler updates": ("_scheduler.update",),
     "scheduler removes": ("_scheduler.remove",),
-    "drafter drafts": ("_drafts._sources.0.drafter.draft",),
-    "drafter forgets": ("_drafts._sources.0.drafter.forget",),
-    "cost": ("_timer._cost.note",),
-    "prefix": ("_cache._tree.set_idle",),
+    "drafter drafts": ("_drafters.0.draft",),
+    "drafter forgets": ("_drafters.0.forget",),
+    "prefix": ("_cache.release",),
     "failure path": ("backend.decode", "_scheduler.reset"),
     "whole failure path": (
         "backend.decode",
         "_scheduler.reset",
         "backend.free_sampler",
-        "_drafts._sources.0.drafter.forget",
+        "_drafters.0.forget",
     ),
 }
 # An error at these places ends at most one request.
@@ -196,16 +195,21 @@ def test_failed_engine_shows_in_health_and_metrics(monkeypatch: pytest.MonkeyPat
         assert "localchat_up 0\n" in get("/metrics")[1]
 
 
-def test_request_whose_prefix_was_loaded_ends_if_it_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
-    """When its command runs, the sequence is in neither list of the engine."""
+def test_request_that_the_scheduler_refuses_ends_alone(monkeypatch: pytest.MonkeyPatch):
     with Engine(FakeBackend()) as engine:
-        loaded: list[Callable[[], None]] = []
-        monkeypatch.setattr(engine._cache, "fetch", lambda tokens, then: loaded.append(then) or True)
         run = engine.submit([request_for((1, 2, 3))])
-        engine.step()
         monkeypatch.setattr(engine._scheduler, "add", lambda sequence: 1 / 0)
-        engine.post(loaded[0])
         engine.step()
         with pytest.raises(EngineError, match="could not be started: division by zero"):
             list(iter(lambda: run.take(DEADLINE_S), []))
         assert engine.failure is None
+
+
+def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
+    backend, seen = FakeBackend(n_batch=8), []
+    engine = Engine(backend, after_step=lambda: seen.append(len(backend.batches)))
+    with engine:
+        submit(engine, request_for(tuple(b"a prompt of several steps")))
+        while engine.step():
+            pass
+    assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import pytest
 
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Engine, EngineError, LoadOptions, load
-from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
-from localchat.serving.engine.llama import default_threads, load_backend, sampling_from
-from localchat.serving.engine.llama.library import L
-from localchat.serving.engine.llama.load import _state_key
+from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+from localchat.serving.engine.llama import default_threads, sampling_from
 
 from .demo_model import DEMO, GREEDY, chat, read, wait_until_idle
 from .generations import request_for
@@ -79,13 +76,6 @@ def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: Sam
     assert sampling_from(metadata) == expected
 
 
-@pytest.mark.parametrize(("scaling", "same"), [("longrope", False), ("yarn", True), (None, True)])
-def test_saved_prefixes_depend_on_the_size_of_the_context_only_with_longrope(engine: Engine, scaling: Any, same: bool):
-    facts = replace(engine.facts, metadata={} if scaling is None else {"phi3.rope.scaling.type": scaling})
-    keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions(), CacheLimits(n, 4, 8, 64)) for n in (512, 2048)}
-    assert len(keys) == (1 if same else 2)
-
-
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100], ids=["empty", "cut", "other"])
 def test_file_that_is_not_a_model_is_an_error_with_its_name(tmp_path: Path, content: bytes):
     path = tmp_path / "bad.gguf"
@@ -116,7 +106,7 @@ def test_progress_goes_from_0_to_1():
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
     ids=["default", "set by the user", "other policy of the user"],
 )
 def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: dict[str, str], expected: str):
@@ -130,16 +120,6 @@ def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: d
 def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
     assert default_threads(3 << 20) == 1
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
-
-
-def test_number_of_threads_may_change_between_batches():
-    backend = load_backend(DEMO, LoadOptions(n_threads=2, n_gpu_layers=0))
-    try:
-        assert backend.threads == (2, 2)
-        backend.set_threads(1)
-        assert L.llama_n_threads(backend._context) == L.llama_n_threads_batch(backend._context) == 1
-    finally:
-        backend.close()
 
 
 # Calls that would abort the process are refused before they reach llama.cpp.

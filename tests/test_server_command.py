@@ -31,10 +31,6 @@ START = "from localchat.server import main; sys.exit(main([]))"
         pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
         pytest.param(["--api-key", ""], 2, "the key is empty", id="empty key"),
         pytest.param(["--api-key", "a\nb"], 2, "that an HTTP header cannot have", id="key of two lines"),
-        pytest.param(["--cache-dir", ""], 2, "the folder has no name", id="no folder"),
-        pytest.param(
-            ["--cache-size", "100"], 2, "--cache-size 100 is the limit of a folder: add", id="size without a folder"
-        ),
         pytest.param(["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys", id="no keys"),
         pytest.param(["--api-key-file", os.devnull], 2, "has no key: write one per line", id="file without a key"),
         pytest.param(
@@ -89,8 +85,7 @@ def test_memory_limit_is_one_line():
 
 
 def test_tilde_that_the_shell_does_not_expand_is_the_home_folder():
-    options = read_options(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
-    assert options.cache_dir == Path.home() / "prefixes"
+    options = read_options(["--draft=~/small.gguf"])
     assert options.draft == str(Path.home() / "small.gguf")
 
 

@@ -24,7 +24,7 @@ from localchat.serving.http.settings import Settings
         ("--n-gpu-layers -1", "gpu_layers", -1),
         ("-t 3", "threads", 3),
         ("-np 4", "parallel", 4),
-        ("--cache-dir . --cache-size 1K", "cache_size", 1024),
+        ("--cache-ram 1K", "cache_ram", 1024),
     ],
 )
 def test_short_options_and_numbers(line: str, name: str, value: object):

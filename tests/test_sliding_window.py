@@ -16,7 +16,6 @@ from localchat.serving.engine import Delta, Engine, EngineError, LoadOptions
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
-from localchat.serving.engine.state_files import StateFiles
 
 from .generations import request_for, submit
 from .tiny_models import write_sliding
@@ -83,30 +82,15 @@ def greedy_logprobs(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
     return [token.logprob or 0.0 for token in tokens]
 
 
-@pytest.mark.parametrize("has_files", [False, True])
-def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path, tmp_path: Path, has_files: bool):
-    """A snapshot does not have the cells outside of the window."""
-    options = LoadOptions(n_parallel=2, n_ctx=500, n_cells=2048)
+def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path):
     chance = random.Random(1)
     prompts = [tuple(chance.randrange(1, 1900) for _ in range(200)) for _ in range(5)]
     begun = [(*prompt[:60], 7) for prompt in prompts]
-
-    def engine() -> Engine:
-        files = StateFiles(tmp_path, "sliding", 1 << 30, can_truncate=True) if has_files else None
-        return Engine(load_backend(str(path), options), state_files=files).start()
-
-    with engine() as first:
-        expected = [greedy_logprobs(first, prompt) for prompt in begun]
-        first.forget()
+    with Engine(load_backend(str(path), LoadOptions(n_parallel=2, n_ctx=500, n_cells=2048))).start() as engine:
+        expected = [greedy_logprobs(engine, prompt) for prompt in begun]
+        engine.forget()
         for prompt in prompts:
-            greedy_logprobs(first, prompt)
-        assert [greedy_logprobs(first, prompt) for prompt in begun] == [
-            pytest.approx(logprobs, abs=0.05) for logprobs in expected
-        ]
-        first.forget()
-        for prompt in prompts:
-            greedy_logprobs(first, prompt)
-    with engine() as second:
-        assert [greedy_logprobs(second, prompt) for prompt in begun] == [
+            greedy_logprobs(engine, prompt)
+        assert [greedy_logprobs(engine, prompt) for prompt in begun] == [
             pytest.approx(logprobs, abs=0.05) for logprobs in expected
         ]

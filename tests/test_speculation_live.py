@@ -37,9 +37,7 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def speculating() -> Iterator[Engine]:
-    """An engine that always drafts: a draft has almost no cost here, whatever the speed of the machine."""
-    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_parallel=4)) as engine:
-        patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
+    with load(DEMO, LoadOptions(n_parallel=4)) as engine:
         yield engine
 
 

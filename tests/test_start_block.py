@@ -60,8 +60,8 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
     ]
     n_ctx, n_cells, n_parallel = map(int, re.findall(r"\d+", lines[ready - 4]))
     assert (n_ctx, n_parallel) == (1024, 3)
-    assert n_cells in (3 * 1024, 4 * 1024)  # One buffer for all, or one for each and an idle prefix.
-    assert re.fullmatch(r"device   CPU.*; CPU threads: up to \d+", lines[ready - 2])
+    assert n_cells in {n * 1024 for n in range(3, 12)}  # One buffer for all, or one for each and idle prefixes.
+    assert re.fullmatch(r"device   CPU.*; CPU threads: \d+", lines[ready - 2])
     command = lines[ready + 1].partition("try: ")[2]
     assert f"-m localchat --base-url {url} " in command
     assert os.path.samefile(command.split()[0], sys.executable)

@@ -52,8 +52,10 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
     engine.forget()
     for has_cache in (False, True):
         n_cached = engine.stats().counts.n_cached
-        found = together(engine, requests)
-        assert [i for i, (a, b) in enumerate(zip(alone, found)) if a != b] == []
+        # The newest prefixes are still cached.
+        chosen = slice(-8, None) if has_cache else slice(None)
+        found = together(engine, requests[chosen])
+        assert [i for i, (a, b) in enumerate(zip(alone[chosen], found)) if a != b] == []
         assert (engine.stats().counts.n_cached > n_cached + 500) == has_cache
 
 

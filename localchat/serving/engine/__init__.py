@@ -8,18 +8,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from ..core.events import OutputToken, TokenLogprob
+from ..core.params import GenerationParams
 from ..core.server_state import SequenceStats
-from .backend import Backend
-from .embedding import Embedder, InputTooLong, normalised, pooling_of
+from .embedding import Embedder, InputTooLong, is_non_causal, normalised, pooling_of
 from .engine import Engine
-from .histogram import Histogram, HistogramValues
+from .kv_cache import DEFAULT_SNAPSHOT_BYTES
 from .run import RequestRun
-from .snapshots import DEFAULT_SNAPSHOT_BYTES
-from .state_files import StateFiles
-from .stats import EngineStats
+from .stats import EngineStats, Histogram, HistogramValues
+from .tuning import GPU
 from .values import (
     Cancelled,
     Constraint,
@@ -77,8 +75,9 @@ __all__ = [
 
 log = logging.getLogger("localchat.engine")
 
-# The size of a few dozen long conversations with a model of a few billion parameters.
-DEFAULT_CACHE_BYTES = 4 << 30
+# The prompts of the requests that warm up an engine: one fills a pass of llama.cpp on a GPU, where each size of batch
+# has its own kernels; a CPU has no kernels to load.
+_WARM_UP_TOKENS = {True: (512, 1), False: (8, 1)}
 
 
 def load(
@@ -86,8 +85,6 @@ def load(
     options: LoadOptions,
     *,
     draft_path: str | None = None,
-    cache_folder: Path | None = None,
-    cache_bytes: int = DEFAULT_CACHE_BYTES,
     max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
     self_test_model: str | None = None,
     checks_files: bool = False,
@@ -100,9 +97,8 @@ def load(
         path: The model.
         options: The size of the context, threads and devices.
         draft_path: A smaller model of the same vocabulary for speculative decoding.
-        cache_folder: The folder of the disk cache; None for no disk cache.
-        cache_bytes: The size limit of the disk cache.
-        max_snapshot_bytes: The limit of snapshots of evicted prefixes in memory.
+        max_snapshot_bytes: The limit of snapshots of a recurrent model in memory. It is also at most a quarter of the
+            memory that is free when the model is loaded.
         self_test_model: A small quantised model for the self-test of llama.cpp (self_test.py); None to use `path`.
         checks_files: Whether files that this build has not loaded before are loaded in a child process first
             (crash_check.py).
@@ -119,18 +115,23 @@ def load(
     _warn_without_gpu(options)
     backend = load_backend(path, options, progress)
     try:
-        files = None if cache_folder is None else _state_files(cache_folder, backend, cache_bytes)
         draft_backend = None if draft_path is None else load_draft_backend(draft_path, options, backend)
     except BaseException:
         backend.close()
         raise
-    return Engine(
-        backend,
-        max_queue=max_queue,
-        draft_backend=draft_backend,
-        state_files=files,
-        max_snapshot_bytes=max_snapshot_bytes,
-    ).start()
+    free = backend.facts.resources.free if backend.facts.resources else None
+    if free is not None:
+        max_snapshot_bytes = min(max_snapshot_bytes, free.n_bytes // 4)
+    engine = Engine(backend, max_queue=max_queue, draft_backend=draft_backend, max_snapshot_bytes=max_snapshot_bytes)
+    if not is_non_causal(backend.facts.metadata):
+        n_most = min(backend.facts.n_ctx, backend.facts.n_cells // 2) - 2
+        engine.warm_up(
+            [
+                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2, ignore_eos=True))
+                for n_tokens in _WARM_UP_TOKENS[backend.limits.tuning is GPU]
+            ]
+        )
+    return engine.start()
 
 
 def _checked_options(
@@ -156,10 +157,3 @@ def _warn_without_gpu(options: LoadOptions) -> None:
             "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; docs/install.md says how to build it",
             options.n_gpu_layers,
         )
-
-
-def _state_files(folder: Path, backend: Backend, max_bytes: int) -> StateFiles:
-    try:
-        return StateFiles(folder, backend.state_key(), max_bytes, can_truncate=backend.limits.can_truncate)
-    except OSError as error:
-        raise EngineError(f"prefixes cannot be saved in {str(folder)!r}: {error.strerror or error}") from error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 from .batch import Batch, CacheLimits
 from .embedding import EmbeddingBackend
-from .state_files import Data
-from .step_timer import ThreadedContext
 from .values import GenerationRequest, ModelFacts
+
+Data = Union[bytes, memoryview]
+"""The state of a slot, copied from the KV cache of a recurrent model."""
 
 
 class NoFreeCells(Exception):
@@ -40,7 +41,7 @@ class CacheBackend(Protocol):
         """Fills an empty slot with a state of `n_tokens` tokens. False if it does not fit: the slot stays empty."""
 
 
-class Backend(CacheBackend, ThreadedContext, Protocol):
+class Backend(CacheBackend, Protocol):
     """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
     facts: ModelFacts
@@ -75,19 +76,8 @@ class Backend(CacheBackend, ThreadedContext, Protocol):
 
     def free_sampler(self, sampler: Any) -> None: ...
 
-    def state_key(self) -> str:
-        """The key of saved states: model file, library and settings. A state of another key cannot be used."""
-
     def decode(self, batch: Batch) -> None:
         """Computes a batch. Raises NoFreeCells or DecodeFailed."""
-
-    def select_candidates(self, samples: list[tuple[Any, int, int]]) -> bool:
-        """Selects the likeliest tokens of rows of the last batch, for large vocabularies.
-
-        Each of `samples` is a sampler, a row, and the number of tokens that the sampler may sample from earlier rows of
-        the batch. Returns whether sampling from these rows is now so quick that more threads would not help. Several
-        threads may call this method for different rows.
-        """
 
     def sample(self, sampler: Any, row: int) -> int:
         """Samples from a row with logits of the last batch. Several threads may call it for different samplers."""

@@ -1,24 +1,45 @@
-"""Sequences, the batch of a step, and the limits of a context. Pure."""
+"""Sequences, the batch of a step, and the limits of a context. Does not know llama.cpp, threads or the scheduler."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from .prefix import MIN_SAVED, n_common_of
-from .step_cost import StepSize, attended
+from .tuning import CPU, Tuning
+from .values import GenerationRequest, Progress
+
+if TYPE_CHECKING:
+    from .backend import Backend
+    from .run import Ended, Item, RequestRun
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
+# A shorter prefix is computed as fast as a snapshot of it is taken or restored.
+MIN_SAVED = 32
 
 
 class Sequence:
-    """The tokens of one sequence, and how many of them are computed."""
+    """One sequence: its tokens, how many of them are computed, and the request to which it belongs.
 
-    def __init__(self, id: int, prompt: list[int], max_length: int, *, scores_prompt: bool = False):
+    The scheduler plans with the tokens; the engine uses the rest. Only the engine thread changes a sequence.
+    """
+
+    def __init__(
+        self,
+        id: int,
+        prompt: list[int],
+        max_length: int,
+        *,
+        scores_prompt: bool = False,
+        request: GenerationRequest | None = None,
+        sampler: Any = None,
+    ):
         # Ids grow in order of arrival.
         self.id = id
-        # The tokens known: the prompt, then the sampled ones.
+        # The known tokens: the prompt, then the sampled ones.
         self.tokens = prompt
         # The limit of prompt and output together.
         self.max_length = max_length
@@ -26,17 +47,27 @@ class Sequence:
         # The number of first tokens that have cells in `slot`; `slot` is None while the sequence waits.
         self.n_computed = 0
         self.slot: int | None = None
+        # The first tokens whose cells belong to another running sequence as well.
+        self.n_shared = 0
         # Prompt tokens that were cached when the sequence first ran; None before that.
         self.n_cached: int | None = None
         # Draft tokens for the next step; they are not in `tokens`.
         self.draft: list[int] = []
         # Whether the sequence gives up its slot while others wait for one.
         self.is_suspended = False
-        # Whether the snapshots have been searched for a prefix of this sequence.
-        self.has_searched_snapshots = False
         # Whether log probabilities of the prompt are wanted, and the number of its first tokens whose logits were used.
         self.scores_prompt = scores_prompt
         self.n_scored = 0
+        # The request, its sampler, which the engine frees, and the run that gets the output, with the index in it.
+        self.request = request or GenerationRequest(())
+        self.sampler = sampler
+        self.run: RequestRun | None = None
+        self.index = 0
+        self.submitted_at = time.perf_counter()
+        self.first_at: float | None = None
+        # Whether the output has a newline, before which the time limit does not end it, and the tokens searched for it.
+        self._has_newline = False
+        self._n_searched = self.n_prompt
 
     @property
     def is_to_score(self) -> bool:
@@ -73,6 +104,41 @@ class Sequence:
     @property
     def is_full(self) -> bool:
         return len(self.tokens) >= self.max_length
+
+    def deliver(self, item: Item) -> None:
+        assert self.run is not None
+        self.run.deliver(self.index, item)
+
+    def report_start(self) -> None:
+        """Reports the start of the prefill, and its progress. Call this before each step until the first token."""
+        assert self.run is not None
+        self.run.start(self.index, self.n_cached or 0)
+        self.report_progress()
+
+    def report_progress(self) -> None:
+        if self.request.reports_progress:
+            self.deliver(Progress(self.n_computed, self.n_prompt, self.n_cached or 0))
+
+    def end(self, backend: Backend) -> Ended | None:
+        """The end of the sequence, if its newest token ends it. The reader of the output searches for stop texts."""
+        from .run import Ended
+
+        params, token = self.request.params, self.tokens[-1]
+        if params.max_tokens == 0:
+            return Ended("length", None)
+        if backend.is_end(token):
+            return Ended("stop", None)
+        if token in params.stop_token_ids:
+            return Ended("stop", token)
+        return Ended("length", None) if self.is_full or self._is_late(backend) else None
+
+    def _is_late(self, backend: Backend) -> bool:
+        limit_s = self.request.params.max_completion_s
+        if limit_s is None or self.first_at is None:
+            return False
+        new, self._n_searched = self.tokens[self._n_searched :], len(self.tokens)
+        self._has_newline = self._has_newline or any(b"\n" in backend.piece(token) for token in new)
+        return self._has_newline and time.perf_counter() - self.first_at >= limit_s
 
 
 @dataclass(frozen=True)
@@ -126,20 +192,20 @@ class Batch:
     def n_tokens(self) -> int:
         return sum(chunk.n_tokens for chunk in self.chunks)
 
-    @property
-    def size(self) -> StepSize:
-        """The amount of work. Call it before `Scheduler.update`, which changes the sequences."""
-        n_outputs = sum(len(chunk.rows_with_logits) for chunk in self.chunks)
-        n_attended = sum(attended(chunk.sequence.n_computed, chunk.n_tokens) for chunk in self.chunks)
-        return StepSize(n_outputs, self.n_tokens - n_outputs, n_attended)
-
     def outputs(self) -> Iterator[BatchChunk]:
         return (chunk for chunk in self.chunks if chunk.wants_output)
 
+    def without_drafts(self) -> Batch:
+        chunks, first = [], 0
+        for chunk in self.chunks:
+            n_tokens = chunk.n_tokens - len(chunk.draft)
+            chunks.append(replace(chunk, first=first, n_tokens=n_tokens, draft=()))
+            first += n_tokens
+        return Batch(tuple(chunks))
+
     def alone(self) -> Iterator[Batch]:
         """The same work as one batch for each sequence, without drafts."""
-        for chunk in self.chunks:
-            yield Batch(chunks=(replace(chunk, first=0, n_tokens=chunk.n_tokens - len(chunk.draft), draft=()),))
+        return (Batch((chunk,)).without_drafts() for chunk in self.chunks)
 
 
 @dataclass(frozen=True)
@@ -159,13 +225,13 @@ class CacheLimits:
     drafted, and a step ends before the last token of a prompt, so that a snapshot can be taken there."""
     max_drafted: int = 0
     """The limit of draft tokens in a step; 0 for no speculative decoding."""
-    can_copy: bool = True
-    """Whether the state of a slot has all of its cells. False with a sliding window."""
     is_unified: bool = True
     """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
     instead of shared, and the logits of a sequence must not depend on the other running sequences."""
     n_outputs: int = 0
     """The limit of rows with logits in a step; 0 for one per slot."""
+    tuning: Tuning = CPU
+    """The sizes of steps on this device."""
 
     @property
     def max_scored(self) -> int:
@@ -183,3 +249,22 @@ class CacheLimits:
                 f"{self.max_drafted} draft tokens per step need a KV cache that can be truncated and as many rows "
                 f"beside those of {self.n_parallel} sequences; there are batches of {self.n_batch} tokens"
             )
+
+
+def n_common_of(run: Many[int], tokens: Many[int]) -> int:
+    """The number of first tokens that two texts have in common.
+
+    A binary search over slices, which Python compares quickly. Both arguments are lists, or both are tuples.
+    """
+    low, high = 0, min(len(run), len(tokens))
+    if not high or run[0] != tokens[0]:
+        return 0
+    if run[:high] == tokens[:high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if run[low:middle] == tokens[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

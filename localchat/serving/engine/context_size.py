@@ -17,12 +17,15 @@ log = logging.getLogger("localchat.engine")
 
 # The tokens of a likely request, prompt and output together.
 LIKELY_TOKENS = 4096
-# The default KV cache takes at most as much memory as the weights, or this if they take less.
+# On the machine, the default KV cache takes at most as much memory as the weights, or this if they take less.
 SMALL_CACHE_BYTES = 1 << 30
-# The share of the free memory that a KV cache may take: by default, and with a size given by the user.
-DEFAULT_SHARE, LARGEST_SHARE = 0.5, 0.95
+# The share of the free memory that a KV cache may take: by default on the machine, which other programs use too, and on
+# a GPU; and with a size given by the user.
+DEFAULT_SHARE, GPU_SHARE, LARGEST_SHARE = 0.5, 0.9, 0.95
 # The smallest default size.
 MIN_TOKENS = 512
+# The streams of idle prefixes, if memory allows.
+IDLE_STREAMS = 8
 # llama.cpp rounds the size of a KV cache up to a multiple of this.
 STEP = 256
 # The number of tokens if the free memory is not known.
@@ -41,6 +44,8 @@ class CacheMemory:
     """Bytes of the context that do not depend on its size."""
     note: str = "of memory are free"
     """The words after the number of free bytes in a message."""
+    default_share: float = DEFAULT_SHARE
+    """The share of the free memory that the KV cache takes by default."""
 
     def n_tokens(self, share: float) -> int:
         """How many tokens fit into a share of the free memory."""
@@ -82,16 +87,20 @@ def context_size(
     n_largest = min(memory.n_tokens(LARGEST_SHARE) for memory in memories)
     if n_requested > n_largest:
         raise EngineError(_does_not_fit(n_requested, n_largest, memories))
+    n_default = min(memory.n_tokens(memory.default_share) for memory in memories)
     per_token = sum(memory.per_token for memory in memories)
-    n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
-    n_default = min(n_small, *(memory.n_tokens(DEFAULT_SHARE) for memory in memories))
+    is_on_gpus = all(memory.default_share > DEFAULT_SHARE for memory in memories)
+    if per_token and not is_on_gpus:
+        n_default = min(n_default, int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
-    n_streams = options.n_parallel + 1
-    n_all = n_streams * math.ceil(n_ctx / STEP) * STEP
-    if has_streams and not options.n_cells and n_all <= n_default:
-        return ContextSize(n_ctx, n_all, n_streams)
+    n_stream = math.ceil(n_ctx / STEP) * STEP
+    n_streams = min(options.n_parallel + IDLE_STREAMS, n_default // n_stream)
+    if has_streams and not options.n_cells and n_streams > options.n_parallel:
+        return ContextSize(n_ctx, n_streams * n_stream, n_streams)
+    # Nothing else uses the memory of a GPU, so it may hold a whole context for each running sequence.
+    n_each = n_ctx if is_on_gpus else min(n_ctx, LIKELY_TOKENS)
     n_cells = options.n_cells or max(
-        min(max(n_ctx, options.n_parallel * min(n_ctx, LIKELY_TOKENS)), n_default // STEP * STEP),
+        min(max(n_ctx, options.n_parallel * n_each), n_default // STEP * STEP),
         options.n_ctx,
         MIN_TOKENS,
     )

@@ -9,15 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-from .step_cost import StepSize, attended
-from .step_timer import StepTimer, ThreadedContext
 from .values import Cancelled, EngineError, EngineStopped, InvalidToken
 
 log = logging.getLogger("localchat.engine")
@@ -60,7 +56,7 @@ class Piece:
     stop: int
 
 
-class EmbeddingBackend(ThreadedContext, Protocol):
+class EmbeddingBackend(Protocol):
     """A context that computes vectors of tokens; one thread at a time."""
 
     limits: EmbeddingLimits
@@ -81,7 +77,7 @@ class Embedder:
         self._open_backend = open_backend
         # Held from the first to the last step of an input, and while the context is created or closed.
         self._lock = threading.Lock()
-        self._context: tuple[EmbeddingBackend, StepTimer] | None = None
+        self._backend: EmbeddingBackend | None = None
         self._is_closed = False
 
     def embed(
@@ -97,8 +93,7 @@ class Embedder:
             EngineError: There is no memory for a context, or the model failed.
         """
         with self._lock:
-            backend, _ = self._opened()
-        limits = backend.limits
+            limits = self._opened().limits
         _check(inputs, limits)
         vectors: dict[int, array[float]] = {}
         remaining = steps([len(tokens) for tokens in inputs], limits)
@@ -113,28 +108,25 @@ class Embedder:
         """Frees the context. Waits for the step in progress."""
         with self._lock:
             self._is_closed = True
-            context, self._context = self._context, None
-        if context is not None:
-            context[0].close()
+            backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.close()
 
-    def _opened(self) -> tuple[EmbeddingBackend, StepTimer]:
+    def _opened(self) -> EmbeddingBackend:
         if self._is_closed:
             raise EngineStopped("the engine has been closed")
-        if self._context is None:
-            backend = self._open_backend()
-            self._context = backend, StepTimer(backend, time.perf_counter)
-            log.info("created a context for embeddings: at most %d tokens per input", backend.limits.n_ctx)
-        return self._context
+        if self._backend is None:
+            self._backend = self._open_backend()
+            log.info("created a context for embeddings: at most %d tokens per input", self._backend.limits.n_ctx)
+        return self._backend
 
     def _compute(self, inputs: Sequence[Sequence[int]], remaining: Iterator[list[Piece]]) -> dict[int, array[float]]:
         """Computes the next steps, up to the first one that ends with the last token of an input."""
-        backend, timer = self._opened()
+        backend = self._opened()
         vectors: dict[int, array[float]] = {}
         try:
             for step in remaining:
-                started_at = timer.clock()
-                vectors.update(timer.compute(_size_of(step), partial(backend.compute, inputs, step)))
-                timer.note(timer.clock() - started_at)
+                vectors.update(backend.compute(inputs, step))
                 if step[-1].stop == len(inputs[step[-1].index]):
                     break
         except BaseException:
@@ -159,11 +151,6 @@ def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piec
             start = stop
     if step:
         yield step
-
-
-def _size_of(step: Sequence[Piece]) -> StepSize:
-    lengths = [piece.stop - piece.start for piece in step]
-    return StepSize(0, sum(lengths), sum(attended(piece.start, n) for piece, n in zip(step, lengths)))
 
 
 def normalised(vector: Sequence[float]) -> array[float]:

@@ -16,30 +16,29 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from ..core.server_state import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
-from .batch import Batch
-from .disk_cache import DiskCache
-from .draft_model import DraftModel
-from .draft_sources import DraftSources
-from .drafting import Drafter
-from .embedding import Embedder
-from .end_conditions import EndConditions
-from .histogram import Histogram
-from .kv_cache import KVCache
-from .lookup import LookupDrafter
-from .request_check import check_request, new_sequence
+from .batch import Batch, BatchChunk, Sequence
+from .drafts import Drafter, DraftModel, LookupDrafter
+from .embedding import Embedder, is_non_causal
+from .kv_cache import DEFAULT_SNAPSHOT_BYTES, KVCache
 from .run import Ended, RequestRun
 from .scheduler import Scheduler
-from .sequence_state import SequenceState
-from .snapshots import DEFAULT_SNAPSHOT_BYTES, Snapshots
-from .state_files import StateFiles
-from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, sequence_stats
-from .step_timer import StepTimer
+from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, Histogram, sequence_stats
 from .token_sampler import TokenRun, TokenSampler, token_of
-from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, PromptTooLong, QueueFull, TextTooLong
+from .values import (
+    Cancelled,
+    EngineError,
+    EngineStopped,
+    GenerationRequest,
+    InvalidToken,
+    ModelFacts,
+    PromptTooLong,
+    QueueFull,
+    TextTooLong,
+    WritesNoText,
+)
 
 log = logging.getLogger("localchat.engine")
 
@@ -58,9 +57,8 @@ class Engine:
         *,
         max_queue: int = 256,
         draft_backend: Backend | None = None,
-        state_files: StateFiles | None = None,
         max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
-        clock: Callable[[], float] = time.perf_counter,
+        after_step: Callable[[], None] = lambda: None,
     ):
         """The engine owns both backends and closes them.
 
@@ -68,9 +66,9 @@ class Engine:
             backend: The model.
             max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
-            state_files: The files of the disk cache; None for no disk cache.
-            max_snapshot_bytes: The limit of snapshots of evicted prefixes in memory.
-            clock: Returns seconds, to measure steps.
+            max_snapshot_bytes: The limit of snapshots of a recurrent model in memory.
+            after_step: Called on the engine thread when the output of a step has been delivered, before the next step
+                is decoded. It must only pass the output on to another thread, which works while the next step runs.
         """
         self.backend = backend
         self.facts = backend.facts
@@ -79,39 +77,29 @@ class Engine:
         self.failure: BaseException | None = None
         # The limit of open sequences: those that run or wait.
         self.max_open = self.facts.n_parallel + max_queue
+        self._after_step = after_step
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # Guards what submitting threads and the engine thread share: `failure` and the next three.
         self._lock = threading.Lock()
-        self._open: set[SequenceState] = set()
+        self._open: set[Sequence] = set()
         self._is_closed = False
         self._last_id = 0
-        # Only the engine thread changes the rest. By id: the sequences of the scheduler, and those whose cached prefix
-        # is being read from a file.
-        self._scheduled: dict[int, SequenceState] = {}
-        self._loading: dict[int, SequenceState] = {}
+        # Only the engine thread changes the rest. The sequences that the scheduler has.
+        self._scheduled: set[Sequence] = set()
         self._n_failed_steps = 0
         self._is_stopping = False
-        self._counts = EngineCounts()
-        self._first_token_s = Histogram(FIRST_TOKEN_BOUNDS_S)
-        self._timer = StepTimer(backend, clock)
-        snapshots = Snapshots(max_snapshot_bytes, can_truncate=backend.limits.can_truncate)
-        self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
+        self._start_counts()
+        self._cache = KVCache(backend, max_snapshot_bytes)
         self._scheduler = Scheduler(backend.limits, self._cache)
-        self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
+        self._drafters: list[Drafter] = [LookupDrafter()]
+        if draft_backend is not None:
+            self._drafters.append(DraftModel(draft_backend, self.facts.n_vocab))
         self._token_sampler = TokenSampler(backend)
 
-    def _new_disk_cache(self, state_files: StateFiles | None) -> DiskCache | None:
-        if state_files is not None and not self.backend.limits.can_copy:
-            log.warning("the disk cache is off: a saved state of this model has only the cells of its sliding window")
-            return None
-        return None if state_files is None else DiskCache(state_files, self.post)
-
-    def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
-        drafters: list[Drafter] = [LookupDrafter()]
-        if draft_backend is not None:
-            drafters.append(DraftModel(draft_backend, self.facts.n_vocab, self._timer.clock))
-        return drafters
+    def _start_counts(self) -> None:
+        self._counts = EngineCounts()
+        self._first_token_s = Histogram(FIRST_TOKEN_BOUNDS_S)
 
     # Any thread may call these.
 
@@ -126,6 +114,19 @@ class Engine:
         self._thread.start()
         return self
 
+    def warm_up(self, requests: Many[GenerationRequest]) -> None:
+        """Runs requests before the start, so that the first real one does not wait for memory and kernels. They leave
+        no prefixes and are not counted."""
+        run = self.submit(requests)
+        while self.step():
+            pass
+        while run.is_running:
+            run.take(0)
+        self.forget()
+        self.step()
+        self._start_counts()
+        self._last_id = 0
+
     def close(self) -> None:
         """Ends all sequences with EngineStopped and frees the model. Waits for the step in progress."""
         with self._lock:
@@ -138,12 +139,17 @@ class Engine:
         else:
             self._thread.join()
         self._token_sampler.close()
-        self._drafts.close()
+        for drafter in self._drafters:
+            drafter.close()
         self.embedder.close()
         self.backend.close()
 
-    def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
+    def submit(self, requests: Many[GenerationRequest], new_run: Callable[..., RequestRun] = RequestRun) -> RequestRun:
         """Queues the sequences of one request, all or none, and returns at once.
+
+        Args:
+            requests: The request of each sequence.
+            new_run: Makes the run, which gets the output, from the arguments of `RequestRun`.
 
         Raises:
             PromptTooLong: A prompt leaves no space for one token of output.
@@ -154,44 +160,42 @@ class Engine:
             EngineStopped: The engine is closed or has failed.
         """
         for request in requests:
-            check_request(request, self.facts)
-        samplers: list[Any] = []
+            _check(request, self.facts)
+        sequences: list[Sequence] = []
         try:
             for request in requests:
                 # On this thread, since parsing a large grammar takes long and would delay the engine thread.
-                samplers.append(self.backend.new_sampler(request))
-            return self._enqueue(requests, samplers)
+                sequences.append(_new_sequence(request, self.backend))
+            return self._enqueue(requests, sequences, new_run)
         except BaseException:
-            for sampler in samplers:
-                self.backend.free_sampler(sampler)
+            for sequence in sequences:
+                self.backend.free_sampler(sequence.sampler)
             raise
 
-    def _enqueue(self, requests: Many[GenerationRequest], samplers: Many[Any]) -> RequestRun:
+    def _enqueue(
+        self, requests: Many[GenerationRequest], sequences: list[Sequence], new_run: Callable[..., RequestRun]
+    ) -> RequestRun:
+        cancelled = Cancelled("the request was cancelled")
+        run = new_run(
+            requests,
+            self.backend,
+            cancel=lambda i: self.post(lambda: self._end(sequences[i], cancelled)),
+            suspend=lambda is_suspended: self.post(lambda: _set_suspended(sequences, is_suspended)),
+        )
         with self._lock:
             if self._is_closed or self.failure is not None:
                 raise EngineStopped(
                     f"the engine has stopped: {'it was closed' if self.failure is None else repr(self.failure)}"
                 )
             n_open = len(self._open)
-            if n_open + len(requests) > self.max_open:
+            if n_open + len(sequences) > self.max_open:
                 raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
-            states: list[SequenceState] = []
-            cancelled = Cancelled("the request was cancelled")
-            run = RequestRun(
-                requests,
-                self.backend,
-                cancel=lambda i: self.post(lambda: self._end(states[i], cancelled)),
-                suspend=lambda is_suspended: self.post(lambda: _set_suspended(states, is_suspended)),
-            )
-            for i, (request, sampler) in enumerate(zip(requests, samplers)):
-                self._last_id += 1
-                sequence = new_sequence(self._last_id, request, self.facts)
-                end_conditions = EndConditions(request.params, self.backend)
-                states.append(SequenceState(run, i, request, sequence, sampler, end_conditions))
-            self._open.update(states)
+            self._open.update(sequences)
             # Inside the lock, so that no sequence is added after `close`, which posts `_stop`: it would never end.
-            for state in states:
-                self.post(partial(self._add, state))
+            for index, sequence in enumerate(sequences):
+                self._last_id += 1
+                sequence.id, sequence.run, sequence.index = self._last_id, run, index
+                self.post(partial(self._add, sequence))
         return run
 
     def tokenize(
@@ -224,7 +228,7 @@ class Engine:
     def stats(self) -> EngineStats:
         return EngineStats(
             n_running=len(self._scheduler.running),
-            n_waiting=len(self._scheduler.waiting) + len(self._loading),
+            n_waiting=len(self._scheduler.waiting),
             n_cells_active=self._cache.n_cells_active,
             n_cells_idle=self._cache.n_cells_idle,
             counts=replace(self._counts),
@@ -236,7 +240,7 @@ class Engine:
         return [sequence_stats(sequence) for sequence in list(self._scheduler.running)]
 
     def forget(self) -> None:
-        """Drops all cached prefixes before the next step. Files stay."""
+        """Drops all cached prefixes before the next step."""
         self.post(self._cache.forget)
 
     def post(self, command: Callable[[], None]) -> None:
@@ -251,114 +255,97 @@ class Engine:
         Raises nothing: an error ends the requests in flight, or the engine (`failure`).
         """
         try:
-            return self._step(wait)
+            try:
+                has_run = self._step(wait)
+            finally:
+                self._after_step()
         except BaseException as error:
-            self._step_failed(error)
+            self._fail(error)
             return True
+        return has_run
 
     def _run(self) -> None:
         """Runs steps until the engine is closed or fails."""
         was_busy = False
         while not self._is_stopping and self.failure is None:
             was_busy = self.step(wait=not was_busy)
-        try:
-            for state in list(self._open):
-                self._end(state, EngineStopped("the engine has been closed"))
-            self._cache.close(saves=self.failure is None)
-        except BaseException as error:
-            self._fail(error)
+        if self.failure is None:
+            try:
+                self._end_all(list(self._open), EngineStopped("the engine has been closed"))
+            except BaseException as error:
+                self._fail(error)
 
     def _step(self, wait: bool) -> bool:
         if wait:
-            self._wait()
-        self._drain_inbox()
+            self._inbox.get()()
+        try:
+            while True:
+                self._inbox.get_nowait()()
+        except Empty:
+            pass
         if self._is_stopping:
             return False
-        running = self._scheduler.running
-        self._scheduler.n_prompt_batch = self._timer.n_prompt_tokens(running)
-        self._drafts.draft(running, self._scheduler.n_to_draft)
+        n_to_draft = self._scheduler.n_to_draft
+        for drafter in self._drafters if n_to_draft else ():
+            drafter.draft([sequence for sequence in self._scheduler.running if not sequence.draft], n_to_draft)
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
         for chunk in batch.chunks:
             if not chunk.sequence.n_sampled:
-                self._scheduled[chunk.sequence.id].start()
-        started_at = self._timer.clock()
-        if self._compute(batch):
-            self._timer.note(self._timer.clock() - started_at)
-            self._scheduler.take_checkpoints(batch)
+                chunk.sequence.report_start()
+        self._compute(batch)
         self._n_failed_steps = 0
         return True
-
-    def _wait(self) -> None:
-        """Waits for a command and runs it. If none comes in time, saves an idle prefix on disk."""
-        try:
-            command = self._inbox.get(timeout=self._cache.save_wait_s)
-        except Empty:
-            self._cache.save_next()
-        else:
-            command()
-
-    def _drain_inbox(self) -> None:
-        try:
-            while True:
-                self._inbox.get_nowait()()
-        except Empty:
-            return
 
     def _stop(self) -> None:
         self._is_stopping = True
 
-    def _add(self, state: SequenceState) -> None:
-        try:
-            if self._cache.fetch(state.sequence.reusable_tokens, lambda: self._schedule(state)):
-                self._loading[state.sequence.id] = state
-            else:
-                self._schedule(state)
-        except Exception as error:
-            self._not_started(state, error)
-
-    def _schedule(self, state: SequenceState) -> None:
-        self._loading.pop(state.sequence.id, None)
-        if state not in self._open:
+    def _add(self, sequence: Sequence) -> None:
+        if sequence not in self._open:
             return
         try:
-            self._scheduler.add(state.sequence)
-            self._scheduled[state.sequence.id] = state
-        except Exception as error:  # A failed step would not end this sequence: it is in neither list.
-            self._not_started(state, error)
+            self._scheduler.add(sequence)
+            self._scheduled.add(sequence)
+        except Exception as error:  # A failed step would not end this sequence: the scheduler does not have it.
+            log.error("a request could not be started", exc_info=error)
+            self._end(sequence, EngineError(f"the request could not be started: {error}"))
 
-    def _not_started(self, state: SequenceState, error: Exception) -> None:
-        log.error("a request could not be started", exc_info=error)
-        self._end(state, EngineError(f"the request could not be started: {error}"))
+    def _compute(self, batch: Batch) -> None:
+        """Decodes a batch and delivers what is sampled from it.
 
-    def _compute(self, batch: Batch) -> bool:
-        """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
+        If there are no free cells, evicts idle prefixes, then leaves out drafts, then preempts the newest sequence.
+        """
         try:
-            self._timer.compute(batch.size, lambda: self.backend.decode(batch))
-        except NoFreeCells:
-            if not self._scheduler.refuse(batch):
-                sequence = batch.chunks[0].sequence
-                error = EngineError(
-                    f"the KV cache has no free cells for {len(sequence.tokens)} tokens: use a smaller --ctx"
-                )
-                self._end(self._scheduled[sequence.id], error)
+            while True:
+                try:
+                    self.backend.decode(batch)
+                    break
+                except NoFreeCells:
+                    if self._cache.evict():
+                        continue
+                    if any(chunk.draft for chunk in batch.chunks):
+                        batch = batch.without_drafts()
+                        continue
+                    only = self._scheduler.refuse()
+                    if only is not None:
+                        text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
+                        self._end(only, EngineError(text))
+                    return
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
             self._deliver(batch)
-            return True
-        return False
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """Decodes each sequence of a failed batch alone, and ends those that fail again."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for single in batch.alone():
-            state = self._scheduled[single.chunks[0].sequence.id]
             try:
                 self.backend.decode(single)
             except (NoFreeCells, DecodeFailed) as own_error:
-                self._end(state, EngineError(f"the model could not compute this request: {own_error}"), keep=False)
+                text = f"the model could not compute this request: {own_error}"
+                self._end(single.chunks[0].sequence, EngineError(text), keep=False)
             else:
                 self._deliver(single)
 
@@ -366,102 +353,141 @@ class Engine:
         """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
         for chunk in batch.chunks:
             if chunk.is_scored:
-                self._scheduled[chunk.sequence.id].deliver_prompt_logprobs(chunk, self.backend)
-        work = [(self._scheduled[chunk.sequence.id], chunk) for chunk in batch.outputs()]
-        runs = self._token_sampler.sample([(state.sampler, state.request.params, chunk) for state, chunk in work])
+                self._deliver_prompt_logprobs(chunk)
+        outputs = list(batch.outputs())
+        runs = self._token_sampler.sample(outputs)
         tokens = [[token_of(item) for item in run] for run in runs]
         self._scheduler.update(batch, tokens)
         self._counts.n_computed += batch.n_tokens
         self._counts.n_sampled += sum(map(len, runs))
-        for (state, chunk), run, run_tokens in zip(work, runs, tokens):
+        for chunk, run, run_tokens in zip(outputs, runs, tokens):
             if chunk.draft:
-                self._count_draft(state, len(chunk.draft), chunk.n_accepted(run_tokens))
-            self._deliver_run(state, run)
+                n_accepted = chunk.n_accepted(run_tokens)
+                self._counts.n_drafted += len(chunk.draft)
+                self._counts.n_draft_accepted += n_accepted
+                assert chunk.sequence.run is not None
+                chunk.sequence.run.count_draft(chunk.sequence.index, len(chunk.draft), n_accepted)
+            self._deliver_run(chunk.sequence, run)
 
-    def _deliver_run(self, state: SequenceState, run: TokenRun) -> None:
-        is_first = state.sequence.n_sampled == len(run)
+    def _deliver_prompt_logprobs(self, chunk: BatchChunk) -> None:
+        """Delivers the log probabilities of prompt tokens. The row of a token gives that of the next one.
+
+        A preempted prompt is computed again; tokens that already have log probabilities are left out.
+        """
+        sequence = chunk.sequence
+        n_top = sequence.request.params.prompt_logprobs or 0
+        for position, row in enumerate(chunk.scored_rows, sequence.n_computed + 1):
+            if position > sequence.n_scored:
+                assert sequence.run is not None
+                logprobs = self.backend.logprobs(row, sequence.tokens[position], n_top)
+                sequence.run.add_prompt_logprob(sequence.index, *logprobs)
+
+    def _deliver_run(self, sequence: Sequence, run: TokenRun) -> None:
         for item in run:
             if isinstance(item, EngineError):
-                self._end(state, item)
+                self._end(sequence, item)
                 return
+            is_first = sequence.first_at is None
             if is_first:
-                state.deliver_progress()
-            state.deliver(item)
-            if is_first:
-                self._counts.n_cached += state.sequence.n_cached or 0
-                self._first_token_s.add(state.first_token_s())
-                is_first = False
-        end = state.natural_end()
+                sequence.first_at = time.perf_counter()
+                self._counts.n_cached += sequence.n_cached or 0
+                self._first_token_s.add(sequence.first_at - sequence.submitted_at)
+                sequence.report_progress()
+            sequence.deliver(item)
+        end = sequence.end(self.backend)
         if end is not None:
-            self._end(state, end)
+            self._end(sequence, end)
 
-    def _count_draft(self, state: SequenceState, n_drafted: int, n_accepted: int) -> None:
-        self._drafts.note(state.sequence, self._scheduler.running, n_drafted, n_accepted)
-        state.run.count_draft(state.index, n_drafted, n_accepted)
-        self._counts.n_drafted += n_drafted
-        self._counts.n_draft_accepted += n_accepted
-
-    def _end(self, state: SequenceState, end: Ended | EngineError, *, keep: bool = True) -> None:
+    def _end(self, sequence: Sequence, end: Ended | EngineError, *, keep: bool = True) -> None:
         """Ends a sequence; further calls for it do nothing. With `keep` its tokens stay cached for other requests."""
         with self._lock:
-            if state not in self._open:
+            if sequence not in self._open:
                 return
-            self._open.remove(state)
+            self._open.remove(sequence)
         try:
-            self._loading.pop(state.sequence.id, None)
-            if self._scheduled.pop(state.sequence.id, None) is not None:
-                self._scheduler.remove(state.sequence, keep=keep)
-                self._drafts.forget(state.sequence)
+            if sequence in self._scheduled:
+                self._scheduled.remove(sequence)
+                self._scheduler.remove(sequence, keep=keep)
         finally:
             try:
-                self._free_sampler(state)
+                self._free(sequence)
             finally:
-                state.deliver(end)
+                sequence.deliver(end)
 
-    def _free_sampler(self, state: SequenceState) -> None:
+    def _free(self, sequence: Sequence) -> None:
+        """Frees what a sequence has beside its cells. An error is logged: it must not end other requests."""
         try:
-            self.backend.free_sampler(state.sampler)
-        except Exception:  # This error must not end other requests.
-            log.exception("a sampler could not be freed")
-
-    def _step_failed(self, error: BaseException) -> None:
-        """Handles an error of the engine thread: ends the requests in flight, or stops the engine."""
-        self._n_failed_steps += 1
-        if not isinstance(error, Exception) or self._n_failed_steps >= _MAX_FAILED_STEPS:
-            self._fail(error)
-            return
-        try:
-            log.error("a step of the engine failed", exc_info=error)
-            cause = "the engine failed while it computed this request; the server's log has the cause"
-            self._end_all([*self._scheduled.values(), *self._loading.values()], EngineError(cause))
-        except BaseException as second_error:
-            self._fail(second_error)
+            self.backend.free_sampler(sequence.sampler)
+            for drafter in self._drafters:
+                drafter.forget(sequence)
+        except Exception:
+            log.exception("a sequence could not be freed")
 
     def _fail(self, error: BaseException) -> None:
-        """Stops the engine for good: ends all requests with an error, and refuses later ones."""
+        """Handles every error of the engine thread: ends the requests in flight and empties the KV cache.
+
+        The engine stops for good after an error that is not an Exception, after several failed steps in a row, and if
+        this handling itself fails: it ends all requests, and refuses later ones.
+        """
+        self._n_failed_steps += 1
+        if isinstance(error, Exception) and self._n_failed_steps < _MAX_FAILED_STEPS:
+            log.error("a step of the engine failed", exc_info=error)
+            cause = EngineError("the engine failed while it computed this request; the server's log has the cause")
+            try:
+                self._end_all(list(self._scheduled), cause)
+                return
+            except BaseException as second_error:
+                error = second_error
         with self._lock:
             self.failure = error
+        log.critical("the engine has stopped", exc_info=error)
         try:
             self._end_all(list(self._open), EngineStopped(f"the engine has stopped: {error!r}"))
-            log.critical("the engine has stopped", exc_info=error)
         except BaseException:
             log.exception("the engine was not cleaned up after its failure")
 
-    def _end_all(self, states: list[SequenceState], error: EngineError) -> None:
-        """Ends sequences and empties the KV cache, whatever state the failed step left."""
+    def _end_all(self, sequences: list[Sequence], error: EngineError) -> None:
+        """Ends sequences and empties the scheduler and the KV cache, whose state a failed step may have left wrong."""
         with self._lock:
-            states = [state for state in states if state in self._open]
-            self._open.difference_update(states)
-        for state in states:
-            state.deliver(error)
-        for state in states:
-            self._free_sampler(state)
-            self._drafts.forget(state.sequence)
+            sequences = [sequence for sequence in sequences if sequence in self._open]
+            self._open.difference_update(sequences)
         self._scheduled.clear()
-        self._loading.clear()
+        for sequence in sequences:
+            sequence.deliver(error)
+        for sequence in sequences:
+            self._free(sequence)
+        self._after_step()
         self._scheduler.reset()
 
 
-def _set_suspended(states: list[SequenceState], is_suspended: bool) -> None:
-    for state in states:
-        state.sequence.is_suspended = is_suspended
+def _set_suspended(sequences: list[Sequence], is_suspended: bool) -> None:
+    for sequence in sequences:
+        sequence.is_suspended = is_suspended
+
+
+def _check(request: GenerationRequest, facts: ModelFacts) -> None:
+    """Checks the prompt and all token ids of a request."""
+    if is_non_causal(facts.metadata):
+        raise WritesNoText("this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank")
+    if len(request.prompt) >= facts.n_ctx:
+        raise PromptTooLong(len(request.prompt), facts.n_ctx)
+    if not request.prompt:
+        raise InvalidToken("the prompt is empty: it needs one token at least")
+    ids = (*request.prompt, *request.params.stop_token_ids, *(id for id, _ in request.sampling.logit_bias))
+    if min(ids) < 0 or max(ids) >= facts.n_vocab:
+        raise InvalidToken(f"token ids go from 0 to {facts.n_vocab - 1}; the request has {min(ids)} to {max(ids)}")
+
+
+def _new_sequence(request: GenerationRequest, backend: Backend) -> Sequence:
+    """The sequence of a request, with its sampler, and with its length limited by the request and the context."""
+    n_ctx, n_prompt, max_tokens = backend.facts.n_ctx, len(request.prompt), request.params.max_tokens
+    # Even with a limit of 0 one token is sampled, so that the prompt is computed.
+    limit = n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
+    return Sequence(
+        0,
+        list(request.prompt),
+        limit,
+        scores_prompt=request.params.prompt_logprobs is not None,
+        request=request,
+        sampler=backend.new_sampler(request),
+    )

@@ -1,49 +1,57 @@
 """The KV cache: which slot holds the tokens of which sequence, and which cached prefixes other requests can reuse.
 
 A slot is a sequence id of llama.cpp. It is free, active (a running sequence uses it) or idle: its sequence has ended or
-was preempted, and the cells stay for requests that begin with the same tokens until they are needed for others. The
-least recently used idle prefix is evicted first, except where `_take_slot` prefers a slot beside an active one. A copy
-of the state may stay in memory as a snapshot, from which it is restored. With a disk cache, idle prefixes are also
-saved in files while nothing runs.
+was preempted, and its cells stay for requests that begin with the same tokens, until they are needed for others. The
+least recently used idle prefix is evicted first.
 
-Every method applies its operations to the backend at once, so this bookkeeping and the cells of the backend agree after
-each call. All methods run on the engine thread. This module does not know requests, scheduling or llama.cpp.
+If all slots share one buffer of cells, a prefix is shared without a copy. If each slot has its own cells, it is copied.
+The state of a recurrent model can be neither truncated nor shared: a request continues only a whole idle prefix, or a
+snapshot, which is a copy of a state in memory that is taken before the last token of each prompt.
+
+Every method applies its operations to the backend at once. All methods run on the engine thread. This module does not
+count cells: the backend reports when there are none left.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import OrderedDict
+from dataclasses import dataclass
 
-from .backend import CacheBackend
-from .disk_cache import DiskCache
-from .prefix import MIN_SAVED, Match, PrefixTree, n_common_of
-from .snapshots import Snapshots
-from .state_files import Data
+from .backend import CacheBackend, Data
+from .batch import n_common_of
 
 log = logging.getLogger("localchat.engine")
 
 # If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
-_MIN_SHARED = 4
+_MIN_COPIED = 4
+# The default limit of snapshots. A recurrent state takes a few MB for any number of tokens.
+DEFAULT_SNAPSHOT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Match:
+    """The first `length` tokens of a prompt, for which `slot` has cells."""
+
+    slot: int
+    length: int
 
 
 class KVCache:
-    """The slots and cells of one backend, its snapshots, and its disk cache."""
+    """The slots of one backend, and the snapshots of a recurrent model."""
 
-    def __init__(self, backend: CacheBackend, snapshots: Snapshots, disk: DiskCache | None = None):
+    def __init__(self, backend: CacheBackend, max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES):
         self._backend = backend
         self._limits = backend.limits
-        self._snapshots = snapshots
-        self._disk = disk
-        # Cells to plan with: all of them, or fewer for some steps after the backend found no free cells.
-        self.n_usable = self._limits.n_cells
+        self._max_snapshot_bytes = max_snapshot_bytes
+        self._snapshots = _Snapshots(max_snapshot_bytes)
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._tree = PrefixTree()
-        self._free_slots = set(range(self._limits.n_slots))
-        # By active slot: the number of known tokens that have no cells yet.
-        self._reserved: dict[int, int] = {}
+        # The tokens of each slot in use, the least recently used first.
+        self._tokens: OrderedDict[int, list[int]] = OrderedDict()
+        self._active: set[int] = set()
+        self._free = set(range(self._limits.n_slots))
 
     def reset(self) -> None:
         """Clears all slots, whatever state an error left. Snapshots stay."""
@@ -53,236 +61,171 @@ class KVCache:
 
     def forget(self) -> None:
         """Drops all idle prefixes and all snapshots."""
-        for slot in self._tree.idle():
-            self._drop(slot)
+        while self.evict():
+            pass
         self._snapshots.clear()
-
-    # Counts.
 
     @property
     def n_cells_active(self) -> int:
-        """Cells of running sequences; shared ones count once."""
-        return self._tree.n_cells_active
+        """Cells of running sequences. A shared cell counts for each of them, up to the capacity."""
+        return min(sum(len(self._tokens.get(slot, ())) for slot in list(self._active)), self._limits.n_cells)
 
     @property
     def n_cells_idle(self) -> int:
-        """Cells that only idle prefixes use."""
-        return self._tree.n_cells - self._tree.n_cells_active
+        """Cells of idle prefixes, which are at most the rest of the capacity."""
+        n_idle = sum(len(tokens) for slot, tokens in list(self._tokens.items()) if slot not in self._active)
+        return min(n_idle, self._limits.n_cells - self.n_cells_active)
 
-    @property
-    def n_cells_used(self) -> int:
-        """Cells of running sequences and of idle prefixes."""
-        return self._tree.n_cells
-
-    @property
-    def n_free(self) -> int:
-        """Cells that are neither used nor reserved; negative if running sequences need more than there are."""
-        return self.n_usable - self._tree.n_cells - self._n_reserved
-
-    @property
-    def _n_reserved(self) -> int:
-        return sum(self._reserved.values())
-
-    # Reuse of prefixes.
+    def is_active(self, slot: int) -> bool:
+        return slot in self._active
 
     def find(self, tokens: list[int]) -> Match | None:
-        """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none."""
+        """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none.
+
+        Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
+        if the cells are shared, and the shortest one if they are copied.
+        """
         if not self._limits.can_truncate:
-            return self._tree.match_whole(tokens)
-        match = self._tree.match(tokens, shortest=not self._limits.is_unified)
-        if match is not None and match.length < _MIN_SHARED and not self._limits.is_unified:
-            return None
-        return match
+            whole = {slot: len(held) for slot, held in self._tokens.items() if self._is_whole_prefix(slot, tokens)}
+            best = max(whole, key=whole.__getitem__, default=None)
+            return None if best is None else Match(best, whole[best])
+        known = ((slot, len(held), n_common_of(held, tokens)) for slot, held in self._tokens.items())
+        slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
+        return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
 
-    def n_cached(self, tokens: list[int]) -> int:
-        """How many of the first tokens have cells that can be reused."""
-        match = self.find(tokens)
-        return 0 if match is None else match.length
+    def _rank(self, slot: int, n_held: int, n_common: int) -> tuple[int, int]:
+        is_active = slot in self._active
+        return int(n_held == n_common and not is_active), int(is_active) if self._limits.is_unified else -n_held
 
-    def n_known(self, tokens: list[int]) -> int:
-        """How many of the first tokens need not be computed: they have cells, or are in a snapshot."""
-        return max(self.n_cached(tokens), self._snapshots.n_known(tokens))
-
-    def fits(self, match: Match | None, n_tokens: int) -> bool:
-        """Whether a sequence of `n_tokens` that reuses `match` fits beside the active slots and their reservations."""
-        if match is not None:
-            n_tokens += self._tree.n_cells_inactive(match) - match.length
-        return self._tree.n_cells_active + self._n_reserved + n_tokens <= self.n_usable
+    def _is_whole_prefix(self, slot: int, tokens: list[int]) -> bool:
+        held = self._tokens[slot]
+        return slot not in self._active and n_common_of(held, tokens) == len(held)
 
     def acquire(self, match: Match | None) -> int:
         """Makes a slot active that has the tokens of `match` and no others.
 
         It is the slot of the match, or another one that shares or copies its prefix. Not all slots may be active.
         """
-        if match is not None and self._tree.is_idle(match.slot) and self._continues_in_place(match):
-            self._tree.set_active(match.slot)
+        if match is None:
+            return self._take_slot([])
+        n_more = len(self._tokens[match.slot]) - match.length
+        # The idle slot itself, if it loses no tokens, or no more than would be copied.
+        if match.slot not in self._active and (n_more == 0 or (n_more <= match.length and not self._limits.is_unified)):
+            self._active.add(match.slot)
             self.truncate(match.slot, match.length)
             return match.slot
-        slot = self._take_slot(None if match is None else match.slot)
-        assert slot is not None
-        self._tree.hold(slot, match)
-        if match is not None:
-            self._backend.share(match.slot, slot, match.length)
+        self._tokens.move_to_end(match.slot)
+        slot = self._take_slot(self._tokens[match.slot][: match.length])
+        self._backend.share(match.slot, slot, match.length)
         return slot
 
-    def _continues_in_place(self, match: Match) -> bool:
-        """Whether to use the idle slot of a match itself: it loses no tokens, or no more than would be copied."""
-        n_more = self._tree.length(match.slot) - match.length
-        return n_more == 0 or (n_more <= match.length and not self._limits.is_unified)
+    def _take_slot(self, tokens: list[int]) -> int:
+        """Makes a free slot active for these tokens, after the eviction of an idle prefix if there is none.
 
-    # Active slots.
+        If each slot has its own cells, sequences in neighbouring slots are computed in one pass, so it is the free slot
+        nearest to an active one.
+        """
+        if not self._free:
+            self.evict()
+        slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self._active), default=0), slot))
+        self._free.remove(slot)
+        self._active.add(slot)
+        self._tokens[slot] = list(tokens)
+        return slot
 
-    def append(self, slot: int, tokens: list[int]) -> None:
-        """Notes that the backend has computed more tokens of an active slot."""
-        self._tree.extend(slot, tokens)
-
-    def drop_rejected(self, slot: int) -> None:
-        """Frees the cells of the draft tokens that were computed in an active slot and not appended."""
-        self._backend.truncate(slot, self._tree.length(slot))
+    def append(self, slot: int, tokens: list[int], n_rejected: int = 0) -> None:
+        """Notes the tokens that the backend has computed in an active slot. Frees the cells of rejected draft tokens,
+        which it has computed after them."""
+        self._tokens[slot].extend(tokens)
+        if n_rejected:
+            self._backend.truncate(slot, len(self._tokens[slot]))
 
     def truncate(self, slot: int, n_tokens: int) -> None:
         """Removes all but the first `n_tokens` tokens of an active slot."""
-        if n_tokens < self._tree.length(slot):
-            self._tree.truncate(slot, n_tokens)
+        if n_tokens < len(self._tokens[slot]):
+            del self._tokens[slot][n_tokens:]
             self._backend.truncate(slot, n_tokens)
-
-    def reserve(self, slot: int, n_tokens: int) -> None:
-        """Reserves cells for the `n_tokens` known tokens of an active slot that are not computed yet."""
-        self._reserved[slot] = n_tokens
 
     def release(self, slot: int, *, keep: bool) -> None:
         """Ends the use of an active slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
-        self._reserved.pop(slot, None)
-        twin = self._tree.twin(slot, exact=not self._limits.can_truncate) if keep else None
-        if keep and twin is None and self._tree.length(slot):
-            self._tree.set_idle(slot)
-            if self._disk is not None:
-                self._disk.note_idle_prefix()
+        self._active.remove(slot)
+        tokens = self._tokens[slot]
+        twin = next((other for other in self._tokens if other != slot and self._has_all(other, tokens)), None)
+        if keep and tokens and twin is None:
+            self._tokens.move_to_end(slot)
             return
-        if twin is not None:
-            self._tree.refresh(twin)
+        if keep and twin is not None:
+            self._tokens.move_to_end(twin)
         self._drop(slot)
 
-    # Idle slots.
+    def _has_all(self, slot: int, tokens: list[int]) -> bool:
+        held = self._tokens[slot]
+        is_enough = len(held) >= len(tokens) if self._limits.can_truncate else len(held) == len(tokens)
+        return is_enough and n_common_of(held, tokens) == len(tokens)
 
-    def idle(self) -> list[tuple[int, list[int]]]:
-        """The idle slots with their tokens, the least recently used first."""
-        return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
-
-    def evict(self, n_cells: int = 0) -> bool:
-        """Evicts idle prefixes until `n_cells` cells are free. False if fewer are free without any idle prefix."""
-        while self.n_free < n_cells:
-            idle = self._tree.idle()
-            if not idle:
-                return False
-            self._evict(idle[0])
+    def evict(self) -> bool:
+        """Drops the least recently used idle prefix. False if there is none."""
+        slot = next((slot for slot in self._tokens if slot not in self._active), None)
+        if slot is None:
+            return False
+        self._drop(slot)
         return True
 
-    def _evict(self, slot: int) -> None:
-        if self._takes_snapshots:
-            tokens = self._tree.tokens(slot)
-            if len(tokens) - self._snapshots.n_known(tokens) >= MIN_SAVED:
-                self.take_snapshot(slot)
-        self._drop(slot)
-
-    @property
-    def _takes_snapshots(self) -> bool:
-        """Whether snapshots are taken of evicted prefixes."""
-        return self._limits.can_truncate and self._limits.can_copy and self._snapshots.max_bytes > 0
-
     def _drop(self, slot: int) -> None:
-        self._tree.drop(slot)
-        self._free_slots.add(slot)
+        del self._tokens[slot]
+        self._free.add(slot)
         self._backend.clear(slot)
 
-    def _take_slot(self, except_slot: int | None = None) -> int | None:
-        """Takes a free slot, or evicts an idle prefix from a slot other than `except_slot`; None if all are active.
-
-        If each slot has its own cells, sequences in neighbouring slots are computed in one pass. So the slot nearest to
-        an active one is taken. Of idle slots it is the least recently used one if the evicted prefix is lost.
-        """
-        active = self._tree.active()
-
-        def distance(slot: int) -> int:
-            return min((abs(slot - other) for other in active), default=0)
-
-        if self._free_slots:
-            slot = min(sorted(self._free_slots), key=distance)
-        else:
-            idle = [slot for slot in self._tree.idle() if slot != except_slot]
-            if not idle:
-                return None
-            is_lost = self._limits.is_unified or not self._takes_snapshots
-            slot = idle[0] if is_lost else min(idle, key=distance)
-            self._evict(slot)
-        self._free_slots.remove(slot)
-        return slot
-
-    # Copied states.
+    # Recurrent models.
 
     def take_snapshot(self, slot: int) -> None:
         """Copies the state of a slot to memory. An error is only logged."""
-        tokens = self._tree.tokens(slot)
+        if not self._max_snapshot_bytes:
+            return
         try:
-            self._snapshots.add(tokens, self._backend.read_state(slot))
+            self._snapshots.add(tuple(self._tokens[slot]), self._backend.read_state(slot))
         except Exception:
-            log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", len(tokens))
+            n_tokens = len(self._tokens[slot])
+            log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", n_tokens)
 
     def restore_snapshot(self, tokens: list[int]) -> None:
-        """Makes an idle prefix from the best snapshot for `tokens`, if that saves enough prefill."""
-        n_gained = MIN_SAVED if self._limits.can_truncate else 1
-        found = self._snapshots.find(tokens, self.n_cached(tokens) + n_gained)
-        if found is None:
+        """Makes an idle prefix from the best snapshot for `tokens`, if it has more of them than an idle prefix."""
+        match = self.find(tokens)
+        found = self._snapshots.find(tokens)
+        if found is None or (match is not None and len(found[0]) <= match.length):
             return
-        snapshot_tokens, data = found
-        slot = self.load(snapshot_tokens, data)
-        n_common = n_common_of(snapshot_tokens, tokens)
-        if slot is not None and not self._limits.is_unified and n_common < len(snapshot_tokens):
-            # Truncated here, so that `acquire` uses this slot and does not copy its prefix.
-            self._tree.set_active(slot)
-            self.truncate(slot, n_common)
-            self._tree.set_idle(slot)
+        slot = self._take_slot(list(found[0]))
+        while not self._backend.write_state(slot, found[1], len(found[0])):
+            if not self.evict():
+                log.warning("the snapshot of %d tokens cannot be restored: they are computed again", len(found[0]))
+                self._drop(slot)
+                break
+        self._active.remove(slot)
 
-    def load(self, tokens: list[int], data: Data) -> int | None:
-        """Makes an idle prefix from a copied state. Returns its slot; None if it does not fit or is refused.
 
-        If it fits beside the active slots and their reservations, other idle prefixes are evicted for it.
-        """
-        if not self.fits(None, len(tokens)):
+class _Snapshots:
+    """States by their tokens, within a limit of bytes; the least recently used ones are dropped first."""
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._states: OrderedDict[tuple[int, ...], Data] = OrderedDict()
+
+    def add(self, tokens: tuple[int, ...], data: Data) -> None:
+        if len(data) > self._max_bytes:  # It would be dropped at once, and all others before it.
+            return
+        self._states.pop(tokens, None)
+        self._states[tokens] = data
+        while sum(map(len, self._states.values())) > self._max_bytes:
+            self._states.popitem(last=False)
+
+    def find(self, tokens: list[int]) -> tuple[tuple[int, ...], Data] | None:
+        """The longest snapshot with all of whose tokens `tokens` begin."""
+        wanted = tuple(tokens)
+        best = max((key for key in self._states if key == wanted[: len(key)]), key=len, default=None)
+        if best is None:
             return None
-        slot = self._take_slot() if self.evict(len(tokens)) else None
-        if slot is None:
-            return None
-        if not self._backend.write_state(slot, data, len(tokens)):
-            log.warning("the saved state of %d tokens cannot be restored: they are computed again", len(tokens))
-            self._free_slots.add(slot)
-            return None
-        self._tree.hold(slot)
-        self._tree.extend(slot, tokens)
-        self._tree.set_idle(slot)
-        return slot
+        self._states.move_to_end(best)
+        return best, self._states[best]
 
-    # The disk cache.
-
-    def fetch(self, tokens: list[int], then: Callable[[], None]) -> bool:
-        """Loads a prefix of `tokens` from a file if it has enough more of them than the cells and the snapshots.
-
-        Returns whether a file is read. If so, the engine thread calls `then` afterwards, even if the prefix could not
-        be loaded.
-        """
-        return self._disk is not None and self._disk.fetch(tokens, self.n_known(tokens), self.load, then)
-
-    @property
-    def save_wait_s(self) -> float | None:
-        """Seconds without a running sequence after which `save_next` is due; None if there is nothing to save."""
-        return None if self._disk is None else self._disk.wait_s
-
-    def save_next(self) -> None:
-        """Saves one idle prefix that is in no file yet."""
-        if self._disk is not None:
-            self._disk.save_next(self.idle(), self._backend.read_state)
-
-    def close(self, *, saves: bool = True) -> None:
-        """Saves the idle prefixes that are in no file yet, or with `saves=False` none. Cancels every `fetch`."""
-        if self._disk is not None:
-            self._disk.close(self.idle() if saves else [], self._backend.read_state)
+    def clear(self) -> None:
+        self._states.clear()

@@ -1,8 +1,8 @@
 """The scheduler: which sequences run, and which of their tokens the next step computes.
 
 There are no prefill and decode phases: each step computes some of the known tokens of a sequence that are not computed
-yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()`. The scheduler uses the KV cache. It
-does not know llama.cpp, threads, clocks or text.
+yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()` or `refuse()`. The scheduler uses the KV
+cache. It does not know llama.cpp, threads, clocks or text.
 
 A sequence may have a draft of its next tokens. Draft tokens are computed after the newest token as if they were known;
 those that are then not sampled are removed from the KV cache.
@@ -13,21 +13,12 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator
 
-from .batch import Batch, BatchChunk, CacheLimits, Sequence
-from .kv_cache import KVCache
-from .prefix import MIN_SAVED, Match, n_common_of
+from .batch import MIN_SAVED, Batch, BatchChunk, CacheLimits, Sequence, n_common_of
+from .kv_cache import KVCache, Match
 
 # A sequence waits for another one to compute their common prefix only if that has more tokens than this. With a chat
 # template, all prompts have a short prefix in common.
 _MIN_AWAITED = 16
-# The least limit of prompt tokens in a step in which no sequence waits for its next token. If it were larger, cancels
-# and new requests would wait longer.
-_MIN_PROMPT_STEP = 512
-# After the KV cache had no free cells for a batch that should have fitted, the scheduler plans with fewer cells: for
-# one step, and for twice as many each time that it happens again soon, up to this number.
-_MAX_LIMITED_STEPS = 64
-# A sequence that runs alone fails if it finds no free cells this often in a row.
-_MAX_REFUSALS = 3
 # If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
 # for this many rows of a sequence or more, llama.cpp adds up attention in another order than for fewer.
 _TILE_ROWS = 64
@@ -38,15 +29,11 @@ _MAX_DRAFTING = 4
 class Scheduler:
     """Sequences in order of arrival.
 
-    The known tokens of all running sequences together, shared ones counted once, never exceed the cells, so every
-    running sequence can always be computed. A sequence that ends or is preempted leaves an idle prefix in the KV cache,
-    which is evicted when its cells are needed.
+    A waiting sequence starts if the known tokens of all running ones fit into the cells. When their outputs have filled
+    the cells all the same, the newest sequence is preempted, and none starts until another one has ended.
     """
 
     def __init__(self, limits: CacheLimits, cache: KVCache):
-        # The limit of prompt tokens in a step in which a sequence waits for its next token. The engine sets it by the
-        # measured times of steps. Other steps may have at least `_MIN_PROMPT_STEP`.
-        self.n_prompt_batch = limits.n_batch
         self._limits = limits
         self._cache = cache
         self._start_empty()
@@ -54,11 +41,8 @@ class Scheduler:
     def _start_empty(self) -> None:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
-        # After a refusal: the number of steps to plan with fewer cells, and of those that were successful.
-        self._n_limited_steps = 0
-        self._n_good_steps = 0
-        # Refusals in a row.
-        self._n_refusals = 0
+        # Whether a sequence was preempted for lack of cells, and none has ended since.
+        self._is_full = False
         # If sequences have their own cells: whether the next step is a chunk of a long prompt, and whether the next
         # chunk is of the shortest of these prompts or of the oldest.
         self._is_tile_next = False
@@ -67,7 +51,6 @@ class Scheduler:
     def reset(self) -> None:
         """Drops all sequences and empties the KV cache, whatever state an error left."""
         self._start_empty()
-        self._cache.n_usable = self._limits.n_cells
         self._cache.reset()
 
     def add(self, sequence: Sequence) -> None:
@@ -88,8 +71,8 @@ class Scheduler:
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
-            self.running.remove(sequence)
-            self._release(sequence, keep)
+            self._is_full = False
+            self._stop(sequence, keep)
 
     @property
     def n_to_draft(self) -> int:
@@ -106,9 +89,8 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits.
 
-        Drafts are computed only in a step without prompts, in cells that no running sequence uses.
+        Drafts are computed only in a step without prompts.
         """
-        self._free_cells()
         self._preempt_suspended()
         self._admit()
         return Batch(tuple(self._chunks()))
@@ -118,75 +100,50 @@ class Scheduler:
 
         Draft tokens that were not sampled are removed from the KV cache.
         """
-        self._n_refusals = 0
-        self._n_good_steps += 1
-        if self._n_good_steps >= self._n_limited_steps:
-            self._cache.n_usable = self._limits.n_cells
-        if self._n_good_steps >= 2 * self._n_limited_steps:
-            self._n_limited_steps = 0
         runs = iter(sampled)
         for chunk in batch.chunks:
             run = next(runs) if chunk.wants_output else []
             n_kept = chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run)
             sequence, tokens = chunk.sequence, chunk.tokens()
-            self._cache.append(chunk.slot, tokens[:n_kept])
-            if n_kept < chunk.n_tokens:
-                self._cache.drop_rejected(chunk.slot)
+            self._cache.append(chunk.slot, tokens[:n_kept], chunk.n_tokens - n_kept)
             sequence.n_computed += n_kept
             sequence.tokens.extend(run)
-            self._cache.reserve(chunk.slot, sequence.n_missing)
             if chunk.is_scored:
                 sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
-
-    def take_checkpoints(self, batch: Batch) -> None:
-        """Takes a snapshot of each prompt that is computed up to its last token, if slots cannot be truncated."""
-        if self._limits.can_truncate:
-            return
-        for chunk in batch.chunks:
-            if chunk.sequence.is_at_checkpoint and chunk.sequence.slot is not None:
+            if not self._limits.can_truncate and sequence.is_at_checkpoint:
                 self._cache.take_snapshot(chunk.slot)
 
-    def refuse(self, batch: Batch) -> bool:
-        """Notes that the KV cache had no free cells for a batch, although it should have fitted.
+    def refuse(self) -> Sequence | None:
+        """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch.
 
-        The next steps are planned with fewer cells: idle prefixes are evicted, then the newest sequences are preempted.
-        Returns False if that cannot help: a sequence runs alone, without idle prefixes, and was refused several times.
+        Returns the only running sequence if there is no other: it cannot be computed.
         """
-        self._n_refusals += 1
-        if len(self.running) == 1 and not self._cache.n_cells_idle and not any(chunk.draft for chunk in batch.chunks):
-            return self._n_refusals < _MAX_REFUSALS
-        self._cache.n_usable = min(self._cache.n_usable, self._cache.n_cells_used + batch.n_tokens - 1)
-        self._n_limited_steps = min(max(2 * self._n_limited_steps, 1), _MAX_LIMITED_STEPS)
-        self._n_good_steps = 0
-        return True
-
-    def _free_cells(self) -> None:
-        """Evicts idle prefixes, then preempts the newest sequences, until the running sequences have enough cells."""
-        while not self._cache.evict() and len(self.running) > 1:
-            self._preempt(self.running[-1])
+        if len(self.running) == 1:
+            return self.running[0]
+        self._preempt(self.running[-1])
+        self._is_full = True
+        return None
 
     def _admit(self) -> None:
         """Starts waiting sequences in order while they fit, except those whose prefix is being computed."""
         for sequence in list(self.waiting):
-            if len(self.running) == self._limits.n_parallel:
+            if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
             if sequence.is_suspended:
                 continue
-            self._restore_snapshot(sequence)
             match = self._cache.find(sequence.reusable_tokens)
             if self._is_being_computed(sequence, match):
                 continue
-            if self.running and not self._fits(sequence, match):
+            n_shared = match.length if match is not None and self._cache.is_active(match.slot) else 0
+            # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
+            n_cells = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
+            if self.running and n_cells + len(sequence.tokens) - n_shared + 1 > self._limits.n_cells:
                 return
+            if not self._limits.can_truncate:
+                self._cache.restore_snapshot(sequence.reusable_tokens)
+                match = self._cache.find(sequence.reusable_tokens)
             self.waiting.remove(sequence)
-            self._start(sequence, match)
-
-    def _restore_snapshot(self, sequence: Sequence) -> None:
-        # Only once, since a prompt that waits for free cells would restore the same snapshot in each step. If slots
-        # cannot be truncated, the snapshot of its prefix may be taken while it waits, so it is searched in each step.
-        if not sequence.has_searched_snapshots or not self._limits.can_truncate:
-            sequence.has_searched_snapshots = True
-            self._cache.restore_snapshot(sequence.reusable_tokens)
+            self._start(sequence, match, n_shared)
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether an older sequence is computing a longer prefix of this one than is cached or computed."""
@@ -203,28 +160,24 @@ class Scheduler:
 
     def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
         """How many of `tokens` can be reused, from cells or a snapshot, when `sequence` has computed its prompt."""
-        n_common = n_common_of(sequence.tokens, tokens, 0)
+        n_common = n_common_of(sequence.tokens, tokens)
         n_checkpoint = sequence.n_prompt - 1
         if self._limits.can_truncate:
             return n_common
         return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
 
-    def _fits(self, sequence: Sequence, match: Match | None) -> bool:
-        # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
-        return self._cache.fits(match, len(sequence.tokens) + len(self.running) + 1)
-
-    def _start(self, sequence: Sequence, match: Match | None) -> None:
+    def _start(self, sequence: Sequence, match: Match | None, n_shared: int) -> None:
         sequence.slot = self._cache.acquire(match)
         sequence.n_computed = 0 if match is None else match.length
+        sequence.n_shared = n_shared
         if sequence.n_cached is None:
             sequence.n_cached = sequence.n_computed
-        self._cache.reserve(sequence.slot, sequence.n_missing)
         _insert(self.running, sequence)
-        self._free_cells()
 
-    def _release(self, sequence: Sequence, keep: bool) -> None:
+    def _stop(self, sequence: Sequence, keep: bool) -> None:
         assert sequence.slot is not None
         slot, sequence.slot, sequence.n_computed, sequence.draft = sequence.slot, None, 0, []
+        self.running.remove(sequence)
         self._cache.release(slot, keep=keep)
 
     def _preempt_suspended(self) -> None:
@@ -236,14 +189,13 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Puts a running sequence back into the queue. Its computed tokens become an idle prefix."""
-        self.running.remove(sequence)
-        self._release(sequence, keep=True)
+        self._stop(sequence, keep=True)
         _insert(self.waiting, sequence)
 
     def _chunks(self) -> Iterator[BatchChunk]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
         shares = self._plan()
-        n_to_draft = self._free_cells_for_drafts([*shares]) if self._only_decodes() else 0
+        n_to_draft = self._limits.max_drafted if self._only_decodes() else 0
         # If sequences have their own cells, they are computed in one pass only with equal numbers of rows.
         n_each = n_to_draft if self._limits.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
         first = 0
@@ -259,9 +211,10 @@ class Scheduler:
 
     def _plan(self) -> dict[Sequence, int]:
         """The sequences of this step, in order, and how many tokens of each are computed."""
+        tuning = self._limits.tuning
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
         decoding = self._decoding_shares()
-        n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_STEP)
+        n_prompt = tuning.n_prompt_beside if decoding else tuning.n_prompt_alone
         n_left = self._limits.n_batch - sum(decoding.values())
         if self._limits.is_unified:
             return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
@@ -269,7 +222,7 @@ class Scheduler:
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
-            return self._tile_chunk(long, n_prompt)
+            return self._tile_chunk(long, min(n_prompt, self._limits.n_batch))
         self._is_tile_next = True
         shares = {**decoding, **self._prompt_shares(rest, n_left)}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
@@ -288,7 +241,7 @@ class Scheduler:
         """The next chunk of one of these prompts: by turns of the shortest one and of the oldest one."""
         sequence = min(sequences, key=_length_of_prompt) if self._is_shortest_next else sequences[0]
         self._is_shortest_next = not self._is_shortest_next
-        n_tokens = min(sequence.n_missing, max(n_prompt, _TILE_ROWS), self._limits.n_batch)
+        n_tokens = min(sequence.n_missing, n_prompt)
         return {sequence: n_tokens - n_tokens % _TILE_ROWS}
 
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
@@ -317,14 +270,6 @@ class Scheduler:
         if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_SAVED:
             return sequence.n_missing
         return n_to_checkpoint
-
-    def _free_cells_for_drafts(self, sequences: list[Sequence]) -> int:
-        """Evicts idle prefixes for the draft tokens. Returns how many of these fit."""
-        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._limits.max_drafted)
-        if n_wanted == 0:
-            return 0
-        self._cache.evict(n_wanted)
-        return max(min(n_wanted, self._cache.n_free), 0)
 
 
 def _length_of_prompt(sequence: Sequence) -> int:

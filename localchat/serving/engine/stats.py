@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..core.server_state import SequenceStats
 from .batch import Sequence
-from .histogram import HistogramValues
 
 # Bounds in seconds: from a cached prompt on a GPU to a long prompt on a laptop.
 FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True)
+class HistogramValues:
+    """The counts of a histogram."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    """For each bound the number of values up to it."""
+    n: int
+    """The number of all values."""
+    total: float
+    """The sum of all values."""
+
+
+class Histogram:
+    """Counts values. One thread adds them, without a lock; any thread reads.
+
+    A reader may see a value that is counted and not yet in the sum.
+    """
+
+    def __init__(self, bounds: Many[float]):
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def values(self) -> HistogramValues:
+        *counts, n = accumulate(self._counts)
+        return HistogramValues(self._bounds, tuple(counts), n, self._total)
 
 
 @dataclass
@@ -35,7 +70,7 @@ class EngineStats:
     n_running: int
     """Sequences that have a slot."""
     n_waiting: int
-    """Sequences in the queue, with those whose cached prefix is being read from a file."""
+    """Sequences in the queue."""
     n_cells_active: int
     """Cells of running sequences."""
     n_cells_idle: int

@@ -1,15 +1,13 @@
-"""Samples the next tokens of all sequences of a computed batch, on several threads where that is faster."""
+"""Samples the next tokens of all sequences of a computed batch, on several threads if the vocabulary is large."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Union
+from typing import Union
 
-from ..core.params import GenerationParams
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
 from .run import Sampled
@@ -19,15 +17,11 @@ log = logging.getLogger("localchat.engine")
 
 TokenRun = list[Union[Sampled, EngineError]]
 """The tokens sampled for one sequence in a step, and an error after them if sampling failed."""
-Work = list["tuple[Any, GenerationParams, BatchChunk]"]
-"""For each sequence: its sampler, its parameters, and its chunk of the batch."""
 
 # The limit of threads that sample, with the engine thread. The speed is limited by memory, not by cores.
 _MAX_THREADS = 4
 # With a smaller vocabulary one thread is faster: a token is sampled before another thread has started.
 _MIN_PARALLEL_VOCAB = 16_384
-# With fewer rows for each thread, one thread selects the candidates faster.
-_MIN_ROWS = 3
 
 
 class TokenSampler:
@@ -35,46 +29,34 @@ class TokenSampler:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        n_helpers = min(_MAX_THREADS, os.cpu_count() or 1) - 1
-        self._helpers = ThreadPoolExecutor(n_helpers, "localchat-sample") if n_helpers else None
-        self._n_shares = n_helpers + 1
+        n_threads = 1 if backend.facts.n_vocab < _MIN_PARALLEL_VOCAB else min(_MAX_THREADS, os.cpu_count() or 1)
+        self._helpers = ThreadPoolExecutor(n_threads - 1, "localchat-sample") if n_threads > 1 else None
+        self._n_shares = n_threads
 
     def close(self) -> None:
         if self._helpers is not None:
             self._helpers.shutdown()
 
-    def sample(self, work: Work) -> list[TokenRun]:
+    def sample(self, chunks: list[BatchChunk]) -> list[TokenRun]:
         """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
-        is_small = self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB
-        if is_small or self._select_candidates(work) or len(work) < 2 or self._helpers is None:
-            return self._sample_share(work)
-        shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
+        if len(chunks) < 2 or self._helpers is None:
+            return self._sample_share(chunks)
+        shares = [chunks[i :: self._n_shares] for i in range(self._n_shares)]
         futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
-        runs: list[TokenRun] = [[]] * len(work)
+        runs: list[TokenRun] = [[]] * len(chunks)
         runs[:: self._n_shares] = self._sample_share(shares[0])
         for i, future in enumerate(futures, 1):
             runs[i :: self._n_shares] = future.result()
         return runs
 
-    def _select_candidates(self, work: Work) -> bool:
-        """`Backend.select_candidates` for all rows, on several threads if there are many rows."""
-        rows = [(sampler, row, i) for sampler, _, chunk in work for i, row in enumerate(chunk.output_rows)]
-        n_each = math.ceil(len(rows) / self._n_shares)
-        if n_each < _MIN_ROWS or self._helpers is None:
-            return self._backend.select_candidates(rows)
-        shares = [rows[i : i + n_each] for i in range(n_each, len(rows), n_each)]
-        futures = [self._helpers.submit(self._backend.select_candidates, share) for share in shares]
-        quick = [self._backend.select_candidates(rows[:n_each]), *(future.result() for future in futures)]
-        return all(quick)
+    def _sample_share(self, share: list[BatchChunk]) -> list[TokenRun]:
+        return [self._sample_run(chunk) for chunk in share]
 
-    def _sample_share(self, share: Work) -> list[TokenRun]:
-        return [self._sample_run(*each) for each in share]
-
-    def _sample_run(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> TokenRun:
+    def _sample_run(self, chunk: BatchChunk) -> TokenRun:
         run: TokenRun = []
         try:
             # In a loop, since the tokens before an error are kept.
-            for item in self._tokens(sampler, params, chunk):
+            for item in self._tokens(chunk):
                 run.append(item)
         except InvalidGrammar as error:
             run.append(error)
@@ -83,39 +65,41 @@ class TokenSampler:
             run.append(EngineError(f"sampling a token failed: {error}"))
         return run
 
-    def _tokens(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> Iterator[Sampled]:
+    def _tokens(self, chunk: BatchChunk) -> Iterator[Sampled]:
         """The next tokens, up to the end of the sequence."""
-        sequence = chunk.sequence
-        for n_new, item in enumerate(self._sampled_and_forced(sampler, params, chunk), 1):
+        sequence, params = chunk.sequence, chunk.sequence.request.params
+        for n_new, item in enumerate(self._sampled_and_forced(chunk), 1):
             if sequence.n_sampled + n_new == params.min_tokens:
-                self._backend.allow_ends(sampler)
+                self._backend.allow_ends(sequence.sampler)
             yield item
             token = token_of(item)
             is_full = len(sequence.tokens) + n_new == sequence.max_length
             if is_full or self._backend.is_end(token) or token in params.stop_token_ids:
                 return
 
-    def _sampled_and_forced(self, sampler: Any, params: GenerationParams, chunk: BatchChunk) -> Iterator[Sampled]:
+    def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:
         """Samples the next token, further ones while they are equal to the draft, and then forced tokens.
 
         Each token is sampled from the logits after exactly the tokens before it, so the tokens are those that would be
         sampled without a draft. Forced tokens need no logits, unless log probabilities are wanted.
         """
+        sampler, wants_logprobs = chunk.sequence.sampler, chunk.sequence.request.params.top_logprobs is not None
         for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
             token = self._backend.sample(sampler, row)
-            yield token if params.top_logprobs is None else self._with_logprobs(sampler, row, token, params)
+            yield self._with_logprobs(chunk, row, token) if wants_logprobs else token
             if token != drafted:
                 break
-        for _ in range(MAX_FORCED if params.top_logprobs is None else 0):
+        for _ in range(0 if wants_logprobs else MAX_FORCED):
             forced = self._backend.sample_forced(sampler)
             if forced is None:
                 return
             yield forced
 
-    def _with_logprobs(self, sampler: Any, row: int, token: int, params: GenerationParams) -> Sampled:
+    def _with_logprobs(self, chunk: BatchChunk, row: int, token: int) -> Sampled:
+        params = chunk.sequence.request.params
         n_top = params.top_logprobs or 0
         if params.post_sampling_probs:
-            return (token, *self._backend.sampled_logprobs(sampler, token, n_top))
+            return (token, *self._backend.sampled_logprobs(chunk.sequence.sampler, token, n_top))
         return (token, *self._backend.logprobs(row, token, n_top))
 
 

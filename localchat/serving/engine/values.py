@@ -115,7 +115,7 @@ class LoadOptions:
     n_gpu_layers: int = -1
     """Layers that are computed on GPUs; -1: all."""
     n_threads: int = 0
-    """CPU threads of a step; 0: chosen by the cores and the measured times of steps."""
+    """CPU threads of a step; 0: chosen by the cores and the size of the model."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     speculates: bool = True
@@ -131,7 +131,7 @@ class Resources:
     n_gpu_layers: int
     """Layers that are computed on GPUs."""
     n_threads: int
-    """The limit of CPU threads of a step."""
+    """CPU threads of a step."""
     n_context_bytes: int
     """Bytes of the KV cache and of the compute buffers, without the weights."""
     free: FreeMemory | None

@@ -205,7 +205,7 @@ def _model_lines(model: dict[str, Any], choice: dict[str, Any], speed: dict[str,
             f"KV cache {choice['kv_cache_tokens']} tokens for {choice['parallel']} requests at once: "
             f"{gigabytes(choice['context_bytes'])}"
         )
-        yield f"runs on  {choice['device']}; CPU threads: up to {choice['threads']}"
+        yield f"runs on  {choice['device']}; CPU threads: {choice['threads']}"
     yield f"loaded   in {choice['load_seconds']} s"
     if speed:
         yield (

@@ -17,7 +17,6 @@ from ..engine import Engine, LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
-from .options import DEFAULT_CACHE_MB
 from .start_block import LoadProgress, report_ready
 
 log = logging.getLogger("localchat.server")
@@ -104,8 +103,6 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
             speculates=not options.no_speculation,
         ),
         draft_path=options.draft,
-        cache_folder=options.cache_dir,
-        cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
         max_snapshot_bytes=options.cache_ram << 20,
         self_test_model=str(DEMO_PATH),
         checks_files=True,

@@ -19,8 +19,6 @@ from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
-# The default of --cache-size, in MB.
-DEFAULT_CACHE_MB = 4096
 # A warning is logged if --parallel is above this.
 _MANY_REQUESTS = 64
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
@@ -40,8 +38,6 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
     if options.json and not options.check:
         parser.error("--json is the format of the report of --check: add --check, or use --log-format json for the log")
-    if options.cache_size and not options.cache_dir:
-        parser.error(f"--cache-size {options.cache_size} is the limit of a folder: add --cache-dir")
     if options.tls_key and not options.tls_cert:
         parser.error("--tls-key is the key of a certificate: add --tls-cert")
     if options.uds and options.tls_cert:
@@ -230,7 +226,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_between(0, 512),
         default=0,
         metavar="N",
-        help="limit of CPU threads (default: chosen for the machine)",
+        help="CPU threads (default: chosen for the machine)",
     )
     _add_speculation(group)
     _add_caches(group)
@@ -254,18 +250,11 @@ def _add_speculation(group: argparse._ArgumentGroup) -> None:
 def _add_caches(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
-        "--cache-dir",
-        type=_folder,
-        metavar="DIR",
-        help="save the KV cache of prompts in this folder and load it after a restart",
-    )
-    add("--cache-size", type=_between(1), metavar="MB", help=f"size limit of --cache-dir (default: {DEFAULT_CACHE_MB})")
-    add(
         "--cache-ram",
         type=_between(0),
         default=1024,
         metavar="MB",
-        help="memory for snapshots of prefixes evicted from the KV cache (default: %(default)s)",
+        help="memory for snapshots of recurrent and hybrid models (default: %(default)s)",
     )
 
 
@@ -327,12 +316,6 @@ def _context(text: str) -> int:
     if 0 < value < MIN_CONTEXT:
         raise argparse.ArgumentTypeError(f"must be at least {MIN_CONTEXT}, or 0 for the default, got {value}")
     return value
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("the folder has no name: . is the current one")
-    return _path(text)
 
 
 def _path(text: str) -> Path:

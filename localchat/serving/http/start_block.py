@@ -81,7 +81,7 @@ def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[
         parts = f"{gigabytes(facts.n_bytes)} weights, {gigabytes(resources.n_context_bytes)} context"
         free = "" if resources.free is None else f"; {resources.free}"
         yield "memory", f"{total} ({parts}){free}"
-        yield "device", f"{resources.device}; CPU threads: up to {resources.n_threads}"
+        yield "device", f"{resources.device}; CPU threads: {resources.n_threads}"
     yield "loaded", f"in {seconds:.1f} s"
 
 

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import DecodeFailed, NoFreeCells
+from ..backend import Data, DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
 from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
-from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
 from .batch_rows import BatchRows
-from .candidates import is_quick, largest_of_rows
 from .embed import open_embedding_backend, pair_tokens
 from .library import L, Model, last_errors, pointer_to
 from .sampler import Sampler
@@ -38,16 +36,12 @@ class LlamaBackend:
         vocabulary: Vocabulary,
         facts: ModelFacts,
         limits: CacheLimits,
-        state_key: str,
         memories: Sequence[CacheMemory],
-        max_threads: int,
     ):
         self.facts = facts
         self.memories = memories
         self.limits = limits
-        self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model
-        self._state_key = state_key
         self._context = context
         self._memory = L.llama_get_memory(context)
         self.vocabulary = vocabulary
@@ -55,11 +49,10 @@ class LlamaBackend:
         n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
         self._rows = BatchRows(limits.n_batch, n_ids)
-        # Results of the last batch: the index of the output of each row with logits, the logits [outputs, vocabulary],
-        # and the ids of the likeliest tokens of some rows.
+        # Results of the last batch: the index of the output of each row with logits, and the logits
+        # [outputs, vocabulary].
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
-        self._candidates: dict[int, Any] = {}
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -108,9 +101,6 @@ class LlamaBackend:
         if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
             raise DecodeFailed(f"the KV cache cannot be truncated to {n_tokens} tokens")
 
-    def state_key(self) -> str:
-        return self._state_key
-
     def read_state(self, slot: int) -> Data:
         self._check_slot(slot)
         n_bytes = L.llama_state_seq_get_size(self._context, slot)
@@ -131,9 +121,6 @@ class LlamaBackend:
         self.clear(slot)
         return False
 
-    def set_threads(self, n: int) -> None:
-        L.llama_set_n_threads(self._context, n, n)
-
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
         self._check(batch)
@@ -141,7 +128,6 @@ class LlamaBackend:
         self._outputs = {
             row: i for i, row in enumerate(row for chunk in batch.chunks for row in chunk.rows_with_logits)
         }
-        self._candidates = {}
         fillers = self._fillers(batch)
         code = L.llama_decode(self._context, self._llama_batch(batch, fillers))
         for slot, position in fillers.items():
@@ -161,22 +147,7 @@ class LlamaBackend:
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)
         # llama.cpp counts a negative index from the last output.
-        return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits, self._candidates.get(row))
-
-    def select_candidates(self, samples: list[tuple[Sampler, int, int]]) -> bool:
-        # Penalties may also change the logits of the tokens that are sampled before this row.
-        wanted = [(row, n + n_before) for sampler, row, n_before in samples if (n := sampler.n_likeliest) is not None]
-        n = max((n for _, n in wanted), default=0)
-        if not wanted or not is_quick(self.vocabulary.n_tokens, n):
-            return False
-        rows = [row for row, _ in wanted]
-        first, last = self._outputs[rows[0]], self._outputs[rows[-1]]
-        if last - first == len(rows) - 1:
-            found = largest_of_rows(self._logits[first : last + 1], n)
-        else:
-            found = [largest_of_rows(self._row(row)[None], n)[0] for row in rows]
-        self._candidates.update(zip(rows, found))
-        return len(wanted) == len(samples)
+        return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits)
 
     def sampled_logprobs(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         return sampler.sampled_logprobs(token, n_top)
@@ -229,7 +200,7 @@ class LlamaBackend:
         return self._logits[self._outputs[row]]
 
     def open_embeddings(self) -> EmbeddingBackend:
-        return open_embedding_backend(self._model, self.facts, self.threads)
+        return open_embedding_backend(self._model, self.facts, L.llama_n_threads(self._context))
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")

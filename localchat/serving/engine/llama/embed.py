@@ -40,23 +40,21 @@ _POOLING_TYPES = {
 }
 
 
-def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, int]) -> LlamaEmbedding:
+def open_embedding_backend(model: Model, facts: ModelFacts, n_threads: int) -> LlamaEmbedding:
     """Create an embedding context for a loaded model, as large as fits into memory, up to `_MAX_INPUT`.
 
     Raises:
         EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
     """
     is_whole = is_non_causal(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
-    # A step has many rows, so it uses all threads from the start.
-    threads = (max(threads), threads[1])
     # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
     n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
     while True:
-        params = _params(model, facts, n_ctx, is_whole, threads[0])
+        params = _params(model, facts, n_ctx, is_whole, n_threads)
         context = L.llama_init_from_model(model.pointer, params)
         if context is not None:
             limits = EmbeddingLimits(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
-            return LlamaEmbedding(model, context, limits, pooling_of(facts.metadata), threads)
+            return LlamaEmbedding(model, context, limits, pooling_of(facts.metadata))
         if n_ctx <= _MIN_INPUT:
             raise EngineError(f"llama.cpp could not create a context for embeddings: {last_errors()}")
         n_ctx = max(n_ctx // 2, _MIN_INPUT)
@@ -88,9 +86,8 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 class LlamaEmbedding:
     """An embedding context, for one thread at a time. Only an unfinished input keeps its state between two calls."""
 
-    def __init__(self, model: Model, context: Any, limits: EmbeddingLimits, pooling: str, threads: tuple[int, int]):
+    def __init__(self, model: Model, context: Any, limits: EmbeddingLimits, pooling: str):
         self.limits = limits
-        self.threads = threads
         self._model = model  # The context needs it.
         self._context = context
         self._memory = L.llama_get_memory(context)
@@ -102,9 +99,6 @@ class LlamaEmbedding:
         # The sum of the rows of the input that continues in the next step, by its index.
         self._sums: dict[int, Any] = {}
         self._rows = BatchRows(limits.n_step, n_ids=1)
-
-    def set_threads(self, n: int) -> None:
-        L.llama_set_n_threads(self._context, n, n)
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         self._check(step)

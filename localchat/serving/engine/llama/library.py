@@ -10,18 +10,11 @@ import weakref
 from collections import deque
 from typing import Any
 
-# Without this, an abort inside llama.cpp starts a debugger if one is installed, which takes seconds.
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+from ..tuning import set_environment
 
-# The number of times that a thread of the graph checks a barrier before it sleeps. GNU OpenMP reads it when it is
-# loaded. Many checks cost time beside a busy process, few cost time on a quiet machine. Measured by `python -m
-# bench.threads` on 2 cores with models of 0.5B and 10M parameters: 2000 checks give 1.0 and 0.9 times the tokens/s of
-# 50000 on a quiet machine, and 3 and 3.5 times beside a busy process. 10000 checks cost nothing measurable on a quiet
-# machine. Beside a busy process they cost time only until the engine uses fewer threads (`thread_count.py`).
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+set_environment()
 
-import llama_cpp.llama_cpp as L
+import llama_cpp.llama_cpp as L  # noqa: E402
 
 __all__ = ["L", "Model", "holding_gil", "last_errors", "pointer_to"]
 

@@ -6,7 +6,6 @@ Struct layouts change between releases of llama.cpp, so fields are set by name o
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from ...core.params import SAMPLERS, SamplingParams
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, warn_of_context
 from ..memory import free_memory
+from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts, Resources, WrongDraftModel
 from .backend import LlamaBackend
 from .devices import uses_gpu
@@ -31,11 +31,9 @@ log = logging.getLogger("localchat.engine")
 _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
-# Limit of draft tokens of a step, of all sequences together. They use the rows of logits of the idle slots.
-_MAX_DRAFTED = _IDLE_SLOTS
 
-# A model with fewer bytes starts with one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as
-# fast as two.
+# A model with fewer bytes uses one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast
+# as two: in its short steps, threads mostly wait for each other.
 _TINY_MODEL_BYTES = 32 << 20
 
 # The sampler names of llama.cpp that differ from those of `SAMPLERS`.
@@ -85,12 +83,11 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     memories = cache_memories(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
     context, options, is_unified = _new_context(model.pointer, options, memories)
     _warm_up(context)
-    max_threads = _max_threads(options)
-    resources = resources_of(model.pointer, options, memories, L.llama_n_ctx(context), max_threads)
+    n_threads = 1 if uses_gpu(options) else L.llama_n_threads(context)  # With all layers on GPUs they have no effect.
+    resources = resources_of(model.pointer, options, memories, L.llama_n_ctx(context), n_threads)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata, resources)
     limits = _cache_limits(model.pointer, context, options, is_unified)
-    key = _state_key(path, facts, options, limits)
-    return LlamaBackend(model, context, vocabulary, facts, limits, key, memories, max_threads)
+    return LlamaBackend(model, context, vocabulary, facts, limits, memories)
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -116,11 +113,8 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
 
 
 def default_threads(n_model_bytes: int) -> int:
-    """The number of threads of a step at the start.
-
-    It is the number of cores that this process may use, or half of it if that is more than 4, since cores may be
-    hyperthreads. A tiny model starts with one thread: in its short steps, threads mostly wait for each other.
-    """
+    """The number of threads of a step: that of the cores that this process may use, or half of it if that is more than
+    4, since cores may be hyperthreads; 1 for a tiny model."""
     if n_model_bytes < _TINY_MODEL_BYTES:
         return 1
     try:
@@ -128,13 +122,6 @@ def default_threads(n_model_bytes: int) -> int:
     except AttributeError:  # not on macOS and Windows
         n_cores = os.cpu_count() or 1
     return n_cores if n_cores <= 4 else n_cores // 2
-
-
-def _max_threads(options: LoadOptions) -> int:
-    """The limit of the threads that the engine chooses by measured steps; 1 on a GPU, where they have no effect."""
-    if uses_gpu(options):
-        return 1
-    return options.n_threads or default_threads(_TINY_MODEL_BYTES)
 
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Any:
@@ -242,9 +229,7 @@ def _n_ids(model: Any) -> int:
 
 def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
-    can_truncate = _can_truncate(model)
-    # With a sliding window, a copied state has only the cells of the window: a sequence can only continue at its end.
-    can_copy = not can_truncate or not L.llama_model_n_swa(model)
+    can_truncate, tuning = _can_truncate(model), GPU if uses_gpu(options) else CPU
     n_outputs = _n_outputs(model, options) // _n_ids(model)
     n_spare_rows = min(n_outputs, n_batch) - options.n_parallel
     return CacheLimits(
@@ -253,26 +238,11 @@ def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bo
         n_slots=n_slots,
         n_batch=n_batch,
         can_truncate=can_truncate,
-        max_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_truncate and options.speculates else 0,
-        can_copy=can_copy,
+        max_drafted=min(tuning.max_drafted, n_spare_rows) if can_truncate and options.speculates else 0,
         is_unified=is_unified,
         n_outputs=n_outputs,
+        tuning=tuning,
     )
-
-
-def _state_key(path: str, facts: ModelFacts, options: LoadOptions, limits: CacheLimits) -> str:
-    """The key of saved states: everything on which the cells of a sequence depend."""
-    status, params = os.stat(path), L.llama_context_default_params()
-    settings = (
-        *(status.st_size, status.st_mtime_ns, sorted(facts.metadata.items()), facts.n_vocab, facts.n_params),
-        *(L.llama_version(), L.llama_print_system_info(), options.n_gpu_layers, options.use_extra_bufts),
-        *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
-        # The rotation of keys depends on the size of the context (LongRoPE).
-        facts.n_cells if "longrope" in facts.metadata.values() else None,
-        # llama.cpp refuses the state of a context with another number of streams.
-        1 if limits.is_unified else limits.n_slots,
-    )
-    return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
 def _read_facts(

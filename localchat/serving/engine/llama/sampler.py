@@ -18,7 +18,7 @@ import numpy as np
 from ...core.params import SamplingParams
 from ..sampler_chain import GREEDY, REORDERING_STEPS, Step, chain_steps
 from ..values import EngineError, GenerationRequest
-from .candidates import candidates, is_quick, token_array, with_others
+from .candidates import candidates, token_array
 from .grammar import Grammar
 from .library import L
 from .vocabulary import Vocabulary
@@ -62,26 +62,11 @@ class Sampler:
             self.close()
             raise
 
-    @property
-    def n_likeliest(self) -> int | None:
-        """The number of likeliest tokens that are enough to sample from; None if all are needed, or are as fast.
-
-        Fewer candidates save time, since llama.cpp copies them first. A copy is three times as large as the logits.
-        """
-        n_needed = self._n_needed()
-        if self._chain is None or n_needed is None or (self._grammar is not None and self._grammar.is_active):
-            return None
-        n_needed += len(self._changed_tokens())
-        return n_needed if is_quick(self._vocabulary.n_tokens, n_needed) else None
-
-    def sample(self, context: Any, row: int, logits: Any, likeliest: Any = None) -> int:
-        """Sample the next token from the logits of a row, which are not changed.
-
-        `likeliest` are the ids of at least `n_likeliest` tokens; None: not known.
-        """
+    def sample(self, context: Any, row: int, logits: Any) -> int:
+        """Sample the next token from the logits of a row, which are not changed."""
         token = self.sample_forced()
         if token is None:
-            token = self._sample(context, row, logits, likeliest)
+            token = self._sample(context, row, logits)
             self._follow(token)
         return token
 
@@ -117,19 +102,19 @@ class Sampler:
         if self._reasoning is not None:
             self._reasoning.feed(self._vocabulary.piece(token, special=True))
 
-    def _sample(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
+    def _sample(self, context: Any, row: int, logits: Any) -> int:
         if self._grammar is not None:
-            return self._sample_constrained(logits, likeliest)
+            return self._sample_constrained(logits)
         if self._chain is None:
             # argmax takes a tenth of the time of llama.cpp, which copies the candidates first.
             return int(logits.argmax())
-        if likeliest is not None or self._keeps_candidates:
-            return self._choose_and_accept(self._candidates(logits, likeliest))
+        if self._keeps_candidates:
+            return self._choose_and_accept(candidates(self._vocabulary.ids, logits))
         token = int(L.llama_sampler_sample(self._chain, context, row))
         self._recent.append(token)
         return token
 
-    def _sample_constrained(self, logits: Any, likeliest: Any) -> int:
+    def _sample_constrained(self, logits: Any) -> int:
         """Sample as if the tokens that the grammar does not allow were removed before the first step of the chain."""
         assert self._grammar is not None
         if self._chain is None:
@@ -140,20 +125,14 @@ class Sampler:
             return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._changed_tokens()))
         # Before the trigger, the grammar allows every token unless it contains the trigger and then text that is not
         # allowed. Such a token is rare, so the token is sampled first and checked afterwards.
-        token = self._choose(self._candidates(logits, likeliest))
+        token = self._choose(candidates(self._vocabulary.ids, logits))
         masked = logits
         while not self._grammar.allows(token):
             masked = masked.copy() if masked is logits else masked
             masked[token] = -math.inf
-            token = self._choose(self._candidates(masked, None))
+            token = self._choose(candidates(self._vocabulary.ids, masked))
         self._accept(token)
         return token
-
-    def _candidates(self, logits: Any, likeliest: Any) -> Any:
-        if likeliest is None:
-            return candidates(self._vocabulary.ids, logits)
-        ids = with_others(likeliest, self._changed_tokens())
-        return candidates(ids, logits[ids])
 
     def _choose_and_accept(self, data: Any) -> int:
         token = self._choose(data)

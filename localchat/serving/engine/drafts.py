@@ -1,0 +1,268 @@
+"""Speculative decoding: drafts of the next tokens, by prompt lookup and by a draft model.
+
+A draft token costs a row of a batch. The model samples a token at each position of a draft, so a wrong draft token
+costs time and never changes the text.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..core.params import SamplingParams
+from .backend import Backend, DecodeFailed, NoFreeCells
+from .batch import Batch, BatchChunk, Sequence, n_common_of
+from .values import GenerationRequest
+
+log = logging.getLogger("localchat.engine")
+
+# Shorter n-grams recur by chance.
+N_GRAM = 3
+# Positions compared for each draft, and tokens compared at each position: these limits bound the time of a draft.
+_MAX_POSITIONS = 8
+_MAX_COMPARED = 32
+# Tokens indexed in one step: a long prompt must not delay other sequences.
+_MAX_INDEXED = 8192
+
+
+class Drafter(Protocol):
+    """Drafts the next tokens of sequences. Runs on the engine thread."""
+
+    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
+        """Sets `draft`, to at most `n_tokens` tokens, for each of the sequences for which there is a draft."""
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drops the state of a sequence that has ended."""
+
+    def close(self) -> None:
+        """Frees all resources, after the last step."""
+
+
+class Lookup:
+    """Prompt lookup: the positions after all n-grams of one text, which only grows.
+
+    Edits, extractions, quotes and code repeat much of their prompt word for word. The search is that of LZ77
+    compressors: the last n-gram is compared at its newest positions, and the longest match gives the draft.
+    """
+
+    def __init__(self) -> None:
+        # By n-gram: its newest position. By position: the previous position of the same n-gram.
+        self._last: dict[tuple[int, ...], int] = {}
+        self._before: dict[int, int] = {}
+        self._n_indexed = N_GRAM
+
+    def index(self, tokens: list[int], n_most: int = _MAX_INDEXED) -> bool:
+        """Indexes at most `n_most` new tokens. Returns whether all are indexed."""
+        end = min(len(tokens), self._n_indexed + n_most)
+        for position in range(self._n_indexed, end):
+            n_gram = tuple(tokens[position - N_GRAM : position])
+            before = self._last.get(n_gram)
+            if before is not None:
+                self._before[position] = before
+            self._last[n_gram] = position
+        self._n_indexed = max(end, self._n_indexed)
+        return end == len(tokens)
+
+    def draft(self, tokens: list[int], n_tokens: int) -> list[int]:
+        """The tokens after the longest match of the end of the text; none if the last n-gram is new.
+
+        After the shortest match it is one token, and one more for each further token of the match: a short match is
+        often by chance, and while a text is copied the match grows with each accepted token.
+        """
+        position = self._last.get(tuple(tokens[-N_GRAM:]))
+        best, n_best = None, 0
+        for _ in range(_MAX_POSITIONS):
+            if position is None or n_best == _MAX_COMPARED:
+                break
+            n = _n_common_before(tokens, position)
+            if n > n_best:
+                best, n_best = position, n
+            position = self._before.get(position)
+        if best is None:
+            return []
+        # A draft that reaches the end of the text continues at `best` again.
+        period = len(tokens) - best
+        return [tokens[best + i % period] for i in range(min(n_tokens, n_best - N_GRAM + 1))]
+
+
+def _n_common_before(tokens: list[int], position: int) -> int:
+    """The number of tokens before a position that are equal to the last tokens of the text, at least `N_GRAM`."""
+    n, n_most = N_GRAM, min(position, _MAX_COMPARED)
+    while n < n_most and tokens[position - n - 1] == tokens[-n - 1]:
+        n += 1
+    return n
+
+
+class LookupDrafter:
+    """Drafts for each sequence from its own text."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, Lookup] = {}
+
+    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
+        for sequence in sequences:
+            lookup = self._texts.setdefault(sequence.id, Lookup())
+            if lookup.index(sequence.tokens):
+                sequence.draft = lookup.draft(sequence.tokens, n_tokens)
+
+    def forget(self, sequence: Sequence) -> None:
+        self._texts.pop(sequence.id, None)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class _Text:
+    """The text of a sequence in the draft model."""
+
+    copy: Sequence
+    """The sequence of the draft model, with a slot of it. Its tokens are the text and the draft."""
+    n_wanted: int
+    """The length of the next draft: one token more than were accepted of the last one."""
+    draft: list[int] = field(default_factory=list)
+
+
+class DraftModel:
+    """Drafts with a smaller model of the same vocabulary, on a backend of its own that can truncate its KV cache.
+
+    The draft model computes each text in a slot, with a limit of prompt tokens per step. A text that has ended stays in
+    its slot for the next turn of its conversation, until another text needs the slot. Nothing is drafted for a sequence
+    for which there is no slot or no cells.
+    """
+
+    def __init__(self, backend: Backend, n_vocab: int):
+        """`n_vocab` is the size of the large model's vocabulary."""
+        self._backend = backend
+        self._tuning = backend.limits.tuning
+        self._n_vocab = n_vocab
+        self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
+        # By sequence id; None if nothing is drafted for it any more, since there were no free cells.
+        self._texts: dict[int, _Text | None] = {}
+        # Texts that have ended and still have their slots, the least recent first.
+        self._ended: list[Sequence] = []
+        self._free_slots = list(range(backend.limits.n_parallel))
+
+    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
+        wanted: list[tuple[Sequence, _Text, int]] = []
+        for sequence in sequences:
+            text = self._text(sequence)
+            if text is None:
+                continue
+            self._follow(text, sequence.tokens)
+            n = min(n_tokens, text.n_wanted)
+            if len(sequence.tokens) + n <= self._backend.facts.n_ctx:
+                wanted.append((sequence, text, n))
+        try:
+            self._draft([(text, n) for _, text, n in wanted])
+        except (NoFreeCells, DecodeFailed) as error:
+            log.info("the draft model could not draft: %s", error or "its KV cache is full")
+            for sequence, _, _ in wanted:
+                self.forget(sequence)
+                self._texts[sequence.id] = None
+            self._clear_ended()
+            return
+        for sequence, text, _ in wanted:
+            sequence.draft = list(text.draft)
+
+    def forget(self, sequence: Sequence) -> None:
+        text = self._texts.pop(sequence.id, None)
+        if text is not None:
+            self._ended.append(text.copy)
+
+    def close(self) -> None:
+        self._backend.free_sampler(self._greedy)
+        self._backend.close()
+
+    def _text(self, sequence: Sequence) -> _Text | None:
+        """The text of this sequence in the draft model; None if there is no slot or there are no cells for it."""
+        if sequence.id not in self._texts:
+            copy = self._new_copy(sequence)
+            if copy is None:
+                return None
+            self._texts[sequence.id] = _Text(copy, self._tuning.draft_model_tokens)
+        return self._texts[sequence.id]
+
+    def _new_copy(self, sequence: Sequence) -> Sequence | None:
+        """A sequence of the draft model for a text: that of the ended text with the longest common prefix, or a new one
+        in a free slot if no ended text has a common prefix. None if there is neither."""
+
+        def n_common(ended: Sequence) -> int:
+            return n_common_of(ended.tokens[: ended.n_computed], sequence.tokens)
+
+        best = max(self._ended, key=n_common, default=None)
+        if best is not None and (n_common(best) or not self._free_slots):
+            self._ended.remove(best)
+            return best
+        if not self._free_slots:
+            return None
+        new = Sequence(sequence.id, [], 0)
+        new.slot = self._free_slots.pop()
+        return new
+
+    def _follow(self, text: _Text, tokens: list[int]) -> None:
+        """Truncates the slot to its common prefix with `tokens`, and sets these tokens."""
+        copy = text.copy
+        n_before = len(copy.tokens) - len(text.draft)
+        if text.draft and len(tokens) > n_before:
+            n_accepted = n_common_of(text.draft, tokens[n_before:])
+            text.n_wanted = min(n_accepted + 1, self._tuning.draft_model_tokens)
+        # At least the newest token is computed, since its logits give the first draft token.
+        n_kept = min(n_common_of(copy.tokens[: copy.n_computed], tokens), len(tokens) - 1)
+        if n_kept < copy.n_computed:
+            assert copy.slot is not None
+            self._backend.truncate(copy.slot, n_kept)
+        copy.n_computed = n_kept
+        copy.tokens, text.draft = list(tokens), []
+
+    def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
+        """Computes the new tokens of the texts, then drafts the wanted number of tokens, one for each text in a step.
+
+        A text whose new tokens do not fit into the first step gets no draft.
+        """
+        n_most = min(self._tuning.n_prompt_beside, self._backend.limits.n_batch)
+        while wanted:
+            batch = _batch([text.copy for text, _ in wanted], n_most)
+            self._decode(batch)
+            by_copy = {text.copy: (text, n) for text, n in wanted}
+            wanted = []
+            for chunk in batch.outputs():
+                text, n = by_copy[chunk.sequence]
+                token = self._backend.sample(self._greedy, chunk.output_rows[0])
+                if token >= self._n_vocab:
+                    continue
+                text.draft.append(token)
+                text.copy.tokens.append(token)
+                if len(text.draft) < n and not self._backend.is_end(token):
+                    wanted.append((text, n))
+
+    def _decode(self, batch: Batch) -> None:
+        try:
+            self._backend.decode(batch)
+        except NoFreeCells:
+            if not self._ended:
+                raise
+            self._clear_ended()
+            self._backend.decode(batch)
+        for chunk in batch.chunks:
+            chunk.sequence.n_computed += chunk.n_tokens
+
+    def _clear_ended(self) -> None:
+        for copy in self._ended:
+            assert copy.slot is not None
+            self._backend.clear(copy.slot)
+            self._free_slots.append(copy.slot)
+        self._ended.clear()
+
+
+def _batch(copies: list[Sequence], n_most: int) -> Batch:
+    """The missing tokens of all sequences, up to `n_most`: those with the fewest first, so that they give a token."""
+    chunks: list[BatchChunk] = []
+    first = 0
+    for copy in sorted(copies, key=lambda copy: copy.n_missing):
+        n_tokens = min(copy.n_missing, n_most - first)
+        if n_tokens:
+            assert copy.slot is not None
+            chunks.append(BatchChunk(copy, copy.slot, first, n_tokens, n_tokens == copy.n_missing))
+            first += n_tokens
+    return Batch(chunks=tuple(chunks))
