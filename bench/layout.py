@@ -58,14 +58,12 @@ class Context:
     """A llama.cpp context of `n_sequences` sequences, each with `n_each` cells."""
 
     def __init__(self, options: argparse.Namespace, n_sequences: int, n_each: int):
+        from localchat.serving.engine.library_build import has_matrix_instructions
         from localchat.serving.engine.llama.library import L
-        from localchat.serving.engine.self_test import passing_options
-        from localchat.serving.engine.values import LoadOptions
-        from localchat.serving.models.catalog import DEMO_PATH
 
         self.L = L
         params = L.llama_model_default_params()
-        params.use_extra_bufts = passing_options(LoadOptions(), str(DEMO_PATH)).use_extra_bufts
+        params.use_extra_bufts = not has_matrix_instructions()  # They crash on some machines.
         model = L.llama_model_load_from_file(options.model.encode(), params)
         settings = L.llama_context_default_params()
         settings.n_ctx, settings.n_seq_max = n_sequences * n_each, n_sequences

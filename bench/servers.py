@@ -102,9 +102,7 @@ def _localchat(model: str, n_parallel: int, n_ctx: int, n_threads: int, folder: 
     sizes = ["--parallel", str(n_parallel), "--ctx", str(n_ctx), "--threads", str(n_threads)]
     # With `-m`, Python imports the package from the working directory.
     server = [sys.executable, "-m", "localchat.server"]
-    help_text = subprocess.run([*server, "--help"], cwd=folder, capture_output=True, text=True, check=True).stdout
-    unsupervised = ["--no-supervise"] if "--no-supervise" in help_text else []
-    return Command([*server, os.path.abspath(model), *unsupervised, "--port", "{port}", *sizes], folder=folder)
+    return Command([*server, os.path.abspath(model), "--port", "{port}", *sizes], folder=folder)
 
 
 def _has(python: str, *modules: str) -> bool:

@@ -73,13 +73,18 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     from localchat.serving.core.params import SamplingParams
     from localchat.serving.engine import GenerationRequest, LoadOptions
     from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+    from localchat.serving.engine.library_build import has_matrix_instructions
     from localchat.serving.engine.llama import load_backend
-    from localchat.serving.engine.self_test import passing_options
-    from localchat.serving.models.catalog import DEMO_PATH
 
     n_ctx = 1024
-    options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_parallel=n_streams, n_threads=n_threads)
-    backend = load_backend(path, passing_options(options, str(DEMO_PATH)))
+    options = LoadOptions(
+        n_ctx=n_ctx,
+        n_cells=n_ctx * n_streams,
+        n_parallel=n_streams,
+        n_threads=n_threads,
+        use_extra_bufts=not has_matrix_instructions(),  # They crash on some machines.
+    )
+    backend = load_backend(path, options)
     sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest import mock
@@ -36,7 +35,7 @@ def run_command(*arguments: str) -> Done:
         stack.enter_context(contextlib.redirect_stderr(err))
         stack.enter_context(mock.patch.object(loading, "Loader", side_effect=AssertionError("the command serves")))
         try:
-            status = server.main(["--no-supervise", *arguments])
+            status = server.main(arguments)
         except SystemExit as done:
             status = done.code if isinstance(done.code, int) else 1
     return Done(status, out.getvalue(), err.getvalue())
@@ -45,13 +44,11 @@ def run_command(*arguments: str) -> Done:
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
     """Restore the process-wide settings that the command changes."""
-    interval = sys.getswitchinterval()
     logs = [logging.getLogger(name) for name in ("localchat", "localchat.engine.llama")]
     before = [(log.handlers, log.level) for log in logs]
     try:
         yield
     finally:
-        sys.setswitchinterval(interval)
         for log, (handlers, level) in zip(logs, before):
             log.handlers = handlers
             log.setLevel(level)

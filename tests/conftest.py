@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +15,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Hypothesis has no deadline per example, since its time depends on the load of the machine.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder of localchat, which is empty and in the test's folder."""
-    from localchat.serving.engine.saved_results import cache_folder
-
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
-    return cache_folder()
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def running_server(*arguments: str) -> Iterator[str]:
 @contextlib.contextmanager
 def running_process(*arguments: str) -> Iterator[ServerProcess]:
     """The process of `python -m localchat.server`, which runs on a free port within the `with` block."""
-    command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "localchat.server", "--port", "0", *arguments]
     with started(command) as server:
         yield server
         server.process.terminate()

@@ -22,7 +22,7 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import start
 from localchat.serving.chat.service import Service
 from localchat.serving.engine import Engine, GenerationRequest
-from localchat.serving.http.http_server import ChatServer, EngineFailed, Stopped
+from localchat.serving.http.http_server import ChatServer, Stopped
 from localchat.serving.http.settings import Settings
 from localchat.serving.models.catalog import ModelFile
 
@@ -118,7 +118,6 @@ def serving(
     is_gated=False,
     settings=ANY_PORT,
     listener=None,
-    record=None,
     **facts,
 ):
     threads_before = set(threading.enumerate())
@@ -126,12 +125,12 @@ def serving(
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     engine = Engine(backend, max_queue=max_queue).start()
     service = Service(ModelFile(path=None, name="Fake"))
-    server = ChatServer(service, settings, listener, record)
+    server = ChatServer(service, settings, listener)
     if is_ready:
         service.ready(Model("Fake", engine))
 
     def serve():
-        with contextlib.suppress(Stopped, EngineFailed):
+        with contextlib.suppress(Stopped):
             server.serve_forever(poll_interval=0.01)
 
     thread = threading.Thread(target=serve)

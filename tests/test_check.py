@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import library_build, self_test
+from localchat.serving.engine import front, library_build
 from localchat.serving.http.check import COULD_BE_BETTER, FAILS, WORKS, Report
 from localchat.serving.models.catalog import DEMO_PATH
 
-from .child_programs import replace_child
 from .command import Done, run_command
+from .engine_programs import CRASHES_AT_AMX
 
 
 def run_check(*arguments: str) -> Done:
@@ -26,7 +26,7 @@ def run_check(*arguments: str) -> Done:
 
 
 def test_report_as_json_has_the_choice_and_the_speed():
-    done = run_check("--json", "-c", "1k", "-np", "2")
+    done = run_check("--log-format", "json", "-c", "1k", "-np", "2")
     report: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode, report["problems"]) == (report["status"], [])
     assert report["status"] in (WORKS, COULD_BE_BETTER)
@@ -37,8 +37,8 @@ def test_report_as_json_has_the_choice_and_the_speed():
     assert report["model"]["has_chat_template"]
     choice = report["choice"]
     assert (choice["n_ctx"], choice["parallel"]) == (1024, 2)
-    # One buffer for all requests, or one for each request and one for an idle prefix.
-    assert choice["kv_cache_tokens"] in (2 * 1024, 3 * 1024)
+    # One buffer for all requests, or one for each request and some for idle prefixes.
+    assert choice["kv_cache_tokens"] in {n * 1024 for n in range(2, 11)}
     assert choice["n_ctx_reason"] == "set by --ctx"
     assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
 
@@ -47,25 +47,13 @@ def test_report_as_text_ends_with_the_result():
     done = run_check()
     *lines, result = done.stdout.splitlines()
     assert result == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
-    names = (
-        "versions ",
-        "build ",
-        "device ",
-        "memory ",
-        "model ",
-        "context ",
-        "KV cache ",
-        "runs on ",
-        "loaded ",
-        "speed ",
-    )
+    names = ("versions ", "build ", "device ", "memory ", "model ", "choice ", "speed ")
     assert all(any(line.startswith(name) for line in lines) for name in names)
-    assert "context  4096 tokens for each request: the context size of the model" in lines
+    assert any("n ctx 4096" in line and "n ctx reason that of the model" in line for line in lines)
 
 
-def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path):
     """The problem names both sizes of a truncated file. The last line of llama.cpp's log would not."""
-    replace_child(monkeypatch, "raise SystemExit(1)")
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(DEMO_PATH.read_bytes()[:100_000])
     done = run_check(str(cut))
@@ -91,9 +79,9 @@ def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.Mo
     assert library_build.missing_switches(["AVX", "AVX2", "AVX512"]) == []
 
 
-def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(self_test, "_use_extra_bufts", lambda options, path: False)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a signal")
+def test_matrix_instructions_that_crash_are_advice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(front, "engine_command", lambda number: [sys.executable, "-c", CRASHES_AT_AMX, str(number)])
     done = run_check()
     assert done.returncode == COULD_BE_BETTER
     [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
@@ -115,7 +103,7 @@ def test_gpu_build_without_layers_on_a_gpu_is_advice(monkeypatch: pytest.MonkeyP
 def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):
     """A new process is needed, since this one has loaded llama.cpp."""
     environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)}
-    command = [sys.executable, "-m", "localchat.server", "--check", "--no-supervise"]
+    command = [sys.executable, "-m", "localchat.server", "--check"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (FAILS, "")
     *_, problem, result = done.stdout.splitlines()

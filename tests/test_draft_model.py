@@ -293,11 +293,11 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_bad_draft_model_changes_nothing(random_model: Any):
     path = random_model(1)
     options = LoadOptions(n_parallel=2)
-    with load(path, replace(options, speculates=False), self_test_model=DEMO) as engine:
+    with load(path, replace(options, speculates=False)) as engine:
         prompt = chat(engine, "Hello!")
         request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         alone = read(engine, request)[1]
-    with load(path, options, draft_path=random_model(2), self_test_model=DEMO) as engine:
+    with load(path, options, draft_path=random_model(2)) as engine:
         _, drafted, finish = read(engine, request)
     assert_same_or_near_tie(alone, drafted)
     assert finish.usage.n_drafted > 0
@@ -305,11 +305,11 @@ def test_bad_draft_model_changes_nothing(random_model: Any):
 
 def test_model_of_another_vocabulary_is_refused(random_model: Any):
     with pytest.raises(WrongDraftModel, match="another vocabulary"):
-        load(DEMO, LoadOptions(n_parallel=2), draft_path=random_model(3), self_test_model=DEMO)
+        load(DEMO, LoadOptions(n_parallel=2), draft_path=random_model(3))
     with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
-        load(random_model(3), LoadOptions(n_parallel=2), draft_path=random_model(3, 3000), self_test_model=DEMO)
+        load(random_model(3), LoadOptions(n_parallel=2), draft_path=random_model(3, 3000))
 
 
 def test_draft_file_that_is_none_is_an_error_with_its_name():
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load(DEMO, LoadOptions(n_parallel=2), draft_path="nowhere.gguf", self_test_model=DEMO)
+        load(DEMO, LoadOptions(n_parallel=2), draft_path="nowhere.gguf")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,31 +206,6 @@ def test_text_of_more_tokens_than_any_context_holds_is_refused(
         running.server.service._model = None  # It is closed by the fixture.
     assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
     assert "tokens, the limit is 4" in body["error"]["message"]
-
-
-def test_objects_of_the_server_are_not_collected_again():
-    """A collection of all objects delays the engine thread by tens of milliseconds."""
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    import argparse
-    import gc
-
-    from localchat.serving.chat.service import Service
-    from localchat.serving.http.loading import Loader
-    from localchat.serving.http.options import read_options
-    from localchat.serving.models.catalog import ModelFile, model_file
-
-    options: argparse.Namespace = read_options(["--ctx", "512"])
-    file: ModelFile = model_file(None, alias=None)
-    service, ready = Service(file), threading.Event()
-    try:
-        loader = Loader(service, file, options, "http://x/v1", on_ready=ready.set, on_failure=ready.set)
-        loader.start()
-        assert ready.wait(60)
-        assert gc.get_freeze_count() > 1000
-        loader.join(60)
-    finally:
-        gc.unfreeze()
-        service.close()
 
 
 LONG = {"enum": ["a" * 1000] * 2000}

@@ -81,12 +81,12 @@ def test_file_that_is_not_a_model_is_an_error_with_its_name(tmp_path: Path, cont
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
     with pytest.raises(EngineError, match=r"bad\.gguf"):
-        load(str(path), LoadOptions(), self_test_model=DEMO)
+        load(str(path), LoadOptions())
 
 
 def test_missing_file_is_an_error_with_its_name():
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load("nowhere.gguf", LoadOptions(), self_test_model=DEMO)
+        load("nowhere.gguf", LoadOptions())
 
 
 def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():

@@ -10,7 +10,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
 
-from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, read
+from .demo_model import GREEDY, assert_same_or_near_tie, read
 from .generations import request_for, submit
 from .tiny_models import write_mamba
 
@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def engine(model: str) -> Iterator[Engine]:
-    with load(model, LoadOptions(n_parallel=4), self_test_model=DEMO) as engine:
+    with load(model, LoadOptions(n_parallel=4)) as engine:
         yield engine
 
 
@@ -75,4 +75,4 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
 
 def test_recurrent_model_is_refused_as_draft_model(model: str):
     with pytest.raises(WrongDraftModel, match="recurrent"):
-        load(model, LoadOptions(n_parallel=2), draft_path=model, self_test_model=DEMO)
+        load(model, LoadOptions(n_parallel=2), draft_path=model)

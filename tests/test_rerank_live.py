@@ -20,7 +20,6 @@ from localchat.serving.chat.run import start
 from localchat.serving.chat.text_prompt import prepare_text
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.serving.engine import Engine, LoadOptions, WritesNoText, load
-from localchat.serving.models.catalog import DEMO_PATH
 
 from .generations import request_for, submit
 from .wire_schemas import validate
@@ -36,7 +35,7 @@ def loaded(folder: Path, write: Callable[..., None], *more: Any) -> Iterator[Eng
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     path = folder / "tiny.gguf"
     write(path, *more)
-    with load(str(path), LoadOptions(n_parallel=2), self_test_model=str(DEMO_PATH)) as engine:
+    with load(str(path), LoadOptions(n_parallel=2)) as engine:
         yield engine
 
 

@@ -24,7 +24,7 @@ DEADLINE_S = 60
 def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[str]:
     """The output of the command up to and including `end`."""
     reading, writing = os.openpty() if terminal else os.pipe()
-    command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "localchat.server", "--port", "0", *arguments]
     process = subprocess.Popen(command, stderr=writing)
     os.close(writing)
     try:

@@ -18,7 +18,7 @@ START_S, CHAT_S = 120, 60
 def main() -> None:
     commands = Path(sys.executable).parent
     with subprocess.Popen(
-        [str(commands / "localchat-server"), "--port", "0", "--no-supervise"], stderr=subprocess.PIPE, text=True
+        [str(commands / "localchat-server"), "--port", "0"], stderr=subprocess.PIPE, text=True
     ) as server:
         timer = threading.Timer(START_S, server.kill)
         timer.start()

@@ -12,7 +12,7 @@ from ..live import running_process
 from . import embeddings, faults, fuzz_bodies, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .target import Broken, Target
 
-ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--max-connections", "600", "--queue", "600", "--parallel")
+ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
 N_PARALLEL, N_STREAMS_OF_LOAD = "8", "64"
 # The programs that need a running server, each with the length of its run by `make soak`: requests, or seconds of load.
 ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {

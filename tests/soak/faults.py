@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,23 +24,24 @@ STOPPED_S = 2.0
 
 
 @contextlib.contextmanager
-def supervised(
-    *arguments: str, limits: str = "", program: tuple[str, ...] = ("-m", "localchat.server", "--supervise")
+def served(
+    *arguments: str, program: tuple[str, ...] = ("-m", "localchat.server"), **environment: str
 ) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
-    """A server, by default under a supervisor, started by a shell after the command `limits`, such as `ulimit ...`."""
-    # The port stays the same after a restart of the server.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    start = f"{limits}; exec " if limits else "exec "
-    command = [sys.executable, *program, "--port", str(port), *arguments]
-    with started(["bash", "-c", start + '"$@"', "bash", *command]) as server:
+    """A server, with more environment variables."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    command = ["env", *variables, sys.executable, *program, "--port", "0", *arguments]
+    with started(command) as server:
         yield Target(server.url, server.process.pid), server.process
 
 
-def child_of(pid: int) -> int:
-    """The process of the server under its supervisor; Linux."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+def engine_of(pid: int) -> int | None:
+    """The engine process of a server, if it has one; Linux."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = file.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                return int(file.parent.name)
+    return None
 
 
 def wait_until_served(target: Target) -> float:
@@ -56,10 +56,10 @@ def wait_until_served(target: Target) -> float:
 
 
 def killed(number: signal.Signals) -> str:
-    """Kill the process of the server. The supervisor starts a new one."""
-    with supervised() as (target, process):
+    """Kill the engine process. The next request starts a new one."""
+    with served() as (target, process):
         text = target.chat()
-        os.kill(child_of(process.pid), number)
+        os.kill(engine_of(process.pid) or 0, number)
         seconds = wait_until_served(target)
         if target.chat() != text:
             raise Broken("the greedy text is another one after the restart")
@@ -67,9 +67,9 @@ def killed(number: signal.Signals) -> str:
 
 
 def stopped() -> str:
-    """Stop and continue the process of the server. A request that arrives meanwhile succeeds afterwards."""
-    with supervised() as (target, process):
-        child, text = child_of(process.pid), target.chat()
+    """Stop and continue the engine process. A request that arrives meanwhile succeeds afterwards."""
+    with served() as (target, process):
+        child, text = engine_of(process.pid) or 0, target.chat()
         os.kill(child, signal.SIGSTOP)
         timer = threading.Timer(STOPPED_S, os.kill, (child, signal.SIGCONT))
         timer.start()
@@ -93,9 +93,9 @@ sys.exit(main(sys.argv[1:]))
 
 def jumping_clock() -> str:
     """The time of day jumps at each call. Requests and their texts are as before."""
-    with supervised() as (target, _):
+    with served() as (target, _):
         text = target.chat()
-    with supervised(program=("-c", JUMPING, "--no-supervise")) as (target, _):
+    with served(program=("-c", JUMPING)) as (target, _):
         for _ in range(5):
             if target.chat() != text:
                 raise Broken("the greedy text is another one while the clock jumps")
@@ -103,21 +103,29 @@ def jumping_clock() -> str:
     return f"a clock that jumps by a year: an ordinary request in {target.ordinary}"
 
 
-# The server with a llama_decode that returns the codes of a file, one per call, and decodes when none is left.
-FAILING = """
-import pathlib, sys
-from localchat.serving.engine.llama import backend
-from localchat.server import main
-real, plan = backend.L.llama_decode, pathlib.Path(sys.argv.pop(1))
+# Modules that Python imports when it starts are run in the engine process alone.
+IN_ENGINE = """
+import os, pathlib
+is_engine = b"localchat.serving.engine" in pathlib.Path("/proc/self/cmdline").read_bytes()
+plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
+"""
+# A llama_decode that returns the codes of a file, one per call, and decodes when none is left.
+FAILING = (
+    IN_ENGINE
+    + """
+if is_engine:
+    from localchat.serving.engine.llama import backend
+    real = backend.L.llama_decode
 def decode(context, batch):
     codes = plan.read_text().split() if plan.exists() else []
     if not codes:
         return real(context, batch)
     plan.write_text(" ".join(codes[1:]))
     return int(codes[0])
-backend.L.llama_decode = decode
-sys.exit(main(sys.argv[1:]))
+if is_engine:
+    backend.L.llama_decode = decode
 """
+)
 # The error codes of llama_decode: no free cells, aborted, an invalid batch, no memory, a failed computation.
 CODES = (1, 2, -1, -2, -3)
 
@@ -127,7 +135,8 @@ def failing_decode() -> str:
     statuses: Counter[int] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder, "plan")
-        with supervised(program=("-c", FAILING, str(plan), "--no-supervise")) as (target, _):
+        Path(folder, "sitecustomize.py").write_text(FAILING)
+        with served(PYTHONPATH=folder, LOCALCHAT_FAULTS=str(plan)) as (target, _):
             text = target.chat()
             for codes in ([code] * n for code in CODES for n in (1, 2, 3)):
                 plan.write_text(" ".join(map(str, codes)))
@@ -158,13 +167,12 @@ RAISED = [
 # Methods that run only after a failure, so that another method must fail first.
 FAILURE_PATH = ("scheduler.Scheduler.reset", "engine.Engine._end_all")
 FAILS_FIRST = "\nscheduler.Scheduler.schedule 1 Exception"
-# A module that Python imports when it starts, in the supervisor and in the server. It makes these methods raise errors,
-# as often as a file says: a line has the name of a method, a number, and the kind of error.
+# These methods raise errors, as often as a file says: a line has the name of a method, a number, and the kind of error.
 RAISING = (
-    f"names = {RAISED!r}"
+    IN_ENGINE
+    + f"names = {RAISED!r} if is_engine else ()"
     + """
-import importlib, os, pathlib
-plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
+import importlib
 def spoil(name):
     module, owner_name, method_name = name.split(".")
     owner = getattr(importlib.import_module(f"localchat.serving.engine.{module}"), owner_name)
@@ -192,8 +200,7 @@ def raising() -> str:
         plan = Path(folder, "plan")
         Path(folder, "sitecustomize.py").write_text(RAISING)
         for name, kind in itertools.product(RAISED, ("Exception", "SystemExit")):
-            # Each case has a new server, since the supervisor waits longer before each restart.
-            with supervised(limits=f"export PYTHONPATH={folder} LOCALCHAT_FAULTS={plan}") as (target, _):
+            with served(PYTHONPATH=folder, LOCALCHAT_FAULTS=str(plan)) as (target, _):
                 text = target.chat()
                 for n in (1, 3):
                     plan.write_text(f"{name} {n} {kind}" + (FAILS_FIRST if name in FAILURE_PATH else ""))

@@ -29,7 +29,7 @@ def damaged(raw: bytes, chance: random.Random) -> bytes:
 
 def start(path: Path) -> tuple[int | None, str]:
     """Start a server with this file; returns its exit status, None if it became ready, and its output."""
-    command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]
+    command = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         lines = []
         try:

@@ -9,7 +9,7 @@ from ..api.embeddings import EmbeddingsRequest
 from ..api.rerank import RerankRequest
 from ..core import errors
 from ..core.inputs import Input, check_tokens
-from ..engine import Cancelled, Engine, InputTooLong, normalised, pooling_of
+from ..engine import AnyEngine, Cancelled, InputTooLong, normalised, pooling_of
 from .errors import wire_errors
 from .model import Model
 
@@ -65,15 +65,16 @@ class VectorRun:
                 "this model is not a reranker: start the server with a model of pooling type rank",
                 "model",
             )
-        pair = self._engine.backend.pair_tokens
-        vectors = self._computed([pair(request.query, document) for document in request.documents], "documents")
+        with wire_errors(self._engine, "documents"):
+            pairs = self._engine.pair_tokens(request.query, request.documents)
+        vectors = self._computed(pairs, "documents")
         return [vector[0] for vector in vectors]
 
     def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
         self.n_tokens = sum(map(len, inputs))
         with wire_errors(self._engine, name):
             try:
-                return self._engine.embedder.embed(inputs, lambda: self._is_cancelled)
+                return self._engine.embed(inputs, lambda: self._is_cancelled)
             except Cancelled as error:
                 if self._is_stopped:
                     raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
@@ -82,7 +83,7 @@ class VectorRun:
                 raise errors.ContextLengthExceeded(str(error), _path(name, inputs, error.index)) from error
 
 
-def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:
+def _tokens(engine: AnyEngine, given: Input, name: str) -> Sequence[int]:
     if isinstance(given, str):
         with wire_errors(engine, name):
             # The embedding context is created with the first request. It is never larger than this limit.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ..core import errors
 from ..engine import (
+    AnyEngine,
     Cancelled,
-    Engine,
     EngineError,
     EngineStopped,
     InvalidGrammar,
@@ -22,7 +22,7 @@ from .prompt.errors import TemplateError
 
 
 @contextlib.contextmanager
-def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
+def wire_errors(engine: AnyEngine, prompt_field: str) -> Iterator[None]:
     """Convert engine errors and template errors of the `with` block to ApiErrors, except Cancelled.
 
     `prompt_field` is the field of the request that has the prompt, such as "messages".
@@ -35,7 +35,7 @@ def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
         raise api_error(error, engine, prompt_field) from error
 
 
-def api_error(error: EngineError | TemplateError, engine: Engine, prompt_field: str) -> errors.ApiError:
+def api_error(error: EngineError | TemplateError, engine: AnyEngine, prompt_field: str) -> errors.ApiError:
     """The API error for an error of the engine or of the chat template."""
     if isinstance(error, TemplateError):
         return errors.BadRequest(str(error), prompt_field)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..api.models import model_body
 from ..core import errors
 from ..core.params import GenerationParams, SamplingParams
-from ..engine import Engine, GenerationRequest
+from ..engine import AnyEngine, GenerationRequest
 from .prompt.errors import TemplateError
 from .prompt.template import ChatTemplate
 from .reasoning import ReasoningDefaults
@@ -35,7 +35,7 @@ class Model:
     def __init__(
         self,
         name: str,
-        engine: Engine,
+        engine: AnyEngine,
         *,
         max_tokens: int | None = None,
         defaults: Mapping[str, Any] | None = None,

@@ -53,7 +53,7 @@ class Service:
 
         Raises:
             ModelLoading: The model is not loaded yet.
-            InferenceError: The engine has failed, and only a restart helps.
+            InferenceError: The engine has failed, or its process cannot be started.
             ShuttingDown: The server is shutting down.
         """
         if self.in_flight.is_stopping:
@@ -64,7 +64,7 @@ class Service:
             raise errors.ModelLoading(message, self._loading_left_s())
         failure = model.engine.failure
         if failure is not None:
-            raise errors.InferenceError(f"the engine has failed, restart the server: {failure!r}")
+            raise errors.InferenceError(f"the engine has failed: {failure}")
         return model
 
     def _loading_left_s(self) -> float:

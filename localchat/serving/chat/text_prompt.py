@@ -10,7 +10,7 @@ from ..core import errors
 from ..core.events import ContentDelta, EchoedTokens, OutputEvent
 from ..core.inputs import Input, check_tokens
 from ..core.params import GenerationParams
-from ..engine import Engine, GenerationRequest, ModelFacts, OutputToken
+from ..engine import AnyEngine, GenerationRequest, ModelFacts, OutputToken
 from .constraints import plain_constraint
 from .errors import wire_errors
 from .model import Model, sequences_of
@@ -66,7 +66,7 @@ def _tokens(model: Model, given: Input, request: CompletionRequest) -> tuple[int
     return _fim_tokens(model.engine, given, request.suffix, request)
 
 
-def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
+def _fim_tokens(engine: AnyEngine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
     """The prompt for the text between a prefix and a suffix, with the FIM tokens of the model."""
     facts = engine.facts
     if facts.fim_tokens is None:
@@ -102,7 +102,7 @@ def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: S
     return [*result, facts.fim_file, *tokens("file\n")]
 
 
-def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
+def _output(engine: AnyEngine, request: CompletionRequest, given: Input) -> Output:
     def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
         if not request.echo:
             return
@@ -116,10 +116,10 @@ def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
     return Output(PlainText(), first_events=first_events, reports_prompt=request.params.prompt_logprobs is not None)
 
 
-def _text_of(engine: Engine, given: Input) -> str:
+def _text_of(engine: AnyEngine, given: Input) -> str:
     if isinstance(given, str):
         return given
-    return b"".join(engine.backend.piece(token, True) for token in given).decode("utf-8", "replace")
+    return b"".join(engine.piece(token, True) for token in given).decode("utf-8", "replace")
 
 
 def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:

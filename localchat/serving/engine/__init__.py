@@ -6,7 +6,6 @@ Importing this package does not import llama_cpp; `load` does.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 
 from ..core.events import OutputToken, TokenLogprob
@@ -14,7 +13,9 @@ from ..core.params import GenerationParams
 from ..core.server_state import SequenceStats
 from .embedding import Embedder, InputTooLong, is_non_causal, normalised, pooling_of
 from .engine import Engine
+from .front import Front
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES
+from .messages import AnyEngine, LoadRequest
 from .run import RequestRun
 from .stats import EngineStats, Histogram, HistogramValues
 from .tuning import GPU
@@ -22,6 +23,7 @@ from .values import (
     Cancelled,
     Constraint,
     Delta,
+    EngineDied,
     EngineError,
     EngineStopped,
     Finish,
@@ -40,15 +42,18 @@ from .values import (
 )
 
 __all__ = [
+    "AnyEngine",
     "Cancelled",
     "Constraint",
     "Delta",
     "Embedder",
     "Engine",
+    "EngineDied",
     "EngineError",
     "EngineStats",
     "EngineStopped",
     "Finish",
+    "Front",
     "GenerationRequest",
     "Histogram",
     "HistogramValues",
@@ -56,6 +61,7 @@ __all__ = [
     "InvalidGrammar",
     "InvalidToken",
     "LoadOptions",
+    "LoadRequest",
     "ModelFacts",
     "OutputToken",
     "Progress",
@@ -86,10 +92,9 @@ def load(
     *,
     draft_path: str | None = None,
     max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
-    self_test_model: str | None = None,
-    checks_files: bool = False,
     max_queue: int = 256,
     progress: Callable[[float], None] | None = None,
+    after_step: Callable[[], None] = lambda: None,
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 
@@ -99,17 +104,14 @@ def load(
         draft_path: A smaller model of the same vocabulary for speculative decoding.
         max_snapshot_bytes: The limit of snapshots of a recurrent model in memory. It is also at most a quarter of the
             memory that is free when the model is loaded.
-        self_test_model: A small quantised model for the self-test of llama.cpp (self_test.py); None to use `path`.
-        checks_files: Whether files that this build has not loaded before are loaded in a child process first
-            (crash_check.py).
         max_queue: The limit of waiting sequences.
         progress: Called with the loaded share of the model, 0 to 1.
+        after_step: As in `Engine`.
 
     Raises:
         WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be truncated.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
-    options = _checked_options(path, draft_path, options, self_test_model, checks_files)
     from .llama import load_backend, load_draft_backend
 
     _warn_without_gpu(options)
@@ -122,7 +124,13 @@ def load(
     free = backend.facts.resources.free if backend.facts.resources else None
     if free is not None:
         max_snapshot_bytes = min(max_snapshot_bytes, free.n_bytes // 4)
-    engine = Engine(backend, max_queue=max_queue, draft_backend=draft_backend, max_snapshot_bytes=max_snapshot_bytes)
+    engine = Engine(
+        backend,
+        max_queue=max_queue,
+        draft_backend=draft_backend,
+        max_snapshot_bytes=max_snapshot_bytes,
+        after_step=after_step,
+    )
     if not is_non_causal(backend.facts.metadata):
         n_most = min(backend.facts.n_ctx, backend.facts.n_cells // 2) - 2
         engine.warm_up(
@@ -132,21 +140,6 @@ def load(
             ]
         )
     return engine.start()
-
-
-def _checked_options(
-    path: str, draft_path: str | None, options: LoadOptions, self_test_model: str | None, checks_files: bool
-) -> LoadOptions:
-    """Runs the self-test, then checks the files. Returns the options that passed the self-test."""
-    from .crash_check import check_model_file
-    from .self_test import passing_options
-
-    options = passing_options(options, self_test_model or path)
-    if checks_files:
-        for file in (path, draft_path):
-            if file and os.path.isfile(file) and not (self_test_model and os.path.samefile(file, self_test_model)):
-                check_model_file(file, options)
-    return options
 
 
 def _warn_without_gpu(options: LoadOptions) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, Union
 
 from .batch import Batch, CacheLimits
 from .embedding import EmbeddingBackend
+from .token_texts import TokenTexts
 from .values import GenerationRequest, ModelFacts
 
 Data = Union[bytes, memoryview]
@@ -60,6 +61,9 @@ class Backend(CacheBackend, Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether this is an end-of-generation token; any thread."""
+
+    def token_texts(self) -> TokenTexts:
+        """The bytes of all tokens; any thread."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
         """The sampler of one sequence; any thread.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import replace
@@ -224,6 +225,18 @@ class Engine:
                 raise PromptTooLong(len(tokens) + error.n_tokens, self.facts.n_ctx, is_least=True) from error
             add_bos = False
         return tokens
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of a token; those of a control token only with `special`."""
+        return self.backend.piece(token, special)
+
+    def embed(self, inputs: Many[Many[int]], is_cancelled: Callable[[], bool] = lambda: False) -> list[array[float]]:
+        """The pooled vector of each input; see `Embedder.embed`."""
+        return self.embedder.embed(inputs, is_cancelled)
+
+    def pair_tokens(self, query: str, documents: Many[str]) -> list[list[int]]:
+        """The tokens of a query with each document, for a model with `rank` pooling."""
+        return [self.backend.pair_tokens(query, document) for document in documents]
 
     def stats(self) -> EngineStats:
         return EngineStats(

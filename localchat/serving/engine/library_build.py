@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-
-from .values import EngineError, LoadOptions
+from collections.abc import Iterable
 
 # The release that messages recommend. Struct layouts change between releases; this one is tested.
 LIBRARY = "llama-cpp-python==0.3.36"
+MATRIX_INSTRUCTIONS_OFF = (
+    "this build of llama.cpp crashes at this CPU's matrix instructions (AMX), so they are off; "
+    "for full speed rebuild it"
+)
 # llama.cpp's CMake switches for CPU features, by the name of the feature in /proc/cpuinfo.
 _CPU_SWITCHES = {
     "avx": "AVX",
@@ -55,20 +54,6 @@ def _cpu_flags() -> list[str]:
     return []
 
 
-def library_key(options: LoadOptions) -> str:
-    """The key of a result: the files of the library, the CPU (machines may share a home folder), and GPU or CPU."""
-    files = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _library_files()]
-    cpu = " ".join(flag for flag in _cpu_flags() if flag.startswith(("avx", "amx")))
-    return "\n".join([*files, cpu, "gpu" if options.n_gpu_layers else "cpu"])
-
-
-def _library_files() -> Iterator[Path]:
-    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
-    if folder is None:
-        spec = importlib.util.find_spec("llama_cpp")
-        if spec is None or not spec.submodule_search_locations:
-            raise EngineError(f"llama-cpp-python is not installed: pip install {LIBRARY}")
-        folder = os.path.join(spec.submodule_search_locations[0], "lib")
-    for path in sorted(Path(folder).iterdir()):
-        if "ggml" in path.name or "llama" in path.name:
-            yield path
+def has_matrix_instructions() -> bool:
+    """Whether this CPU announces AMX."""
+    return "amx_tile" in _cpu_flags()

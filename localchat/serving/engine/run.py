@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Union
+from typing import Protocol, Union
 
 from ..core.events import OutputToken, TokenLogprob
 from ..core.usage import Usage
-from .backend import Backend
 from .stop_texts import StopTextDecoder
 from .values import Delta, EngineError, Finish, GenerationRequest, Progress
 
@@ -36,6 +35,16 @@ Sampled = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
 Item = Union[Sampled, Progress, Ended, EngineError]
 
 
+class TokenReader(Protocol):
+    """The texts of tokens."""
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of a token; those of a control token only with `special`."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether this is an end-of-generation token."""
+
+
 class RequestRun:
     """The sequences of one request on the engine, by their index in the request.
 
@@ -45,7 +54,7 @@ class RequestRun:
     def __init__(
         self,
         requests: Sequence[GenerationRequest],
-        backend: Backend,
+        backend: TokenReader,
         cancel: Callable[[int], None],
         suspend: Callable[[bool], None],
     ):
@@ -185,7 +194,7 @@ class RequestRun:
 class _Output:
     """The output of one sequence: text, counts and times, from the items that the engine delivers."""
 
-    def __init__(self, request: GenerationRequest, backend: Backend, cancel: Callable[[], None]) -> None:
+    def __init__(self, request: GenerationRequest, backend: TokenReader, cancel: Callable[[], None]) -> None:
         self.request = request
         # Whether the end has been returned, or the reader has cancelled the sequence.
         self.is_over = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..core.events import OutputToken
 from ..core.params import GenerationParams, SamplingParams
@@ -179,6 +179,16 @@ class ModelFacts:
 class EngineError(Exception):
     """The base class of errors of the engine. The message has the cause and a remedy."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors of an engine process are pickled. The constructors of some take other arguments than the message.
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[EngineError], args: tuple[object, ...], attributes: dict[str, object]) -> EngineError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
+
 
 class InvalidToken(EngineError):
     """A token id that the model's vocabulary does not have."""
@@ -229,3 +239,12 @@ class Cancelled(EngineError):
 
 class EngineStopped(EngineError):
     """The engine has been closed, or has failed for good."""
+
+
+class EngineDied(EngineError):
+    """The engine process ended with requests in flight, or before it had loaded the model."""
+
+    def __init__(self, message: str, killed_by: str | None = None):
+        super().__init__(message)
+        self.killed_by = killed_by
+        """The name of the signal that killed it; None if it ended by itself."""

@@ -17,17 +17,17 @@ from typing import Any
 from ... import __version__
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
-from ..engine import Engine, EngineError, Finish, GenerationRequest, ModelFacts, WritesNoText
-from ..engine.library_build import missing_switches, rebuild_command
+from ..engine import EngineError, Finish, Front, GenerationRequest, WritesNoText
+from ..engine.library_build import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
 from ..engine.memory import free_memory
-from ..engine.self_test import MATRIX_INSTRUCTIONS_OFF
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
-from .loading import load_engine, reason_of
+from .loading import load_request, reason_of
 from .start_block import LoadProgress, context_fields, model_fields
 
 # Exit statuses: the model works; it cannot be served; it works, and the report has advice.
 WORKS, FAILS, COULD_BE_BETTER = 0, 1, 3
+_RESULTS = {WORKS: "it works", FAILS: "it does not work", COULD_BE_BETTER: "it works, and could be better"}
 
 # The speed is measured with a prompt of this many tokens, and with this many output tokens.
 _N_PROMPT, _N_OUTPUT = 256, 32
@@ -37,20 +37,20 @@ _GPU_FILES = {"/dev/nvidiactl": "-DGGML_CUDA=on", "/dev/kfd": "-DGGML_HIP=on"}
 
 @dataclass
 class Report:
-    """The findings, with the field names of the JSON report."""
+    """The findings, with the field names of the JSON report. A section that is not known is empty."""
 
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
     """The versions of localchat, Python, llama-cpp-python and llama.cpp, and the system."""
     build: dict[str, Any] = field(default_factory=dict)
-    """The CPU features and devices that llama.cpp is built for; empty if it cannot be loaded."""
+    """The CPU features and devices that llama.cpp is built for."""
     memory: dict[str, Any] = field(default_factory=dict)
-    """The free bytes and what limits them; empty if they are not known."""
+    """The free bytes and what limits them."""
     model: dict[str, Any] = field(default_factory=dict)
-    """The path, size and training context of the model; empty if it cannot be loaded."""
+    """The path, size and training context of the model."""
     choice: dict[str, Any] = field(default_factory=dict)
     """The context with its reason, the KV cache, the threads and the device that the server would use."""
     speed: dict[str, Any] = field(default_factory=dict)
-    """Tokens per second of a prompt and of output; empty if nothing could be generated."""
+    """Tokens per second of a prompt and of output."""
     problems: list[str] = field(default_factory=list)
     """Reasons why the model cannot be served."""
     advice: list[str] = field(default_factory=list)
@@ -66,13 +66,15 @@ class Report:
 def check(options: argparse.Namespace, file: ModelFile) -> int:
     """Write the report to stdout, and return the exit status."""
     report = Report()
-    _check_memory(report)
+    free = free_memory()
+    if free is not None:
+        report.memory = {"free_bytes": free.n_bytes, "limit": free.limit}
     try:
         _check_build(report)
         _check_model(report, options, file)
     except (EngineError, OSError, MemoryError, ImportError) as error:
         report.problems.append(f"cannot load {reason_of(file.path, error)}")
-    if options.json:
+    if options.log_format == "json":
         print(json.dumps({"status": report.status, **asdict(report)}, indent=1))
     else:
         with contextlib.suppress(BrokenPipeError):  # a reader such as `head` closed stdout
@@ -96,36 +98,27 @@ def _check_build(report: Report) -> None:
         "gpu": build.supports_gpu,
         "devices": [asdict(device) for device in build.devices],
     }
+    if build.supports_gpu:
+        return
     missing = missing_switches(build.features)
-    if missing and not build.supports_gpu:  # The command of the advice builds for a CPU.
+    if missing:  # The command of the advice builds for a CPU.
         advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
         report.advice.append(advice)
-    if not build.supports_gpu:
-        switches = [switch for path, switch in _GPU_FILES.items() if os.path.exists(path)]
-        report.advice += [f"there is a GPU, and llama.cpp is built for the CPU alone: use {s}" for s in switches]
-
-
-def _check_memory(report: Report) -> None:
-    free = free_memory()
-    if free is not None:
-        report.memory = {"free_bytes": free.n_bytes, "limit": free.limit}
+    switches = [switch for path, switch in _GPU_FILES.items() if os.path.exists(path)]
+    report.advice += [f"there is a GPU, and llama.cpp is built for the CPU alone: use {s}" for s in switches]
 
 
 def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -> None:
     progress = LoadProgress(file.name, "text")
-    engine = load_engine(options, file, progress.show)
-    try:
+    with Front(load_request(options, file), progress.show) as engine:
+        facts = engine.start().facts
         progress.clear()
-        facts = engine.facts
         report.model = {**model_fields(file, facts), "has_chat_template": facts.chat_template is not None}
-        report.choice = {
-            **context_fields(facts),
-            "n_ctx_reason": _context_reason(options, facts),
-            "load_seconds": round(progress.seconds, 2),
-        }
+        reason = "set by --ctx" if options.ctx else "that of the model"
+        if not options.ctx and facts.n_ctx < facts.n_ctx_train:
+            reason = "limited by memory"
+        report.choice = {**context_fields(facts), "n_ctx_reason": reason, "load_seconds": round(progress.seconds, 2)}
         report.speed = _speed(engine)
-    finally:
-        engine.close()
     if facts.resources is not None and not facts.resources.use_extra_bufts:
         report.advice.append(f"{MATRIX_INSTRUCTIONS_OFF}: {rebuild_command()}")
     if facts.chat_template is None:
@@ -134,16 +127,7 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
         report.advice.append("llama.cpp is built for a GPU, but no layer is on a GPU: check the driver")
 
 
-def _context_reason(options: argparse.Namespace, facts: ModelFacts) -> str:
-    if options.ctx:
-        return "set by --ctx"
-    if facts.n_ctx >= facts.n_ctx_train:
-        return "the context size of the model"
-    limit = "at most half of the free memory, and at most the size of the weights (or 1 GiB)"
-    return f"limited by memory: the KV cache takes {limit}"
-
-
-def _speed(engine: Engine) -> dict[str, Any]:
+def _speed(engine: Front) -> dict[str, Any]:
     """Tokens per second of one request; empty for a model that writes no text."""
     try:
         _generate(engine, 0)  # not measured: the first request reads the weights from disk
@@ -151,12 +135,12 @@ def _speed(engine: Engine) -> dict[str, Any]:
     except WritesNoText:
         return {}
     return {
-        "prompt_per_second": _rounded(usage.prompt_rate),
-        "tokens_per_second": _rounded(usage.completion_rate),
+        "prompt_per_second": round(usage.prompt_rate or 0, 1),
+        "tokens_per_second": round(usage.completion_rate or 0, 1),
     }
 
 
-def _generate(engine: Engine, i: int) -> Usage:
+def _generate(engine: Front, i: int) -> Usage:
     n_prompt = min(_N_PROMPT, engine.facts.n_ctx // 2)
     # The prompts differ in their first token: a cached prefix would not be computed again.
     tokens = engine.tokenize(f"{i} is a number, and the quick brown fox jumps over the lazy dog. " * n_prompt)
@@ -169,46 +153,26 @@ def _generate(engine: Engine, i: int) -> Usage:
     return usages[0]
 
 
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)
-
-
 def _lines(report: Report) -> Iterator[str]:
-    yield "versions " + ", ".join(f"{name} {version}" for name, version in report.versions.items() if version)
-    if report.build:
-        yield from _build_lines(report.build)
-    if report.memory:
-        limit = f" ({report.memory['limit']})" if report.memory["limit"] else ""
-        yield f"memory   {gigabytes(report.memory['free_bytes'])} are free{limit}"
-    if report.model:
-        yield from _model_lines(report.model, report.choice, report.speed)
-    yield from (f"advice   {text}" for text in report.advice)
-    yield from (f"problem  {text}" for text in report.problems)
-    results = {WORKS: "it works", FAILS: "it does not work", COULD_BE_BETTER: "it works, and could be better"}
-    yield results[report.status]
+    """One line for each section, and one for each device, piece of advice and problem."""
+    for name, section in asdict(report).items():
+        if isinstance(section, list):
+            yield from (f"{name.rstrip('s'):<9}{text}" for text in section)
+            continue
+        values = [f"{key.replace('_', ' ')} {_shown(key, value)}" for key, value in section.items() if key != "devices"]
+        if values:
+            yield f"{name:<9}{', '.join(values)}"
+        for device in section.get("devices", ()):
+            free = f": {gigabytes(device['n_free'])} of {gigabytes(device['n_total'])} are free"
+            yield f"device   {device['name']} ({device['description']}){free if device['n_total'] else ''}"
+    yield _RESULTS[report.status]
 
 
-def _build_lines(build: dict[str, Any]) -> Iterator[str]:
-    yield "build    " + " ".join(build["features"]) + ("; GPU" if build["gpu"] else "; CPU alone")
-    for device in build["devices"]:
-        memory = (
-            f": {gigabytes(device['n_free'])} of {gigabytes(device['n_total'])} are free" if device["n_total"] else ""
-        )
-        yield f"device   {device['name']} ({device['description']}){memory}"
-
-
-def _model_lines(model: dict[str, Any], choice: dict[str, Any], speed: dict[str, Any]) -> Iterator[str]:
-    yield f"model    {model['description']}, {gigabytes(model['weight_bytes'])}: {model['path']}"
-    yield f"context  {choice['n_ctx']} tokens for each request: {choice['n_ctx_reason']}"
-    if "device" in choice:
-        yield (
-            f"KV cache {choice['kv_cache_tokens']} tokens for {choice['parallel']} requests at once: "
-            f"{gigabytes(choice['context_bytes'])}"
-        )
-        yield f"runs on  {choice['device']}; CPU threads: {choice['threads']}"
-    yield f"loaded   in {choice['load_seconds']} s"
-    if speed:
-        yield (
-            f"speed    {speed['prompt_per_second']} tokens/s of a prompt, {speed['tokens_per_second']} of output, "
-            "for one request"
-        )
+def _shown(key: str, value: Any) -> str:
+    if key.endswith("bytes"):
+        return gigabytes(value)
+    if isinstance(value, list):
+        return " ".join(value)
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: "none"}[value]
+    return str(value)

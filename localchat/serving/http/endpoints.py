@@ -139,13 +139,13 @@ class Endpoints:
         engine = model.engine
         with wire_errors(engine, "content"):
             ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
-        exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.backend.piece(token, True)))
+        exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
         request, model = self.parsed(exchange, tokens.parse_detokenize)
         engine = model.engine
         check_tokens(request.tokens, engine.facts.n_vocab, "tokens")
-        exchange.send_json(200, tokens.text_body([engine.backend.piece(token, True) for token in request.tokens]))
+        exchange.send_json(200, tokens.text_body([engine.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
         request, model = self.parsed(exchange, parse_chat)

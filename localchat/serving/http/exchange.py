@@ -18,7 +18,6 @@ from typing import Any
 from ..core import errors
 from ..core.json_text import json_bytes
 from .body import Body, PeerGone, Readable, list_of
-from .crashes import CrashRecord, fingerprint
 from .disconnects import DisconnectWatcher, has_disconnected, is_writable
 from .logs import NO_MEMORY
 from .settings import DEFAULT_MAX_BODY_BYTES
@@ -79,10 +78,7 @@ class Head:
 
 
 class Exchange:
-    """Reads one request and writes its response. `headers` are added to every response, including errors.
-
-    A `record` contains the request from the arrival of its body to the end of the response.
-    """
+    """Reads one request and writes its response. `headers` are added to every response, including errors."""
 
     def __init__(
         self,
@@ -90,7 +86,6 @@ class Exchange:
         watcher: DisconnectWatcher,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         headers: Mapping[str, str] = {},
-        record: CrashRecord | None = None,
     ) -> None:
         self.head = head
         # Whether the connection can take another request; final once the response has begun.
@@ -117,8 +112,6 @@ class Exchange:
         self.name_request(head.headers.get("X-Request-Id"))
         self._headers = headers
         self._watcher = watcher
-        self._record = record
-        self._in_flight = contextlib.ExitStack()
         self._began_at = time.monotonic()
         self._linger_s = LINGER_S
         self._is_chunked = False
@@ -130,13 +123,9 @@ class Exchange:
         """The body of the request.
 
         Raises:
-            ApiError, PeerGone: As `Body.read` and `CrashRecord.during` do.
+            ApiError, PeerGone: As `Body.read` does.
         """
-        body = self._body.read()
-        if self._record is not None:
-            request = fingerprint(self.head.method, self.head.path, body)
-            self._in_flight.enter_context(self._record.during(request))
-        return body
+        return self._body.read()
 
     def name_request(self, id: str | None) -> None:
         """Set the client's id of this request, for the log and a header. Only the first valid id is used."""
@@ -198,19 +187,18 @@ class Exchange:
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Call `route`, which sends the response. If `route` raises an error, send an error response."""
-        with self._in_flight:
-            try:
-                route(self)
-            except errors.ApiError as error:
-                self._send_error(error)
-            except (PeerGone, OSError):
-                self._set_incomplete()
-            except MemoryError:
-                log.error("%s failed: %s", self._request_line, NO_MEMORY)
-                self._send_error(errors.InferenceError(NO_MEMORY))
-            except Exception:
-                log.exception("%s failed", self._request_line)
-                self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
+        try:
+            route(self)
+        except errors.ApiError as error:
+            self._send_error(error)
+        except (PeerGone, OSError):
+            self._set_incomplete()
+        except MemoryError:
+            log.error("%s failed: %s", self._request_line, NO_MEMORY)
+            self._send_error(errors.InferenceError(NO_MEMORY))
+        except Exception:
+            log.exception("%s failed", self._request_line)
+            self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _send_error(self, error: errors.ApiError) -> None:
         if self.status is not None:

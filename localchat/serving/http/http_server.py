@@ -22,7 +22,6 @@ from ..chat.service import Service
 from ..core import errors
 from ..core.json_text import to_json
 from .connections import Connections
-from .crashes import CrashRecord
 from .disconnects import DisconnectWatcher
 from .exchange import Exchange, Head, linger
 from .incoming import Incoming, problem_of
@@ -127,7 +126,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _run(self, head: Head, route: Callable[[Exchange], None]) -> None:
         server = self.server
         cors_headers = server.routes.origins.headers(head.headers)
-        exchange = Exchange(head, server.watcher, server.settings.max_body_bytes, cors_headers, server.record)
+        exchange = Exchange(head, server.watcher, server.settings.max_body_bytes, cors_headers)
         exchange.run(route)
         exchange.log()
         server.routes.count(exchange)
@@ -149,15 +148,10 @@ class Stopped(KeyboardInterrupt):
     """Ends `serve_forever`. Not an Exception, which socketserver would log and ignore."""
 
 
-class EngineFailed(KeyboardInterrupt):
-    """Ends `serve_forever` of a supervised server, so that the supervisor restarts it."""
-
-
 class ChatServer(http.server.ThreadingHTTPServer):
     """Accepts connections as soon as it is created, and responds with 503 until the model is loaded.
 
-    `listener` is the listening socket; None: open one at the host and port of the settings. A supervised server has a
-    `record` of its requests in flight, and ends if its engine fails.
+    `listener` is the listening socket; None: open one at the host and port of the settings.
 
     Raises:
         OSError: The server cannot listen at the address, or the certificate cannot be read.
@@ -170,10 +164,8 @@ class ChatServer(http.server.ThreadingHTTPServer):
         service: Service,
         settings: Settings,
         listener: socket.socket | None = None,
-        record: CrashRecord | None = None,
     ) -> None:
         self.service = service
-        self.record = record
         self.settings = settings
         self.routes = Routes(service, settings)
         self.connections = Connections(settings.max_connections)
@@ -221,17 +213,9 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
         Raises:
             Stopped: The server has drained.
-            EngineFailed: The engine has failed, and a supervisor can start another one.
         """
         if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
             raise Stopped
-        if self.record is not None:
-            try:
-                self.service.model()
-            except errors.InferenceError as error:
-                raise EngineFailed(error.message) from error
-            except errors.ApiError:
-                pass  # The model is loading, or the server stops.
 
     def close(self) -> None:
         """End running responses with an error, and close the connections and the model."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from ..chat.model import Model
 from ..chat.reasoning import ReasoningDefaults
 from ..chat.service import Service
-from ..engine import Engine, LoadOptions, load
-from ..models.catalog import DEMO_PATH, ModelFile
+from ..engine import EngineDied, EngineStopped, Front, LoadOptions, LoadRequest
+from ..models.catalog import ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
 from .start_block import LoadProgress, report_ready
@@ -23,7 +23,7 @@ log = logging.getLogger("localchat.server")
 
 
 class Loader(threading.Thread):
-    """Loads the model, passes it to the service and calls `on_ready`.
+    """Starts the engine process, and passes the loaded model to the service.
 
     If the model cannot be loaded, `has_failed` is set and `on_failure` is called. `url` is the base URL for clients.
     """
@@ -35,7 +35,6 @@ class Loader(threading.Thread):
         options: argparse.Namespace,
         url: str,
         *,
-        on_ready: Callable[[], None],
         on_failure: Callable[[], None],
     ) -> None:
         super().__init__(name="localchat-loader", daemon=True)
@@ -44,17 +43,16 @@ class Loader(threading.Thread):
         self._file = file
         self._options = options
         self._url = url
-        self._on_ready = on_ready
         self._on_failure = on_failure
         self._progress = LoadProgress(file.name, options.log_format)
+        self._front = Front(load_request(options, file), self._show)
 
     def run(self) -> None:
         try:
-            model = self._load()
-            # The existing objects live as long as the process. Exclude them from garbage collection, which would scan
-            # all of them again and again while it holds the GIL.
-            gc.freeze()
-            self._service.ready(model)
+            self._front.start()
+            model = self._model()
+        except EngineStopped:
+            return  # The server closes.
         except Exception as error:
             self.has_failed = True
             self._progress.clear()
@@ -62,38 +60,37 @@ class Loader(threading.Thread):
             report_failure(f"cannot load {reason_of(self._file.path, error)}")
             self._on_failure()
             return
-        self._on_ready()
+        # The existing objects live as long as the process. Exclude them from garbage collection, which would scan
+        # all of them again and again while it holds the GIL.
+        gc.freeze()
+        self._service.ready(model)
         self._progress.clear()
-        report_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
+        report_ready(self._file, self._front.facts, self._url, self._progress.seconds, self._options.log_format)
 
-    def _load(self) -> Model:
+    def close(self) -> None:
+        """End the engine process, also one that still loads."""
+        self._front.close()
+        self.join()
+
+    def _model(self) -> Model:
         options = self._options
-        engine = load_engine(options, self._file, self._show)
-        try:
-            return Model(
-                self._file.name,
-                engine,
-                max_tokens=options.max_tokens,
-                defaults={name: value for given in options.default for name, value in given.items()},
-                keep_tools=options.keep_tools,
-                reasoning=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
-            )
-        except BaseException:
-            engine.close()
-            raise
+        return Model(
+            self._file.name,
+            self._front,
+            max_tokens=options.max_tokens,
+            defaults={name: value for given in options.default for name, value in given.items()},
+            keep_tools=options.keep_tools,
+            reasoning=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
+        )
 
     def _show(self, done: float) -> None:
         self._service.progress = done
         self._progress.show(done)
 
 
-def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable[[float], None]) -> Engine:
-    """Load a model with the options of the command line, and start its engine.
-
-    Raises:
-        EngineError: The model cannot be loaded.
-    """
-    return load(
+def load_request(options: argparse.Namespace, file: ModelFile) -> LoadRequest:
+    """How the engine process loads a model, by the options of the command line."""
+    return LoadRequest(
         str(file.path),
         LoadOptions(
             n_ctx=options.ctx,
@@ -103,11 +100,10 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
             speculates=not options.no_speculation,
         ),
         draft_path=options.draft,
-        max_snapshot_bytes=options.cache_ram << 20,
-        self_test_model=str(DEMO_PATH),
-        checks_files=True,
         max_queue=options.queue,
-        progress=progress,
+        log_levels=tuple(
+            (name, logging.getLogger(name).getEffectiveLevel()) for name in ("localchat", "localchat.engine.llama")
+        ),
     )
 
 
@@ -120,7 +116,10 @@ def reason_of(path: Path, error: BaseException) -> str:
         return str(header_error)
     except (OSError, MemoryError) as header_error:
         error = header_error
-    return f"{path}: {_last_line(error)}"
+    reason = _last_line(error)
+    if isinstance(error, EngineDied) and error.killed_by not in (None, "SIGKILL"):
+        reason += ": the file is damaged, or this build of llama.cpp does not support it; download it again"
+    return f"{path}: {reason}"
 
 
 def _last_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ..chat.service import Service
 from ..core import errors
 from ..core.server_state import Metric, Series, counter, gauge, histogram
-from ..engine import Engine, Histogram, HistogramValues
+from ..engine import AnyEngine, Histogram, HistogramValues
 
 _DURATION_BOUNDS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -50,7 +50,7 @@ def up(service: Service) -> Metric:
     return gauge("up", "1 while requests are served; 0 while the model loads and after its engine has failed.", value)
 
 
-def of_engine(engine: Engine) -> Iterator[Metric]:
+def of_engine(engine: AnyEngine) -> Iterator[Metric]:
     stats = engine.stats()
     yield gauge("requests_running", "Sequences that are being computed.", stats.n_running)
     yield gauge("requests_waiting", "Sequences in the queue.", stats.n_waiting)

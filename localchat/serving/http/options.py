@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..core import errors
 from ..core.params import parse_default
 from .cors import is_loopback
 from .logs import FORMATS
-from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
+from .settings import Settings
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
@@ -36,16 +36,10 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"two models are given, {options.model} and {options.model_option}: a server has one model")
     options.model = options.model or options.model_option
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
-    if options.json and not options.check:
-        parser.error("--json is the format of the report of --check: add --check, or use --log-format json for the log")
     if options.tls_key and not options.tls_cert:
         parser.error("--tls-key is the key of a certificate: add --tls-cert")
     if options.uds and options.tls_cert:
         parser.error("--uds cannot be combined with --tls-cert: a Unix socket cannot be reached from the network")
-    if options.supervise and os.name != "posix":
-        parser.error("--supervise needs a POSIX system")
-    if options.supervise is None:
-        options.supervise = os.name == "posix" and (sys.stderr is None or not sys.stderr.isatty())
     is_open = not options.uds and not options.api_keys and not is_loopback(options.host)
     if is_open and not options.insecure:
         parser.error(
@@ -68,20 +62,8 @@ def option_warnings(options: argparse.Namespace) -> Iterator[str]:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    return Settings(
-        host=options.host,
-        port=options.port,
-        uds=options.uds,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        api_keys=tuple(options.api_keys),
-        strict=options.strict,
-        allow_chat_template=options.allow_chat_template,
-        thought_field=options.thought_field,
-        cors=tuple(options.cors),
-        max_connections=options.max_connections,
-        write_timeout_s=options.write_timeout,
-    )
+    given = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
+    return Settings(**{**given, "api_keys": tuple(options.api_keys), "cors": tuple(options.cors)})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,9 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         help="report whether the model works on this machine, the memory it needs and its speed, then exit with "
         "status 0 (it works), 1 (it does not) or 3 (it works, and the report has advice)",
     )
-    parser.add_argument("--json", action="store_true", help="with --check: print the report as JSON")
     parser.add_argument(
-        "--log-format", choices=FORMATS, default="text", help="format of the log on stderr (default: %(default)s)"
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="format of the log, and of the report of --check (default: %(default)s)",
     )
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     return parser
@@ -131,26 +115,6 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_DRAIN_S,
         metavar="SECONDS",
         help="after SIGTERM, time for requests in flight to end (default: %(default)s)",
-    )
-    add(
-        "--supervise",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="restart the server after a crash (default: only if stderr is not a terminal)",
-    )
-    add(
-        "--write-timeout",
-        type=_between(1),
-        default=DEFAULT_WRITE_TIMEOUT_S,
-        metavar="SECONDS",
-        help="disconnect a client that reads nothing of its response for this long (default: %(default)s)",
-    )
-    add(
-        "--max-connections",
-        type=_between(1),
-        default=DEFAULT_MAX_CONNECTIONS,
-        metavar="N",
-        help="limit of open connections, each of which has a thread (default: %(default)s)",
     )
 
 
@@ -229,7 +193,6 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="CPU threads (default: chosen for the machine)",
     )
     _add_speculation(group)
-    _add_caches(group)
 
 
 def _add_speculation(group: argparse._ArgumentGroup) -> None:
@@ -244,17 +207,6 @@ def _add_speculation(group: argparse._ArgumentGroup) -> None:
         "--no-speculation",
         action="store_true",
         help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)",
-    )
-
-
-def _add_caches(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--cache-ram",
-        type=_between(0),
-        default=1024,
-        metavar="MB",
-        help="memory for snapshots of recurrent and hybrid models (default: %(default)s)",
     )
 
 

@@ -15,6 +15,7 @@ from ..backend import Data, DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
 from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
+from ..token_texts import TokenTexts
 from ..values import EngineError, GenerationRequest, ModelFacts
 from .batch_rows import BatchRows
 from .embed import open_embedding_backend, pair_tokens
@@ -64,6 +65,11 @@ class LlamaBackend:
 
     def is_end(self, token: int) -> bool:
         return token in self.vocabulary.eog_tokens
+
+    def token_texts(self) -> TokenTexts:
+        vocabulary = self.vocabulary
+        hidden = frozenset(np.flatnonzero(vocabulary.is_control).tolist())
+        return TokenTexts(vocabulary.all_pieces, hidden, vocabulary.eog_tokens)
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)

@@ -1,0 +1,31 @@
+"""Programs for the engine process, which crash at certain moments."""
+
+# As on a machine whose matrix instructions fault: the process crashes while it loads a model with `use_extra_bufts`.
+CRASHES_AT_AMX = """
+import os, signal, sys
+from localchat.serving.engine import __main__ as program
+load = program.load
+def crashing(path, options, **others):
+    if options.use_extra_bufts:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return load(path, options, **others)
+program.load = crashing
+program.main(int(sys.argv[1]))
+"""
+
+# It writes what ggml does, and aborts.
+ABORTS = """
+import os, sys
+print("GGML_ASSERT(n > 0) failed", file=sys.stderr, flush=True)
+os.abort()
+"""
+
+# It refuses each model.
+REFUSES = """
+import sys
+from localchat.serving.engine import EngineError, __main__ as program
+def refusing(path, options, **others):
+    raise EngineError("the file is cut")
+program.load = refusing
+program.main(int(sys.argv[1]))
+"""

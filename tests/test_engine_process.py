@@ -1,0 +1,399 @@
+"""The engine process: its death at every moment, its start again, and its end with the server."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.serving.engine import (
+    EngineDied,
+    EngineError,
+    EngineStopped,
+    Front,
+    InputTooLong,
+    InvalidGrammar,
+    LoadOptions,
+    LoadRequest,
+    PromptTooLong,
+    TextTooLong,
+    front,
+)
+from localchat.serving.models.catalog import DEMO_PATH
+
+from .engine_programs import ABORTS, CRASHES_AT_AMX, REFUSES
+from .live import ServerProcess, running_process, started
+from .serving import wait_for
+from .soak.faults import engine_of
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes by Linux's means")
+
+DEADLINE_S = 30
+# How long a client may wait for the error of a request whose engine died. A loaded machine needs more than a second.
+ERROR_S = 5.0
+# A request that generates for some seconds.
+LONG = {"max_tokens": 3000, "ignore_eos": True}
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def kill_engine(server: ServerProcess, number: signal.Signals = signal.SIGKILL) -> int:
+    if engine_of(server.process.pid) is None:
+        ask(server)  # The test before has killed it.
+    pid = engine_of(server.process.pid)
+    assert pid is not None
+    os.kill(pid, number)
+    return pid
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@contextlib.contextmanager
+def asked(
+    server: ServerProcess, path: str, fields: Any = None, method: str = "POST"
+) -> Iterator[http.client.HTTPResponse]:
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    with contextlib.closing(client):
+        client.request(method, path, None if fields is None else json.dumps(fields))
+        with client.getresponse() as response:
+            yield response
+
+
+def ask(
+    server: ServerProcess, path: str = "/v1/chat/completions", fields: Any = None, method: str = "POST"
+) -> tuple[int, Any]:
+    fields = {"messages": MESSAGES, "max_tokens": 4} if fields is None and method == "POST" else fields
+    with asked(server, path, fields, method) as response:
+        return response.status, json.loads(response.read())
+
+
+def n_busy(server: ServerProcess) -> int:
+    return sum(slot["is_processing"] for slot in ask(server, "/slots", method="GET")[1])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with running_process("--any-name") as running:
+        yield running
+
+
+INTERFACES = [
+    pytest.param("/v1/chat/completions", {"messages": MESSAGES, **LONG}, id="chat"),
+    pytest.param("/v1/completions", {"prompt": "Hello", **LONG}, id="completions"),
+    pytest.param("/completion", {"prompt": "Hello", "n_predict": 3000, "ignore_eos": True}, id="native"),
+    pytest.param("/v1/responses", {"input": "Hello", "max_output_tokens": 3000, "ignore_eos": True}, id="responses"),
+    pytest.param("/v1/messages", {"model": "x", "messages": MESSAGES, **LONG}, id="messages"),
+    pytest.param(
+        "/api/chat",
+        {"model": "x", "messages": MESSAGES, "options": {"num_predict": 3000, "ignore_eos": True}},
+        id="ollama",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), INTERFACES)
+def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(
+    server: ServerProcess, path: str, fields: Any
+):
+    with asked(server, path, {**fields, "stream": True}) as response:
+        assert response.status == 200
+        response.readline()
+        pid = kill_engine(server, signal.SIGSEGV)
+        killed_at = time.monotonic()
+        rest = response.read().decode()
+        assert time.monotonic() - killed_at < ERROR_S
+    assert "was killed by SIGSEGV" in rest
+    assert ask(server, "/health", method="GET")[0] == 200
+    assert ask(server)[0] == 200
+    assert engine_of(server.process.pid) not in (None, pid)
+
+
+@pytest.mark.parametrize(("path", "fields"), INTERFACES)
+def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
+    server: ServerProcess, path: str, fields: Any
+):
+    done: list[tuple[int, Any]] = []
+    thread = threading.Thread(target=lambda: done.append(ask(server, path, {**fields, "stream": False})))
+    thread.start()
+    wait_for(lambda: n_busy(server) == 1)
+    kill_engine(server)
+    killed_at = time.monotonic()
+    thread.join(DEADLINE_S)
+    assert time.monotonic() - killed_at < ERROR_S
+    [(status, body)] = done
+    assert status == 500
+    assert "was killed by SIGKILL (most likely memory was short)" in json.dumps(body)
+
+
+def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess):
+    statuses: list[int] = []
+    kill_engine(server)
+    threads = [threading.Thread(target=lambda: statuses.append(ask(server)[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert statuses == [200] * 4
+
+
+def test_death_while_a_prompt_is_computed(server: ServerProcess):
+    prompt = {"prompt": " ".join(map(str, range(900))), "max_tokens": 1, "cache_prompt": False}
+    done: list[tuple[int, Any]] = []
+    thread = threading.Thread(target=lambda: done.append(ask(server, "/v1/completions", prompt)))
+    thread.start()
+    wait_for(lambda: n_busy(server) == 1 or bool(done))
+    kill_engine(server)
+    thread.join(DEADLINE_S)
+    # The prompt may be complete before the signal arrives.
+    assert done[0][0] in (200, 500)
+    assert ask(server)[0] == 200
+
+
+def test_death_while_a_request_waits_for_the_start(server: ServerProcess):
+    """The start is tried again once for each request."""
+    first = kill_engine(server)
+    done: list[tuple[int, Any]] = []
+    thread = threading.Thread(target=lambda: done.append(ask(server)))
+    thread.start()
+    wait_for(lambda: engine_of(server.process.pid) not in (None, first))
+    kill_engine(server)
+    thread.join(DEADLINE_S)
+    assert done[0][0] in (200, 500)
+    assert "SIGKILL" in json.dumps(done[0][1]) or done[0][0] == 200
+    assert ask(server, "/health", method="GET")[0] == 200
+    assert ask(server)[0] == 200
+
+
+def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
+    pid = kill_engine(server)
+    wait_for(lambda: engine_of(server.process.pid) is None or has_ended(pid))
+    for path in ("/slots", "/props", "/health"):
+        assert ask(server, path, method="GET")[0] == 200
+    with asked(server, "/metrics", method="GET") as response:
+        assert "localchat_requests_running 0" in response.read().decode()
+    assert engine_of(server.process.pid) is None
+    assert ask(server)[0] == 200
+
+
+def test_main_process_imports_neither_llama_cpp_nor_numpy(tmp_path: Path):
+    """Not even while it generates, with tools and a schema."""
+    program = """
+import json, os, signal, sys, threading, urllib.request
+from localchat import server
+from localchat.serving.chat.service import Service
+ready, was_ready = threading.Event(), Service.ready
+def is_ready(self, model):
+    was_ready(self, model)
+    ready.set()
+Service.ready = is_ready
+def ask():
+    ready.wait(30)
+    schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
+    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "response_format": format, "logprobs": True})
+    url = "http://127.0.0.1:" + sys.argv[1] + "/v1/chat/completions"
+    print(json.load(urllib.request.urlopen(url, body.encode()))["choices"][0]["message"]["content"])
+    print(sorted({"llama_cpp", "numpy"} & set(sys.modules)), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=ask).start()
+sys.exit(server.main(["--port", sys.argv[1]]))
+"""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    done = subprocess.run([sys.executable, "-c", program, str(port)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    text, modules = done.stdout.splitlines()
+    assert (json.loads(text), modules) == ({"a": "b"}, "[]")
+
+
+def test_engine_ends_with_a_killed_server():
+    with started([sys.executable, "-m", "localchat.server", "--port", "0"]) as running:
+        pid = engine_of(running.process.pid)
+        assert pid is not None
+        with asked(running, "/v1/chat/completions", {"messages": MESSAGES, "stream": True, **LONG}) as response:
+            response.readline()
+            running.process.kill()
+            wait_for(lambda: has_ended(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signals):
+    """As a terminal, `timeout` and systemd send it. SIGTERM lets the stream end."""
+    command = ["setsid", sys.executable, "-m", "localchat.server", "--port", "0", "--drain", "20"]
+    with started(command) as running:
+        pid = engine_of(running.process.pid)
+        assert pid is not None
+        fields = {"messages": MESSAGES, "stream": True, **LONG, "max_tokens": 500}
+        with asked(running, "/v1/chat/completions", fields) as response:
+            response.readline()
+            os.killpg(running.process.pid, number)
+            rest = response.read().decode()
+        assert running.process.wait(DEADLINE_S) == 0
+        assert has_ended(pid)
+    assert ('"finish_reason":"length"' in rest) == (number == signal.SIGTERM)
+    assert rest.endswith("data: [DONE]\n\n")
+
+
+def test_death_of_the_engine_while_the_server_drains_ends_the_server():
+    with started([sys.executable, "-m", "localchat.server", "--port", "0", "--drain", "20"]) as running:
+        fields = {"messages": MESSAGES, "stream": True, **LONG}
+        with asked(running, "/v1/chat/completions", fields) as response:
+            response.readline()
+            running.process.terminate()
+            wait_for(lambda: ask(running)[0] == 503)
+            kill_engine(running)
+            assert "SIGKILL" in response.read().decode()
+        assert running.process.wait(DEADLINE_S) == 0
+
+
+def test_server_that_is_ended_while_it_loads_leaves_no_engine():
+    with subprocess.Popen([sys.executable, "-m", "localchat.server", "--port", "0"], stderr=subprocess.PIPE) as process:
+        wait_for(lambda: engine_of(process.pid) is not None)
+        pid = engine_of(process.pid)
+        assert pid is not None
+        process.terminate()
+        assert process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
+        wait_for(lambda: has_ended(pid))
+
+
+def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
+    data, key = DEMO_PATH.read_bytes(), b"llama.block_count"
+    at = data.index(key) + len(key) + 4
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(data[:at] + struct.pack("<I", 7_000_000) + data[at + 4 :])
+    program = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    *log, last = done.stderr.splitlines()
+    assert last.startswith(
+        f"localchat.server: cannot load {path}: the engine process was killed by SIGABRT (GGML_ASSERT("
+    )
+    assert last.endswith("download it again")
+    assert len(log) <= 2
+    assert "Traceback" not in done.stderr
+
+
+# --- the front, with other programs in the engine process ---
+
+
+def front_of(monkeypatch: pytest.MonkeyPatch, program: str, path: Path = DEMO_PATH) -> Front:
+    monkeypatch.setattr(front, "engine_command", lambda number: [sys.executable, "-c", program, str(number)])
+    return Front(LoadRequest(str(path), LoadOptions(n_parallel=1, n_ctx=256)))
+
+
+def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    with front_of(monkeypatch, CRASHES_AT_AMX) as engine:
+        resources = engine.start().facts.resources
+        assert resources is not None
+        assert not resources.use_extra_bufts
+        assert engine.tokenize("Hello")
+    first, second = caplog.messages
+    assert "SIGSEGV" in first
+    assert "CMAKE_ARGS=" in second
+
+
+def test_third_failed_start_in_a_row_is_final_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"one")
+    with front_of(monkeypatch, ABORTS, path) as engine:
+        n_started = 0
+        began = front.EngineProcess.__init__
+
+        def counted(self: Any, *args: Any) -> None:
+            nonlocal n_started
+            n_started += 1
+            began(self, *args)
+
+        monkeypatch.setattr(front.EngineProcess, "__init__", counted)
+        for i in range(5):
+            with pytest.raises(EngineError, match=r"killed by SIGABRT \(GGML_ASSERT\(n > 0\) failed\)"):
+                engine.start()
+            assert (engine.failure is not None) == (i >= 2)
+        assert n_started == 3 * 2  # each with and without the matrix instructions
+        path.write_bytes(b"another")
+        assert engine.failure is None
+        monkeypatch.setattr(front, "engine_command", lambda number: [sys.executable, "-c", REFUSES, str(number)])
+        with pytest.raises(EngineError, match="the file is cut"):
+            engine.start()
+        monkeypatch.setattr(front, "PAUSE_S", 0.0)
+        monkeypatch.setattr(engine, "_request", LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)))
+        monkeypatch.undo()
+        monkeypatch.setattr(engine, "_request", LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)))
+        assert engine.start().tokenize("a")
+
+
+def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pytest.MonkeyPatch):
+    errors: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            engine.start()
+        except EngineError as error:
+            errors.append(error)
+
+    engine = front_of(monkeypatch, "import time; time.sleep(60)")
+    threads = [threading.Thread(target=start) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: engine.pid is not None)
+    monkeypatch.setattr(front, "_CLOSE_S", 0.1)
+    engine.close()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert [type(error) for error in errors] == [EngineStopped] * 3
+
+
+def test_errors_cross_between_processes_with_their_attributes():
+    errors = [
+        EngineDied("m", "SIGSEGV"),
+        InputTooLong(1, 2, 3),
+        InvalidGrammar("r", "tools"),
+        PromptTooLong(5, 4, is_least=True),
+        TextTooLong(7, 6),
+    ]
+    for error in errors:
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+
+
+def test_texts_of_tokens_are_those_of_the_vocabulary():
+    from localchat.serving.engine import load
+
+    with Front(LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
+        n_vocab = engine.start().facts.n_vocab
+        with load(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)) as own:
+            for token in range(n_vocab):
+                for special in (True, False):
+                    assert engine.piece(token, special) == own.piece(token, special)
+        for token in (-1, n_vocab):
+            with pytest.raises(ValueError, match="token ids go from 0"):
+                engine.piece(token)
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [(0, None), (1, None), (-11, "SIGSEGV"), (-250, "signal 250"), (0xC0000005, "exception 0xC0000005")],
+)
+def test_signal_names(status: int, name: str | None):
+    assert front.signal_name(status) == name
