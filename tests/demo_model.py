@@ -9,6 +9,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
 from localchat.serving.models.catalog import DEMO_PATH
 
+from .engines import text_of
 from .generations import submit
 
 DEMO = str(DEMO_PATH)
@@ -46,7 +47,7 @@ def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputTo
     deltas = [item for item in items if isinstance(item, Delta)]
     finish = items[-1]
     assert isinstance(finish, Finish)
-    return "".join(delta.text for delta in deltas), [token for delta in deltas for token in delta.tokens], finish
+    return text_of(deltas), [token for delta in deltas for token in delta.tokens], finish
 
 
 def wait_until_idle(engine: Engine) -> None:

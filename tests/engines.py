@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,12 +18,17 @@ def request(text: str = "hello", **options: Any) -> GenerationRequest:
     return request_for(tuple(text.encode()), **options)
 
 
+def text_of(items: Iterable[object]) -> str:
+    pieces = (token.piece for item in items if isinstance(item, Delta) for token in item.tokens)
+    return b"".join(pieces).decode("utf-8", "replace")
+
+
 def read(generation: Generation) -> tuple[str, Finish]:
     """The text and the finish of a generation. Fails unless the last item is the only Finish."""
     items = list(generation)
     assert all(isinstance(item, Delta) for item in items[:-1])
     assert isinstance(items[-1], Finish)
-    return "".join(item.text for item in items[:-1] if isinstance(item, Delta)), items[-1]
+    return text_of(items), items[-1]
 
 
 def step_until_idle(engine: Engine) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from localchat.serving.engine import Engine, EngineError, EngineStopped, Finish
 
+from .engines import text_of
 from .fakes import FakeBackend
 from .generations import Generation, request_for, submit
 from .serving import serving
@@ -91,7 +92,7 @@ def end_of(generation: Generation) -> str | EngineError:
             return error
         if isinstance(item, Finish):
             return text
-        text += getattr(item, "text", "")
+        text += text_of([item])
     pytest.fail(f"no end after {text!r}")
 
 
@@ -191,7 +192,7 @@ def test_failed_engine_shows_in_health_and_metrics(monkeypatch: pytest.MonkeyPat
         assert (status, body["error"]["type"]) == (500, "inference_error")
         status, text = get("/health")
         message = json.loads(text)["error"]["message"]
-        assert (status, message) == (500, "the engine has failed, restart the server: SystemExit()")
+        assert (status, message) == (500, "the engine has failed: ")
         assert "localchat_up 0\n" in get("/metrics")[1]
 
 

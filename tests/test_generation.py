@@ -30,7 +30,9 @@ TOKEN = OutputToken(97, b"a")
 
 
 class Scripted:
-    """A parser that returns the given events for the text of each delta."""
+    """A parser that returns the given events for the text of each token."""
+
+    reasoning_is_open = False
 
     def __init__(
         self, events: dict[str, list[OutputEvent]], *, has_calls: bool = False, is_inside: bool = False
@@ -40,10 +42,10 @@ class Scripted:
         self._events = events
 
     def feed(self, text: str) -> list[OutputEvent]:
-        return self._events[text]
+        return self._events.get(text, [])
 
     def finish(self) -> list[OutputEvent]:
-        return self._events.get("", [])
+        return []
 
 
 def read(output: Output, *items: Progress | Delta | Finish) -> list[OutputEvent]:
@@ -58,6 +60,7 @@ def read(output: Output, *items: Progress | Delta | Finish) -> list[OutputEvent]
         ("stop", True, False, "tool_calls"),
         ("length", True, False, "tool_calls"),
         ("length", True, True, "length"),
+        ("stop", True, True, "stop"),
     ],
 )
 def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: str):
@@ -69,23 +72,25 @@ def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: 
 
 def test_first_events_come_before_the_first_token_and_after_progress():
     output = Output(PlainText(), first_events=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
-    progress, *events = read(output, Progress(1, 2, 0), Delta("a", (TOKEN,)), Finish("stop", "x", USAGE, TOKEN))
+    progress, *events = read(output, Progress(1, 2, 0), Delta((TOKEN,)), Finish("stop", 5, USAGE, TOKEN))
     assert isinstance(progress, PromptProgress)
     assert events == [
         PromptLogprobs((TOKEN,)),
         ContentDelta("Once"),
         SampledTokens((TOKEN,)),
         ContentDelta("a"),
-        OutputEnd("stop", "x", TOKEN),
+        OutputEnd("stop", 5, TOKEN),
     ]
 
 
 def test_reasoning_is_in_the_content_too_within_its_tags():
     parser = Scripted({"1": [ReasoningDelta("h")], "2": [ReasoningDelta("m"), ContentDelta("yes")]})
     output = Output(parser, reasoning_tags=ReasoningTags("<t>", "</t>"))  # type: ignore[arg-type]
-    assert read(output, Delta("1"), Delta("2")) == [
+    assert read(output, *(Delta((OutputToken(0, piece),)) for piece in (b"1", b"2"))) == [
+        SampledTokens((OutputToken(0, b"1"),)),
         ContentDelta("<t>h"),
         ReasoningDelta("h"),
+        SampledTokens((OutputToken(0, b"2"),)),
         ContentDelta("m"),
         ReasoningDelta("m"),
         ContentDelta("</t>"),
@@ -96,20 +101,20 @@ def test_reasoning_is_in_the_content_too_within_its_tags():
 @pytest.mark.parametrize("second", [[], [ToolCallStart(1, "b", "g"), ToolCallArguments(1, "{")]])
 def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
     first: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
-    parser = Scripted({"x": [*first, *second]}, has_calls=True, is_inside=bool(second))
+    parser = Scripted({"a": [*first, *second]}, has_calls=True, is_inside=bool(second))
     output = Output(parser, single_call=True)  # type: ignore[arg-type]
-    assert read(output, Delta("x")) == [*first, OutputEnd("tool_calls")]
-    assert output.is_over
+    assert read(output, Delta((TOKEN, TOKEN))) == [SampledTokens((TOKEN,)), *first, OutputEnd("tool_calls")]
+    assert (output.is_over, output.n_completion) == (True, 1)
 
 
 class ScriptedRun:
-    """The engine's run of one sequence, with one token that completes a call and ends with a stop text."""
+    """The engine's run of one sequence, whose first token completes a call."""
 
     def __init__(self) -> None:
         self.ended: list[int] = []
 
     def take(self, timeout_s: float | None) -> list[tuple[int, Delta | Finish]]:
-        return [(0, Delta("x", (TOKEN,))), (0, Finish("stop", "!", USAGE))]
+        return [(0, Delta((TOKEN,))), (0, Delta((TOKEN,))), (0, Finish("stop", 5, USAGE))]
 
     def prompt_tokens(self, index: int) -> tuple[OutputToken, ...]:
         return ()
@@ -120,7 +125,7 @@ class ScriptedRun:
 
 def test_items_after_the_end_of_an_output_are_dropped():
     call: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
-    output = Output(Scripted({"x": call}, has_calls=True), single_call=True)  # type: ignore[arg-type]
+    output = Output(Scripted({"a": call}, has_calls=True), single_call=True)  # type: ignore[arg-type]
     scripted = ScriptedRun()
     engine = SimpleNamespace(max_open=1, submit=lambda sequences: scripted)
     prepared = Prepared([request_for((1,))], [output], 1, "messages")

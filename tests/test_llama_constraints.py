@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Constraint, Delta, Engine, Finish, InvalidGrammar
+from localchat.serving.engine import Constraint, Engine, Finish, InvalidGrammar
 
 from .demo_model import GREEDY, chat, read
+from .engines import text_of
 from .generations import request_for, submit
 
 
@@ -112,7 +113,7 @@ def test_constrained_and_free_requests_share_a_batch(engine: Engine):
     alone = read(engine, free)[0]
     constrained = replace(free, constraint=Constraint("root ::= [ab]{20}"))
     generations = [submit(engine, request) for request in (free, constrained, free, constrained)]
-    texts = ["".join(item.text for item in g if isinstance(item, Delta)) for g in generations]
+    texts = [text_of(generation) for generation in generations]
     assert texts[0] == texts[2] == alone
     assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
 

@@ -1,16 +1,18 @@
-"""The tracker counts the tokens that the parser reads as reasoning, and ends the reasoning at its limit."""
+"""The usage has the tokens of the reasoning, and a budget ends the reasoning."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS, detect
-from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
+from localchat.serving.chat.output import Output
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.chat.reasoning import (
     ReasoningDefaults,
@@ -19,6 +21,8 @@ from localchat.serving.chat.reasoning import (
     reasoning_tracker,
 )
 from localchat.serving.core.events import ReasoningDelta
+from localchat.serving.core.usage import Usage
+from localchat.serving.engine import Delta, Finish, OutputToken
 
 from .dialect_outputs import ALL, TOOLS, text_of
 
@@ -27,16 +31,22 @@ MESSAGE = 901
 END = 902
 
 
-def tracker(name: str = "qwen-coder", max_tokens: int | None = None, **options: Any) -> ReasoningTracker:
-    parser = OutputParser(DIALECTS[name], **{"tools": TOOLS, **options})
-    budget = None if max_tokens is None else ReasoningBudget(max_tokens, (MESSAGE, END))
-    return ReasoningTracker(parser, budget)
+def parser(name: str = "qwen-coder", **options: Any) -> OutputParser:
+    return OutputParser(DIALECTS[name], **{"tools": TOOLS, **options})
 
 
-def written(pieces: list[bytes], max_tokens: int | None, name: str = "qwen-coder", **options: Any) -> bytes:
+def n_reasoning(pieces: Iterable[bytes], parser: OutputParser) -> int:
+    """The number of reasoning tokens that the usage has after these tokens."""
+    output = Output(parser)
+    list(output.read(Delta(tuple(OutputToken(0, piece) for piece in pieces)), tuple))
+    list(output.read(Finish("length", None, Usage(1, 0, 1, 0, 0)), tuple))
+    return output.n_reasoning
+
+
+def written(pieces: list[bytes], max_tokens: int, name: str = "qwen-coder", **options: Any) -> bytes:
     """The output of a model that samples these tokens, with the tokens that the budget forces."""
     forced = {MESSAGE: b" enough", END: DIALECTS[name].reasoning.end.encode()}
-    made = tracker(name, max_tokens, **options)
+    made = ReasoningTracker(parser(name, **options), ReasoningBudget(max_tokens, (MESSAGE, END)))
     text = b""
     for piece in [*pieces, b""]:
         while made.forced_token is not None:
@@ -82,7 +92,6 @@ CALL = "<function=now></function>"
         pytest.param("a|</think>|b|c", 2, OPEN, "a</think>bc", id="opened by the prompt, within the budget"),
         pytest.param("a|b", 0, OPEN, " enough</think>ab", id="opened by the prompt, budget of zero"),
         pytest.param("a|b|<think>|c", 1, OPEN, "a enough</think>b<think>c", id="opened by the prompt, once only"),
-        pytest.param("<think>|a|b", None, {}, "<think>ab", id="no budget"),
     ],
 )
 def test_reasoning_ends_with_its_budget(text: str, max_tokens: int, options: dict[str, Any], expected: str):
@@ -134,68 +143,62 @@ def test_reasoning_does_not_end_within_a_character():
 
 
 def test_end_is_forced_once_even_if_the_reasoning_stays_open():
-    made = tracker(max_tokens=1, **OPEN)
+    made = ReasoningTracker(parser(**OPEN), ReasoningBudget(1, (MESSAGE, END)))
     for piece in (b"a", b"so", b"so", b"b", b"c"):
         made.feed(piece)
     assert (made.is_open, made.forced_token) == (True, None)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "options", "n_tokens", "is_open", "is_over"),
+    ("pieces", "options", "n_tokens", "is_open", "may_open"),
     [
-        pytest.param(["<think>", "a", "b"], {}, 3, True, False, id="open"),
-        pytest.param([" ", "<thi", "nk>", "a", "</th", "ink>", "b"], {}, 6, False, True, id="with its tags"),
-        pytest.param(["<think>a</think>b", "c"], {}, 1, False, True, id="in one token"),
-        pytest.param(["<think>", "\n\n", "</think>", "b"], {}, 0, False, True, id="empty"),
-        pytest.param(["<think>", "</thi"], {}, 2, True, False, id="cut in the end tag"),
-        pytest.param(["a", "<think>", "b"], {}, 0, False, True, id="text first"),
-        pytest.param(["a", "b", "</think>", "c"], OPEN, 3, False, True, id="opened by the prompt"),
-        pytest.param([], {}, 0, False, False, id="nothing yet"),
-        pytest.param([], OPEN, 0, True, False, id="opened by the prompt, nothing yet"),
-        pytest.param(["now\n", "{}"], {"name": "functionary-3.2"}, 0, False, True, id="a family without reasoning"),
+        pytest.param(["<think>", "a", "b"], {}, 3, True, True, id="open"),
+        pytest.param([" ", "<thi", "nk>", "a", "</th", "ink>", "b"], {}, 6, False, False, id="with its tags"),
+        pytest.param(["<think>a</think>b", "c"], {}, 1, False, False, id="in one token"),
+        pytest.param(["<think>", "\n\n", "</think>", "b"], {}, 0, False, False, id="empty"),
+        pytest.param(["<think>", "</thi"], {}, 2, True, True, id="cut in the end tag"),
+        pytest.param(["a", "<think>", "b"], {}, 0, False, False, id="text first"),
+        pytest.param(["a", "b", "</think>", "c"], OPEN, 3, False, False, id="opened by the prompt"),
+        pytest.param([], {}, 0, False, True, id="nothing yet"),
+        pytest.param([], OPEN, 0, True, True, id="opened by the prompt, nothing yet"),
+        pytest.param(["now\n", "{}"], {"name": "functionary-3.2"}, 0, False, False, id="a family without reasoning"),
         pytest.param(
             ["<|channel|>analysis", "<|message|>", "a", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>b"],  # noqa: E501
             {"name": "harmony"},
             4,
             False,
-            False,
+            True,
             id="message with its header",
         ),
     ],
 )  # fmt: skip
-def test_tokens_of_reasoning(pieces: list[str], options: dict[str, Any], n_tokens: int, is_open: bool, is_over: bool):
-    made = tracker(**options)
+def test_tokens_of_reasoning(pieces: list[str], options: dict[str, Any], n_tokens: int, is_open: bool, may_open: bool):
+    assert n_reasoning((piece.encode() for piece in pieces), parser(**options)) == n_tokens
+    made = parser(**options)
     for piece in pieces:
-        made.feed(piece.encode())
-    assert (made.is_open, made.is_over) == (is_open, is_over)
-    made.finish()
-    assert made.n_tokens == n_tokens
+        made.feed(piece)
+    assert (made.reasoning_is_open, made.reasoning_may_open) == (is_open, may_open)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
-    """The tracker counts the tokens of the reasoning that the parser reads, and a budget of as many is enough."""
+    """The tokens of the reasoning that the parser reads are counted, and a budget of as many is enough."""
     dice = random.Random(name)
     for text in (ALL[name], ALL[name][: len(ALL[name]) // 9]):
         for prompt in ("", DIALECTS[name].reasoning.start):
             data = text.encode()
             cuts = sorted({0, len(data), *dice.choices(range(len(data)), k=dice.randint(3, 60))})
             pieces = [data[a:b] for a, b in zip(cuts, cuts[1:])]
-            made = tracker(name, prompt=prompt)
-            for piece in pieces:
-                made.feed(piece)
-            made.finish()
-            parser = OutputParser(DIALECTS[name], tools=TOOLS, prompt=prompt)
-            events = merged([*parser.feed(text), *parser.finish()])
-            reasoning = text_of(events, ReasoningDelta)
-            assert (made.n_tokens > 0) == bool(reasoning)
-            assert made.is_open == parser.reasoning_is_open
-            assert written(pieces, made.n_tokens + 1, name, prompt=prompt) == data
+            n_tokens = n_reasoning(pieces, parser(name, prompt=prompt))
+            made = parser(name, prompt=prompt)
+            reasoning = text_of([*made.feed(text), *made.finish()], ReasoningDelta)
+            assert (n_tokens > 0) == bool(reasoning)
+            assert written(pieces, n_tokens + 1, name, prompt=prompt) == data
             if reasoning and not DIALECTS[name].reasons_anywhere:
                 before_end = (
                     n for n in range(len(pieces)) if DIALECTS[name].reasoning.end.encode() in b"".join(pieces[:n])
                 )
-                assert made.n_tokens == next(before_end, len(pieces))
+                assert n_tokens == next(before_end, len(pieces))
             if reasoning and len(reasoning) > 1:
                 assert b"enough" in written([piece.encode() for piece in text], 1, name, prompt=prompt)
 
@@ -213,7 +216,7 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
 )
 def test_state_of_reasoning_after_a_prompt(name: str, prompt: str, start: ReasoningStart):
     assert DIALECTS[name].reasoning_start(prompt) is start
-    assert tracker(name, prompt=prompt).is_open == (start is ReasoningStart.OPEN)
+    assert parser(name, prompt=prompt).reasoning_is_open == (start is ReasoningStart.OPEN)
 
 
 @pytest.mark.parametrize(
@@ -255,4 +258,4 @@ def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: Reas
 def test_tracker_has_the_state_of_the_request(continued: Any):
     messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
     request = ChatRequest(messages=messages, continue_final_message=continued)
-    assert reasoning_tracker(request, DIALECTS["hermes"], "").is_open == bool(continued)
+    assert reasoning_tracker(request, DIALECTS["hermes"], "", ReasoningBudget(1, ())).is_open == bool(continued)

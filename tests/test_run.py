@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from localchat.serving.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, Progress, QueueFull
+from localchat.serving.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, QueueFull
 
-from .engines import DEADLINE_S, request, running, step_until_idle, stepped
+from .engines import DEADLINE_S, request, running, step_until_idle, stepped, text_of
 from .fakes import FakeBackend, echo, endless
 from .generations import request_for
 
@@ -24,7 +24,7 @@ def test_items_of_all_sequences_come_in_order_with_their_index():
                 else:
                     assert isinstance(item, Delta)
                     assert index not in ends
-                    texts[index] += item.text
+                    texts[index] += text_of([item])
         assert (texts, sorted(ends)) == (["ab", "cdef"], [0, 1])
         assert [run.usage(i).n_completion for i in range(2)] == [3, 5]
         assert run.take() == []
@@ -58,7 +58,7 @@ def test_cancel_of_all_raises_after_the_items_before_it(n_steps: int):
             engine.step()
         run.cancel()
         step_until_idle(engine)
-        texts = [item.text for _, item in run.take() if isinstance(item, Delta)] if n_steps else []
+        texts = [text_of([item]) for _, item in run.take()] if n_steps else []
         assert texts == ["abc"[:n_steps]] * (2 if n_steps else 0)
         assert run.is_running
         with pytest.raises(Cancelled):
@@ -74,19 +74,6 @@ def test_failure_of_one_sequence_ends_the_run():
         with pytest.raises(EngineError, match="could not compute"):
             run.take()
         assert not run.is_running
-
-
-def test_one_by_one_gives_one_token_at_a_time_and_counts_no_other():
-    one_by_one = request_for(tuple(b"abcd"), one_by_one=True, reports_progress=True)
-    with stepped(FakeBackend()) as engine, engine.submit([one_by_one, request("xy")]) as run:
-        step_until_idle(engine)
-        first = run.take()
-        assert [(i, item.text) for i, item in first if isinstance(item, Delta)] == [(0, "a"), (1, "xy")]
-        assert isinstance(first[0][1], Progress)
-        assert run.usage(0).n_completion == 1
-        assert [item.text for _, item in run.take() if isinstance(item, Delta)] == ["b"]
-        run.end(0)
-        assert (run.usage(0).n_completion, run.take()) == (2, [])
 
 
 def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():

@@ -1,24 +1,39 @@
-"""Token bytes to text: characters and stop texts, with the bytes divided into pieces in every way."""
+"""Stop texts end the content, at any cut. A word of the reasoning or of a call ends nothing."""
 
 from __future__ import annotations
 
+import json
 import random
+from typing import Any
 
 import pytest
 
-from localchat.serving.engine.stop_texts import StopTextDecoder
+from localchat.serving.chat.output import Output, PlainText
+from localchat.serving.core.events import ContentDelta, OutputEnd
+from localchat.serving.core.usage import Usage
+from localchat.serving.engine import Delta, Finish, OutputToken
+
+from .serving import BIG, generating, serving
+
+FINISH = Finish("length", None, Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0))
 
 
-def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | None]:
+def shown(output: Output, *pieces: bytes) -> str:
+    """The text of the events of the next tokens."""
+    events = output.read(Delta(tuple(OutputToken(0, piece) for piece in pieces)), tuple)
+    return "".join(event.text for event in events if isinstance(event, ContentDelta))
+
+
+def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
     """The text of the pieces up to a stop text, and this stop text."""
-    decoder, out = StopTextDecoder(stop), []
-    for piece in pieces:
-        out.append(decoder.feed(piece))
-        if decoder.stopped_by is not None:
-            break
-    else:
-        out.append(decoder.finish())
-    return "".join(out), decoder.stopped_by
+    output, text = Output(PlainText(), stop=stop), ""
+    for item in (*(Delta((OutputToken(0, piece),)) for piece in pieces), FINISH):
+        for event in output.read(item, tuple):
+            text += event.text if isinstance(event, ContentDelta) else ""
+            if isinstance(event, OutputEnd):
+                assert event.reason == ("length" if event.stop is None else "stop")
+                return text, event.stop
+    raise AssertionError("no end")
 
 
 def cuts(data: bytes) -> list[list[bytes]]:
@@ -41,6 +56,7 @@ CASES = {
     "stop at the start": (b"STOP two", ("STOP",), "", "STOP"),
     "stop at the very end": (b"one STOP", ("STOP",), "one ", "STOP"),
     "unfinished stop is text": (b"one STO", ("STOP",), "one STO", None),
+    "stop with a cut character": ("a😀".encode()[:-1], ("\ufffd",), "a", "\ufffd"),
     "false start inside a stop": (b"xaab", ("ab",), "xa", "ab"),
     "repeated start": (b"aaaaab!", ("aab",), "aaa", "aab"),
     "non-ASCII stop": ("gut. Schluß jetzt".encode(), ("Schluß",), "gut. ", "Schluß"),
@@ -58,25 +74,19 @@ def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text:
 
 
 def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
-    decoder = StopTextDecoder(("<end>",))
-    assert [decoder.feed(piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
+    output = Output(PlainText(), stop=("<end>",))
+    assert [shown(output, piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
 
 
 def test_character_is_returned_with_its_last_byte():
-    decoder = StopTextDecoder()
-    assert [decoder.feed(bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
+    output = Output(PlainText())
+    assert [shown(output, bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
 
 
-def test_nothing_is_returned_after_a_stop_text():
-    decoder = StopTextDecoder(("!",))
-    assert decoder.feed(b"a!b") == "a"
-    assert decoder.feed(b"c") == ""
-    assert decoder.finish() == ""
-
-
-def test_empty_stop_is_refused():
-    with pytest.raises(ValueError, match="empty stop"):
-        StopTextDecoder(("a", ""))
+def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
+    output = Output(PlainText(), stop=("!",))
+    assert shown(output, b"a", b"b!c", b"d") == "ab"
+    assert (output.is_over, output.n_completion) == (True, 2)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -88,3 +98,50 @@ def test_random_texts_match_a_search_in_the_whole_text(seed: int):
     expected = (text[: min(ends)[1]], min(ends)[2]) if ends else (text, None)
     for pieces in cuts(text.encode()):
         assert read(pieces, stop) == expected
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "content", "reason"),
+    [
+        pytest.param("<think>see END</think>Hi END you", "END", "Hi ", "stop", id="word of the reasoning"),
+        pytest.param("<think>hm", "hm", "", "length", id="reasoning that is cut"),
+        pytest.param("Hi" + CALL, "Rome", "Hi", "tool_calls", id="word of the arguments"),
+        pytest.param("Hi" + CALL, "name", "Hi", "tool_calls", id="word of the format"),
+        pytest.param("Hi" + CALL, "<tool_call>", "Hi", "tool_calls", id="marker"),
+        pytest.param("Hi" + CALL + "so END", "END", "Hiso ", "tool_calls", id="after a call"),
+        pytest.param("Hi END" + CALL, "END", "Hi ", "stop", id="before a call"),
+        pytest.param("Hi" + CALL[:-20], "Rome", "Hi", "length", id="call that is cut"),
+    ],
+)
+def test_stop_text_counts_in_the_content_alone(text: str, stop: str, content: str, reason: str):
+    """S4, on all interfaces that have stop texts and calls, whole and streamed."""
+    message = [{"role": "user", "content": "hello"}]
+    claude = {"name": "look", "input_schema": {"type": "object"}}
+    fields: dict[str, Any] = {"messages": message, "model": "Fake", "max_tokens": len(text)}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {**fields, "tools": [TOOL], "stop": [stop]},
+        "/v1/messages": {**fields, "tools": [claude], "stop_sequences": [stop]},
+        "/api/chat": {
+            "messages": message,
+            "model": "Fake",
+            "stream": False,
+            "tools": [TOOL],
+            "options": {"stop": [stop], "num_predict": len(text)},
+        },
+    }
+    with serving(generating(text), **BIG) as running:
+        found = {path: running.request("POST", path, json.dumps(body))[1] for path, body in bodies.items()}
+    choice = found["/v1/chat/completions"]["choices"][0]
+    assert ((choice["message"]["content"] or ""), choice["finish_reason"]) == (content, reason)
+    calls = choice["message"].get("tool_calls", [])
+    if reason == "tool_calls":
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"at": "Rome"}]
+    blocks = found["/v1/messages"]["content"]
+    assert "".join(block["text"] for block in blocks if block["type"] == "text") == content
+    ends = {"stop": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
+    assert found["/v1/messages"]["stop_reason"] == ends[reason]
+    assert found["/api/chat"]["message"]["content"] == content

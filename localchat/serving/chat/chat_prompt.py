@@ -40,8 +40,6 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
             constraint=constraint_for(request, template, text),
             new_budget_tracker=partial(reasoning_tracker, request, dialect, text, budget) if budget else None,
             reports_progress=request.stream and request.return_progress,
-            # The output ends after the first tool call. With one token at a time, later tokens do not count as usage.
-            one_by_one=not request.parallel_tool_calls,
         )
         n = request.params.n
         first, *others = sequences_of(sequence, n)
@@ -94,7 +92,7 @@ def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> 
 
     return Output(
         parser,
-        reasoning=reasoning_tracker(request, dialect, prompt) if request.splits_reasoning else None,
+        stop=request.params.stop,
         first_events=first_events,
         single_call=not request.parallel_tool_calls,
         reasoning_tags=dialect.reasoning if request.keeps_reasoning else None,

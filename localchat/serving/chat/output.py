@@ -1,9 +1,14 @@
-"""Converts the tokens and text of one sequence to output events: content, reasoning, tool calls, log probabilities."""
+"""Converts the tokens of one sequence to output events: content, reasoning, tool calls, log probabilities.
+
+The tokens are read one by one, so that the output can end after any of them: at a stop text, which counts only in
+the content, or after the first tool call. Tokens after the end are neither emitted nor counted.
+"""
 
 from __future__ import annotations
 
+import codecs
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from ..core.events import (
@@ -18,7 +23,8 @@ from ..core.events import (
     ToolCallStart,
 )
 from ..engine import Delta, Finish, OutputToken, Progress
-from .dialects.reasoning import ReasoningTags, ReasoningTracker
+from .dialects.parser import merged
+from .dialects.reasoning import ReasoningTags
 
 PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
 """Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill."""
@@ -33,6 +39,9 @@ class Parser(Protocol):
     @property
     def inside_tool_call(self) -> bool: ...
 
+    @property
+    def reasoning_is_open(self) -> bool: ...
+
     def feed(self, text: str) -> list[Event]: ...
 
     def finish(self) -> list[Event]: ...
@@ -41,13 +50,45 @@ class Parser(Protocol):
 class PlainText:
     """The parser of outputs that have no structure."""
 
-    has_tool_calls = inside_tool_call = False
+    has_tool_calls = inside_tool_call = reasoning_is_open = False
 
     def feed(self, text: str) -> list[Event]:
         return [ContentDelta(text)] if text else []
 
     def finish(self) -> list[Event]:
         return []
+
+
+class StopTexts:
+    """Searches the content of an output for stop texts. The text that may begin one is held back.
+
+    Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.found: str | None = None
+        self._texts = texts
+        self._held = ""
+        # Longest first, since the longest possible beginning of a stop text is held back.
+        beginnings = {text[:n] for text in texts for n in range(1, len(text))}
+        self._beginnings = tuple(sorted(beginnings, key=len, reverse=True))
+
+    def feed(self, text: str) -> str:
+        """The text that can be shown now: up to the stop text, if one is `found`."""
+        text = self._held + text
+        ends = [(start + len(stop), start, stop) for stop in self._texts if (start := text.find(stop)) >= 0]
+        if ends:
+            _, end, self.found = min(ends)
+        else:
+            n_held = len(text) and next((len(part) for part in self._beginnings if text.endswith(part)), 0)
+            end = len(text) - n_held
+        self._held = "" if ends else text[end:]
+        return text[:end]
+
+    def flush(self) -> str:
+        """The text that was held back, which begins no stop text after all."""
+        held, self._held = self._held, ""
+        return held
 
 
 class Output:
@@ -57,7 +98,7 @@ class Output:
         self,
         parser: Parser,
         *,
-        reasoning: ReasoningTracker | None = None,
+        stop: Sequence[str] = (),
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         single_call: bool = False,
         reasoning_tags: ReasoningTags | None = None,
@@ -67,20 +108,28 @@ class Output:
 
         Args:
             parser: A new parser, for this output alone.
-            reasoning: A new tracker that counts reasoning tokens; None: they are not counted.
+            stop: The texts that end the output, if the content has one of them.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
             single_call: End the output after its first tool call.
             reasoning_tags: Repeat the reasoning in the content, between these tags; None: do not repeat it.
             reports_prompt: Emit the log probabilities of the prompt.
         """
         self.finish_reason: str | None = None
+        # The sampled tokens so far, with the token that ended the output.
+        self.n_completion = 0
         self._parser = parser
-        self._reasoning = reasoning
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = StopTexts(stop)
         self._first_events = first_events
         self._single_call = single_call
         self._tags = reasoning_tags
         self._reports_prompt = reports_prompt
         self._is_begun = False
+        # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
+        self._n_reasoning = 0
+        self._has_reasoning = False
+        # The tokens so far that may be the start tag of reasoning. None: they have been counted, or are something else.
+        self._n_start_tokens: int | None = 0
         # Whether the content so far ends inside the tags.
         self._is_inside_tags = False
         self._submitted_at = time.monotonic()
@@ -91,8 +140,8 @@ class Output:
 
     @property
     def n_reasoning(self) -> int:
-        """Tokens of reasoning so far."""
-        return 0 if self._reasoning is None else self._reasoning.n_tokens
+        """Tokens of reasoning so far, including tags; 0 while there is no text between the tags."""
+        return self._n_reasoning if self._has_reasoning else 0
 
     def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
         """The events of the next item. When `is_over` becomes true, the caller must drop all later items."""
@@ -105,37 +154,77 @@ class Output:
                 yield PromptLogprobs(prompt_tokens())
             yield from self._first_events(prompt_tokens)
         if isinstance(item, Finish):
-            yield from self._end(item)
-            return
-        if item.tokens:
-            yield SampledTokens(item.tokens)
-        events = self._parser.feed(item.text)
-        if self._reasoning is not None:
-            for token in item.tokens:
-                self._reasoning.feed(token.piece)
-        kept = _first_call(events) if self._single_call else events
-        yield from self._tagged(kept)
-        if self._single_call and (self._has_whole_call or len(kept) < len(events)):
-            yield self._output_end("stop")
+            yield from self._finish(item)
+        else:
+            yield from self._tokens(item.tokens)
+
+    def _tokens(self, tokens: Sequence[OutputToken]) -> Iterator[OutputEvent]:
+        events: list[Event] = []
+        end: OutputEnd | None = None
+        n_read = 0
+        for token in tokens:
+            n_read += 1
+            was_open = self._parser.reasoning_is_open
+            made = self._parser.feed(self._decoder.decode(token.piece))
+            self._count_reasoning(made, was_open)
+            shown = list(self._up_to_stop(_first_call(made) if self._single_call else made))
+            events += shown
+            if self._stop.found is not None:
+                end = self._end("stop", self._stop.found)
+            elif self._single_call and (self._has_whole_call or len(_first_call(made)) < len(made)):
+                end = OutputEnd("tool_calls")
+            if end is not None:
+                break
+        self.n_completion += n_read
+        if n_read:
+            yield SampledTokens(tuple(tokens[:n_read]))
+        yield from self._tagged(merged(events))
+        if end is not None:
+            self.finish_reason = end.reason
+            yield end
+
+    def _finish(self, item: Finish) -> Iterator[OutputEvent]:
+        self.n_completion += item.last is not None
+        events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
+        self._has_reasoning = self._has_reasoning or _has_reasoning(events)
+        held = [*self._up_to_stop(events)]
+        if self._stop.found is None and (text := self._stop.flush()):
+            held.append(ContentDelta(text))
+        yield from self._tagged(merged(held))
+        if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
+            yield ContentDelta(self._tags.end)
+        is_stopped = self._stop.found is not None
+        end = self._end("stop", self._stop.found) if is_stopped else self._end(item.reason, item.stop, item.last)
+        self.finish_reason = end.reason
+        yield end
 
     @property
     def _has_whole_call(self) -> bool:
         return self._parser.has_tool_calls and not self._parser.inside_tool_call
 
-    def _end(self, end: Finish) -> Iterator[OutputEvent]:
-        events = self._parser.finish()
-        if self._reasoning is not None:
-            self._reasoning.finish()
-        yield from self._tagged(events)
-        if self._tags is not None and self._is_inside_tags and not (self._reasoning and self._reasoning.is_open):
-            yield ContentDelta(self._tags.end)
-        yield self._output_end(end.reason, end.stop, end.last)
+    def _end(self, reason: str, stop: str | int | None, last: OutputToken | None = None) -> OutputEnd:
+        # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
+        return OutputEnd("tool_calls" if self._has_whole_call else reason, stop, last)
 
-    def _output_end(self, reason: str, stop: str | int | None = None, last: OutputToken | None = None) -> OutputEnd:
-        # The finish reason is "tool_calls" if there are calls, unless a limit cut one of them.
-        is_cut = reason == "length" and self._parser.inside_tool_call
-        self.finish_reason = "tool_calls" if self._parser.has_tool_calls and not is_cut else reason
-        return OutputEnd(self.finish_reason, stop, last)
+    def _count_reasoning(self, events: Sequence[Event], was_open: bool) -> None:
+        """Count a token with these events, if it is a part of the reasoning or of its tags."""
+        self._has_reasoning = self._has_reasoning or _has_reasoning(events)
+        if was_open or self._parser.reasoning_is_open or _has_reasoning(events):
+            self._n_reasoning += 1 + (self._n_start_tokens or 0)
+            self._n_start_tokens = None
+        elif self._n_start_tokens is not None:
+            self._n_start_tokens = None if events else self._n_start_tokens + 1
+
+    def _up_to_stop(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events with the content up to the first stop text. A stop text does not extend across other events."""
+        for event in events:
+            text = self._stop.feed(event.text) if isinstance(event, ContentDelta) else self._stop.flush()
+            if text:
+                yield ContentDelta(text)
+            if self._stop.found is not None:
+                return
+            if not isinstance(event, ContentDelta):
+                yield event
 
     def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
         """The same events and, if there are `reasoning_tags`, the reasoning also as content between the tags."""
@@ -147,6 +236,10 @@ class Output:
                 elif was_inside:
                     yield ContentDelta(self._tags.end)
             yield event
+
+
+def _has_reasoning(events: Iterable[Event]) -> bool:
+    return any(isinstance(event, ReasoningDelta) for event in events)
 
 
 def _first_call(events: list[Event]) -> list[Event]:

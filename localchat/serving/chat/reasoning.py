@@ -1,4 +1,4 @@
-"""Reasoning of a request: its state after the prompt, its parser, the tracker that counts tokens, and its budget."""
+"""Reasoning of a request: its state after the prompt, its parser, and its budget."""
 
 from __future__ import annotations
 
@@ -50,10 +50,8 @@ def output_parser(
     )
 
 
-def reasoning_tracker(
-    request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget | None = None
-) -> ReasoningTracker:
-    """A reasoning tracker for one output, with its own parser."""
+def reasoning_tracker(request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget) -> ReasoningTracker:
+    """The tracker that enforces a budget on one output, with its own parser."""
     return ReasoningTracker(output_parser(request, dialect, prompt), budget)
 
 

@@ -104,7 +104,8 @@ class GenerationRun:
             if output.is_over:
                 continue
             events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
-            if output.is_over and not isinstance(item, Finish):  # The parser ended the output before the engine did.
+            if output.is_over and not isinstance(item, Finish):
+                # The output has ended before the sequence.
                 self._run.end(index)
         return events
 
@@ -128,7 +129,10 @@ class GenerationRun:
     def usage(self) -> Usage:
         """The usage so far, over all sequences."""
         outputs = self._prepared.outputs
-        usages = [replace(self._run.usage(i), n_reasoning=output.n_reasoning) for i, output in enumerate(outputs)]
+        usages = [
+            replace(self._run.usage(i), n_completion=output.n_completion, n_reasoning=output.n_reasoning)
+            for i, output in enumerate(outputs)
+        ]
         return Usage.total(usages, self._prepared.per_prompt)
 
     @property

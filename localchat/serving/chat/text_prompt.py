@@ -113,7 +113,12 @@ def _output(engine: AnyEngine, request: CompletionRequest, given: Input) -> Outp
             n_added = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
             yield EchoedTokens(_echoed(tokens()[n_added:], text))
 
-    return Output(PlainText(), first_events=first_events, reports_prompt=request.params.prompt_logprobs is not None)
+    return Output(
+        PlainText(),
+        stop=request.params.stop,
+        first_events=first_events,
+        reports_prompt=request.params.prompt_logprobs is not None,
+    )
 
 
 def _text_of(engine: AnyEngine, given: Input) -> str:

@@ -1,8 +1,7 @@
 """The run of one request: its sequences, and one queue of the tokens that the engine sampled for them.
 
-The engine thread only puts token ids into the queue. The thread that takes them decodes the text and searches it for
-stop texts, so the steps of the engine stay short. After a stop text the engine computes one or two tokens too many,
-which are neither returned nor counted.
+The engine thread only puts token ids into the queue. The thread that takes them looks up their bytes, so the steps of
+the engine stay short.
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol, Union
 
 from ..core.events import OutputToken, TokenLogprob
 from ..core.usage import Usage
-from .stop_texts import StopTextDecoder
 from .values import Delta, EngineError, Finish, GenerationRequest, Progress
 
 
@@ -67,10 +64,8 @@ class RequestRun:
         """
         self._cancel = cancel
         self._suspend = suspend
-        self._outputs = [_Output(request, backend, partial(cancel, i)) for i, request in enumerate(requests)]
+        self._outputs = [_Output(request, backend) for request in requests]
         self._queue: SimpleQueue[tuple[int, Item]] = SimpleQueue()
-        # Items taken from the queue that the next `take` returns.
-        self._pending: list[tuple[int, Item]] = []
         # The error of the sequence that failed first, until it is raised.
         self._error: EngineError | None = None
 
@@ -171,37 +166,28 @@ class RequestRun:
 
     def _taken_items(self, timeout_s: float | None) -> dict[int, list[Item]]:
         """The items of each running sequence, by its index. Waits if there are none."""
-        pending, self._pending = self._pending, []
+        pending: list[tuple[int, Item]] = []
         try:
-            if not pending:
-                pending.append(self._queue.get(timeout=timeout_s))
+            pending.append(self._queue.get(timeout=timeout_s))
             while True:
                 pending.append(self._queue.get_nowait())
         except Empty:
             pass
         taken: dict[int, list[Item]] = {}
         for index, item in pending:
-            output, items = self._outputs[index], taken.setdefault(index, [])
-            if output.is_over:
-                continue
-            if output.request.one_by_one and items and not isinstance(items[-1], Progress):
-                self._pending.append((index, item))
-            else:
-                items.append(item)
+            if not self._outputs[index].is_over:
+                taken.setdefault(index, []).append(item)
         return taken
 
 
 class _Output:
-    """The output of one sequence: text, counts and times, from the items that the engine delivers."""
+    """The output of one sequence: tokens, counts and times, from the items that the engine delivers."""
 
-    def __init__(self, request: GenerationRequest, backend: TokenReader, cancel: Callable[[], None]) -> None:
+    def __init__(self, request: GenerationRequest, backend: TokenReader) -> None:
         self.request = request
         # Whether the end has been returned, or the reader has cancelled the sequence.
         self.is_over = False
         self._backend = backend
-        # Ends the sequence in the engine.
-        self._cancel = cancel
-        self._text = StopTextDecoder(request.params.stop)
         self._n_completion = 0
         # The token that ended the sequence, if one did.
         self._last: OutputToken | None = None
@@ -223,26 +209,18 @@ class _Output:
             newest = items[n_progress - 1]
             assert isinstance(newest, Progress)
             yield newest
-        texts: list[str] = []
         tokens: list[OutputToken] = []
         end: Finish | EngineError | None = None
         for item in items[n_progress:]:
             assert not isinstance(item, Progress), "progress after the first token"
             if isinstance(item, (Ended, EngineError)):
-                texts.append(self._text.finish())
-                end = item if isinstance(item, EngineError) else self._finish(item)
+                end = Finish(item.reason, item.stop, self.usage(), self._last) if isinstance(item, Ended) else item
                 break
             token = self._counted(item)
-            if token is None:
-                continue
-            texts.append(self._text.feed(token.piece))
-            tokens.append(token)
-            if self._text.stopped_by is not None:
-                self._cancel()
-                end = self._finish(None)
-                break
-        if any(texts) or tokens:
-            yield Delta("".join(texts), tuple(tokens))
+            if token is not None:
+                tokens.append(token)
+        if tokens:
+            yield Delta(tuple(tokens))
         if end is not None:
             self.is_over = True
             yield end
@@ -290,12 +268,6 @@ class _Output:
 
     def _piece(self, token: int) -> bytes:
         return self._backend.piece(token, token in self.request.visible_tokens)
-
-    def _finish(self, end: Ended | None) -> Finish:
-        """The end as the engine reported it, or that of a stop text, if one was found."""
-        if end is None or self._text.stopped_by is not None:
-            return Finish("stop", self._text.stopped_by, self.usage(), self._last)
-        return Finish(end.reason, end.stop, self.usage(), self._last)
 
 
 def _seconds(start: float | None, end: float | None) -> float:

@@ -61,8 +61,6 @@ class GenerationRequest:
     """Makes the tracker of the reasoning budget for a sequence without tokens. None: there is no budget."""
     reports_progress: bool = False
     """Whether progress is delivered while the prompt is computed."""
-    one_by_one: bool = False
-    """Whether each Delta has at most one token, for a reader that may end the output after any token."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +75,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Delta:
-    """Generated tokens, and the text that can be shown.
+    """Generated tokens, at least one."""
 
-    Text is held back while it may be the start of a stop text or of a character, so `text` can be empty, and the last
-    delta can have text without tokens.
-    """
-
-    text: str
-    tokens: tuple[OutputToken, ...] = ()
+    tokens: tuple[OutputToken, ...]
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,8 @@ class Finish:
 
     reason: str
     """"stop", or "length" for a limit."""
-    stop: str | int | None
-    """The stop text, or the token of `stop_token_ids`, that ended the sequence; None for another end."""
+    stop: int | None
+    """The token of `stop_token_ids` that ended the sequence; None for another end."""
     usage: Usage
     last: OutputToken | None = None
     """The token that ended the sequence, if one did. It is counted in `usage` and is in no Delta."""

@@ -122,9 +122,10 @@ class ChannelReader(OutputReader):
         if end:
             yield calls.arguments("{}")
         else:
-            if (yield from is_next(cursor, "{")):
-                # Read JSON by its syntax, since a string in it may contain the text of a marker.
-                yield from stream_value(cursor, calls.arguments)
+            # Read JSON by its syntax, since a string in it may contain the text of a marker. The end marker may be an
+            # end-of-generation token, which is no text.
+            if (yield from is_next(cursor, "{")) and (yield from stream_value(cursor, calls.arguments)):
+                calls.close()
             end = yield from emit_until(cursor, Markers(*ends, START), calls.arguments)
             if end in ends:
                 read_marker(cursor, end)

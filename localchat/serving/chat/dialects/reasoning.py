@@ -1,8 +1,4 @@
-"""Reasoning: its tags, whether a prompt leaves it open, and the tracker that counts its tokens and enforces a budget.
-
-`ReasoningTracker` follows reasoning token by token, for the usage and for the budget. It uses the parser of the
-dialect, so that counts and events agree.
-"""
+"""Reasoning: its tags, whether a prompt leaves it open, and the tracker that enforces a budget."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from ...core.events import Event, ReasoningDelta
+from ...core.events import Event
 
 
 class ReasoningStart(Enum):
@@ -72,33 +68,19 @@ class ReasoningParser(Protocol):
 
     def feed(self, text: str) -> list[Event]: ...
 
-    def finish(self) -> list[Event]: ...
-
 
 class ReasoningTracker:
-    """Follows the reasoning of one output: whether it is open, its number of tokens, and the tokens a budget forces.
+    """Ends the reasoning of one output at its budget. This is the engine's BudgetTracker.
 
     The tracker has its own parser, which gets the bytes of all tokens, including control tokens.
     """
 
-    def __init__(self, parser: ReasoningParser, budget: ReasoningBudget | None) -> None:
-        """Start before the first token of an output.
-
-        Args:
-            parser: A new parser, which only this tracker may feed.
-            budget: The limit at which `forced_token` ends reasoning; None: no limit.
-        """
+    def __init__(self, parser: ReasoningParser, budget: ReasoningBudget) -> None:
+        """Start before the first token of an output. Only this tracker may feed the parser."""
         self._parser = parser
         self._budget = budget
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._is_open = parser.reasoning_is_open
-        # The number of tokens so far that may be the start tag, which counts as reasoning; None: the start tag has been
-        # counted, or the output does not begin with one.
-        self._n_start_tokens: int | None = 0
-        self._n_tokens = 0
-        # Whether there is text between the tags. Empty reasoning counts no tokens.
-        self._has_text = False
-        self._n_left = budget.max_tokens if budget else None
+        self._n_left = budget.max_tokens
         # The forced tokens that are still to come.
         self._closing: Sequence[int] = ()
         # Whether the budget has closed the open reasoning, so that it is not closed again.
@@ -108,17 +90,7 @@ class ReasoningTracker:
     @property
     def is_open(self) -> bool:
         """Whether reasoning is open after the tokens so far."""
-        return self._is_open
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the output can have no more reasoning."""
-        return not self._is_open and not self._parser.reasoning_may_open
-
-    @property
-    def n_tokens(self) -> int:
-        """The tokens of reasoning so far, including tags; 0 while there is no text between the tags."""
-        return self._n_tokens if self._has_text else 0
+        return self._parser.reasoning_is_open
 
     @property
     def forced_token(self) -> int | None:
@@ -127,46 +99,21 @@ class ReasoningTracker:
 
     def feed(self, piece: bytes) -> None:
         """Feed the bytes of the next token. If `forced_token` is set, this must be that token."""
-        if self.is_over:
+        was_open, is_forced = self.is_open, bool(self._closing)
+        if not was_open and not self._parser.reasoning_may_open:
             return
-        was_open, is_forced = self._is_open, bool(self._closing)
         self._closing = self._closing[1:]
-        events = self._parser.feed(self._decoder.decode(piece))
-        self._is_open = self._parser.reasoning_is_open
-        self._count(events, was_open)
-        if not self._is_open or not was_open:
+        self._parser.feed(self._decoder.decode(piece))
+        if not self.is_open or not was_open:
             self._closing = ()
             self._is_closed = False
-        if self._n_left is not None and was_open and not is_forced:
+        if was_open and not is_forced:
             self._n_left -= 1
         self._force_end_if_due()
-
-    def finish(self) -> None:
-        """End the output. Text that was held back as a possible tag is counted as text."""
-        if not self.is_over:
-            self._count_text(self._parser.finish())
-
-    def _count(self, events: Sequence[Event], was_open: bool) -> None:
-        """Count a token with these events, if it is a part of the reasoning or of its tags."""
-        self._count_text(events)
-        if was_open or self._is_open or _has_reasoning(events):
-            self._n_tokens += 1 + (self._n_start_tokens or 0)
-            self._n_start_tokens = None
-        elif self._n_start_tokens is not None:
-            self._n_start_tokens = None if events else self._n_start_tokens + 1
-
-    def _count_text(self, events: Sequence[Event]) -> None:
-        self._has_text = self._has_text or _has_reasoning(events)
 
     def _force_end_if_due(self) -> None:
         """Force the end of open reasoning if its budget is used up and the last character is complete."""
         is_within_character = bool(self._decoder.getstate()[0])
-        if self._closing or self._n_left is None or self._n_left > 0 or is_within_character:
-            return
-        if self._budget and self._is_open and not self._is_closed:
+        if self._n_left <= 0 and self.is_open and not (self._closing or self._is_closed or is_within_character):
             self._closing = self._budget.closing
             self._is_closed = True
-
-
-def _has_reasoning(events: Sequence[Event]) -> bool:
-    return any(isinstance(event, ReasoningDelta) for event in events)
