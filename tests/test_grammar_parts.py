@@ -7,13 +7,12 @@ import json
 import math
 import random
 import time
-from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
 
-from localchat.serving.chat.dialects.call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
+from localchat.serving.chat.dialects.call_layout import CallLayout
 from localchat.serving.grammar import (
     GrammarError,
     Literal,
@@ -221,18 +220,6 @@ def test_arguments_come_in_any_order(required: tuple[str, ...], is_open: bool):
         fits = fits and (is_open or "x" not in names)
         text = ", ".join(f'"{name}": 1' for name in names)
         assert matches(grammar, f'{{"name": "t", "arguments": {{{text}}}}}') == fits, names
-
-
-@pytest.mark.parametrize("required", [(), ("a",), ("a", "c")], ids=len)
-def test_arguments_in_tags_come_in_any_order(required: tuple[str, ...]):
-    """The same for arguments in tags."""
-    layout = replace(FUNCTION, arguments=ArgumentsLayout("<", ">", (ValueLayout(ALL_TYPES, "", ";"),)))
-    parameters = {"properties": {name: {"type": "integer"} for name in "abc"}, "required": list(required)}
-    grammar = calls_to_grammar([ToolSchema("t", {**parameters, "additionalProperties": False})], layout)
-    for names in (names for n in range(5) for names in itertools.product("abcx", repeat=n)):
-        fits = len(set(names)) == len(names) and set(required) <= set(names) <= set("abc")
-        text = "".join(f"<{name}>1;" for name in names)
-        assert matches(grammar, f"<function=t>{text}</function>") == fits, names
 
 
 @pytest.mark.parametrize("n_names", [MAX_ANY_ORDER, MAX_ANY_ORDER + 1])

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.json_scan import JsonScanner, State
+from localchat.serving.chat.dialects.notation import read_value
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.dialects.scan import Markers
+from localchat.serving.chat.dialects.scan import Cursor, Markers
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
@@ -166,7 +166,7 @@ WEATHER = '{"city": "Paris"}'
         ),
         pytest.param(
             tool_call('{"name": "f", "arguments": {}}{"x": 1}'),
-            [*call("f", "{}"), ContentDelta('{"x": 1}</tool_call>')],
+            [*call("f", "{}"), ContentDelta('{"x": 1}\n</tool_call>')],
             id="an object after a call",
         ),
         pytest.param(
@@ -351,43 +351,52 @@ def test_long_output_costs_linear_time():
     assert parse(text) == parse([text])
 
 
-# --- the scanners ---
+# --- values and markers ---
+
+
+def value_of(pieces):
+    """The text of the next JSON value in the pieces, whether it is complete, and the unread text."""
+    cursor, left = Cursor(), list(pieces)
+    reader = read_value(cursor)
+    while True:
+        try:
+            next(reader)
+        except StopIteration as end:
+            return *end.value, cursor.text[cursor.at :] + "".join(left)
+        cursor.ended = not left
+        cursor.feed(left.pop(0) if left else "")
 
 
 @pytest.mark.parametrize(
-    ("text", "size", "state"),
+    ("text", "value", "is_complete"),
     [
-        pytest.param('{"a": 1} x', 8, State.DONE, id="object"),
-        pytest.param("[1, [2]]]", 8, State.DONE, id="array"),
-        pytest.param('"a\\"b"c', 6, State.DONE, id="string"),
-        pytest.param("-1.5e3,", 6, State.DONE, id="number"),
-        pytest.param("true}", 4, State.DONE, id="word"),
-        pytest.param("12", 2, State.SCALAR, id="number that may continue"),
-        pytest.param('{"a": "}', 8, State.STRING, id="open string"),
-        pytest.param('"a\\', 2, State.STRING, id="escape that is cut"),
-        pytest.param('"a\\u00', 2, State.STRING, id="code that is cut"),
-        pytest.param('"\\u00"', 6, State.DONE, id="code that is no code"),
-        pytest.param("[1", 2, State.NESTED, id="open array"),
-        pytest.param("[1}", 2, State.BROKEN, id="wrong bracket"),
-        pytest.param('{"a": [1}]', 8, State.BROKEN, id="bracket of the outer object"),
-        pytest.param("[<", 1, State.BROKEN, id="no JSON inside"),
-        pytest.param("}", 0, State.BROKEN, id="no value"),
+        pytest.param('{"a": 1} x', '{"a": 1}', True, id="object"),
+        pytest.param("[1, [2]]]", "[1, [2]]", True, id="array"),
+        pytest.param('"a\\"b"c', '"a\\"b"', True, id="string"),
+        pytest.param("-1.5e3,", "-1.5e3", True, id="number"),
+        pytest.param("true}", "true", True, id="word"),
+        pytest.param("12", "12", True, id="number at the end"),
+        pytest.param("[1", "[1", False, id="open array"),
+        pytest.param("", "", False, id="nothing"),
+        pytest.param('{"a": "}', '{"a": "}', False, id="open string"),
+        pytest.param('"a\\', '"a', False, id="escape that is cut"),
+        pytest.param('"a\\u00', '"a', False, id="code that is cut"),
+        pytest.param('"\\u00"', '"\\\\u00"', True, id="code that is no code"),
+        pytest.param("[1}", "[1", False, id="wrong bracket"),
+        pytest.param('{"a": [1}]', '{"a": [1', False, id="bracket of the outer object"),
+        pytest.param("[<", "[", False, id="no JSON inside"),
+        pytest.param("}", "", False, id="no value"),
+        pytest.param('{"a": 1, "b": 2,}', '{"a": 1, "b": 2}', True, id="comma before a bracket"),
+        pytest.param('{"a": 1 "b": [1 2]}', '{"a": 1, "b": [1, 2]}', True, id="commas left out"),
+        pytest.param('{a: 1, b_c : "x"}', '{"a": 1, "b_c": "x"}', True, id="names without quotes"),
+        pytest.param('["a\nb\t"]', '["a\\nb\\t"]', True, id="control characters"),
+        pytest.param('["\\d\\\'\\x41"]', '["\\\\d\\\\\'\\\\x41"]', True, id="escapes that JSON does not have"),
     ],
 )
-def test_json_scanner_finds_the_end(text, size, state):
-    scanner = JsonScanner()
-    assert (scanner.scan(text, 0), scanner.state) == (size, state)
-
-
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [("12", State.DONE), ("tru", State.DONE), ("[1]", State.DONE), ("[1", State.BROKEN), ("", State.BROKEN)],
-)
-def test_json_scanner_at_the_end_of_the_text(text, state):
-    scanner = JsonScanner()
-    scanner.scan(text, 0)
-    scanner.end()
-    assert scanner.state is state
+def test_json_value_is_read_to_its_end_and_corrected(text, value, is_complete):
+    assert value_of([text])[:2] == value_of(text)[:2] == (value, is_complete)
+    if value in text:
+        assert value_of(text)[2] == text[len(value) :]
 
 
 JSON = st.recursive(
@@ -398,11 +407,9 @@ JSON = st.recursive(
 
 
 @given(value=JSON, indent=st.sampled_from([None, 2]), ascii_only=st.booleans())
-def test_json_scanner_accepts_any_json(value, indent, ascii_only):
+def test_valid_json_is_not_changed(value, indent, ascii_only):
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    scanner = JsonScanner()
-    assert scanner.scan(text + ", x", 0) == len(text)
-    assert scanner.state is State.DONE
+    assert value_of([text + ", x"]) == value_of(text + ", x") == (text, True, ", x")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
+from .scan import Cursor, Markers, Reader, emit_until, read_end
+from .values import text_json
 
 # Ids that clients can send back: no white space, and not too long for their databases.
 _ID = re.compile("[!-~]{1,64}")
@@ -72,3 +74,24 @@ class Calls:
     def close(self) -> None:
         """End the open call."""
         self.is_open = False
+
+
+def stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...] = ()) -> Reader[bool]:
+    """Emit a value that is a string, up to one of the markers `ends`. Returns False if the output ends before it.
+
+    With `then`, one of these markers must follow the end; otherwise the end is part of the string.
+    """
+    yield calls.arguments('"')
+    while True:
+        end = yield from emit_until(
+            cursor, Markers(*ends), lambda text: calls.arguments(text_json(text)), holds_space=False
+        )
+        if end is None:
+            return False
+        cursor.begin()
+        cursor.take(len(end))
+        if not then or (yield from read_end(cursor, *then)) is not None:
+            cursor.end_record()
+            yield calls.arguments('"')
+            return True
+        yield calls.arguments(text_json(cursor.end_record()))

@@ -14,12 +14,12 @@ from enum import Enum, auto
 from typing import Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta
-from .call_format import CallFormat
+from .call_layout import call_layouts
 from .dialect import Dialect
-from .json_scan import stream_value
-from .reader import OutputReader
+from .json_calls import read_arguments
+from .parser import OutputParser
 from .reasoning import ReasoningStart, ReasoningTags
-from .scan import Markers, Reader, emit_until, is_next, read_end, read_marker, read_one_of, read_space, read_until
+from .scan import Markers, Reader, Silent, emit_until, has_text, read_end, read_marker, read_one_of, read_until
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
@@ -34,15 +34,15 @@ class Kind(Enum):
     FOREIGN = auto()  # The recipient is a tool that is not offered.
 
 
-class ChannelReader(OutputReader):
+class ChannelParser(OutputParser):
     """Parses headers up to <|message|>, and bodies up to an end marker of the dialect or the next header."""
 
     _dialect: ChannelDialect
 
-    def read(self) -> Reader[None]:
+    def _read(self) -> Reader[None]:
         cursor = self._cursor
         header = open_header(self._prompt)
-        while cursor.left() or not cursor.ended:
+        while header is not None or (yield from has_text(cursor)):
             cursor.begin()
             if header is None:
                 header = yield from self._header()
@@ -52,12 +52,12 @@ class ChannelReader(OutputReader):
                 yield from self._message(header)
             header = None
 
-    def _header(self) -> Reader[str | None]:
+    def _header(self) -> Silent[str | None]:
         """Read a header; None if the next text is not a complete header."""
         start = yield from read_one_of(self._cursor, START + "assistant", CHANNEL, " to=", "to=")
         if start is None:
             return None
-        text, end = yield from read_until(self._cursor, Markers(MESSAGE))
+        text, end = yield from read_until(self._cursor, MESSAGE)
         return start + text if end else None
 
     def _loose_text(self) -> Reader[None]:
@@ -74,11 +74,11 @@ class ChannelReader(OutputReader):
         if kind is Kind.CALL:
             yield from self._message_call(name, raw)
             return
-        is_reasoning = kind is Kind.REASONING
-        shows_header = kind is Kind.FOREIGN or (is_reasoning and not self._splits_reasoning)
+        is_reasoning = kind is Kind.REASONING and self._splits_reasoning
+        shows_header = kind is Kind.FOREIGN or (kind is Kind.REASONING and not is_reasoning)
         if shows_header and raw:
             yield ContentDelta(raw)
-        end = yield from self._body(kind, ReasoningDelta if is_reasoning and self._splits_reasoning else ContentDelta)
+        end = yield from self._body(kind, ReasoningDelta if is_reasoning else ContentDelta)
         if end in self._dialect.ends:
             read_marker(self._cursor, end)
             if shows_header:
@@ -114,23 +114,17 @@ class ChannelReader(OutputReader):
         return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
 
     def _message_call(self, name: str, raw: str) -> Reader[None]:
-        """Read the body of a call of the tool `name`. `raw` is the header."""
-        cursor, calls, ends = self._cursor, self._calls, self._dialect.ends
-        yield calls.start(name)
-        yield from read_space(cursor)
-        end = yield from read_one_of(cursor, *ends)
-        if end:
-            yield calls.arguments("{}")
+        """Read the body of a call of the tool `name`: JSON, or tags with the name. `raw` is the header."""
+        cursor = self._cursor
+        if not self._openers:
+            yield from read_arguments(cursor, self._calls, name, *self._dialect.ends)
+            return
+        cursor.begin()
+        if (yield from self._any_call(self._dialect.styles)):
+            cursor.end_record()
+            yield from read_end(cursor, *self._dialect.ends)
         else:
-            # Read JSON by its syntax, since a string in it may contain the text of a marker. The end marker may be an
-            # end-of-generation token, which is no text.
-            if (yield from is_next(cursor, "{")) and (yield from stream_value(cursor, calls.arguments)):
-                calls.close()
-            end = yield from emit_until(cursor, Markers(*ends, START), calls.arguments)
-            if end in ends:
-                read_marker(cursor, end)
-        if end in ends:
-            calls.close()
+            yield ContentDelta(raw + cursor.end_record())
 
 
 @dataclass(frozen=True)
@@ -139,10 +133,10 @@ class ChannelDialect(Dialect):
 
     ends: tuple[str, ...] = ()
     """The markers that end a message."""
-    reasoning_headers: tuple[str, ...] = ()
-    """A message is reasoning if its header contains one of these texts."""
+    reasoning_header: str = ""
+    """A message is reasoning if its header contains this text."""
     reasons_anywhere: bool = True
-    reader: type[OutputReader] = ChannelReader
+    parser: type[OutputParser] = ChannelParser
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
@@ -154,7 +148,7 @@ class ChannelDialect(Dialect):
 
     def is_reasoning(self, header: str) -> bool:
         """Whether the message with this header is reasoning."""
-        return any(text in header for text in self.reasoning_headers) and "to=functions" not in header
+        return self.reasoning_header in header and "to=functions" not in header
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         header = open_header(prompt)
@@ -173,79 +167,48 @@ def open_header(prompt: str) -> str | None:
 
 
 _FINAL = CHANNEL + "final" + MESSAGE
-
-
-def _harmony_call(text: str) -> CallFormat:
-    return CallFormat(
-        text + MESSAGE + "$args",
-        separator=f"<|end|>{START}assistant",
-        opener="",
-        after_reasoning=START + "assistant",
-    )
-
-
 HARMONY = ChannelDialect(
     "harmony",
     detected_by=((START, CHANNEL, MESSAGE),),
     reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
     ends=("<|end|>", "<|call|>", "<|return|>"),
-    reasoning_headers=(CHANNEL + "analysis",),
+    reasoning_header=CHANNEL + "analysis",
     text_start=(_FINAL, START + "assistant" + _FINAL),
     text_end=f"<|end|>{START}assistant",
     # Models generate the parts of the header in several orders. Only the whole header distinguishes a call.
-    layouts=tuple(
-        layout
-        for text in (
-            f"{CHANNEL}commentary to=functions.$name <|constrain|>json",
-            f"{CHANNEL}commentary to=functions.$name json",
-            f" to=functions.$name{CHANNEL}commentary <|constrain|>json",
-            f" to=functions.$name{CHANNEL}commentary json",
-        )
-        for layout in _harmony_call(text).layouts
+    layouts=call_layouts(
+        *(
+            f"@({text}{MESSAGE}$args)<|end|>{START}assistant@"
+            for text in (
+                f"{CHANNEL}commentary to=functions.$name <|constrain|>json",
+                f"{CHANNEL}commentary to=functions.$name json",
+                f" to=functions.$name{CHANNEL}commentary <|constrain|>json",
+                f" to=functions.$name{CHANNEL}commentary json",
+            )
+        ),
+        opener="",
+        after_reasoning=START + "assistant",
     ),
 )
 
-
-class _MuseReader(ChannelReader):
-    def _message_call(self, name: str, raw: str) -> Reader[None]:
-        """Read a call in tags. The tags also have the name of the tool."""
-        cursor = self._cursor
-        cursor.begin()
-        yield from read_space(cursor)
-        opener = yield from read_one_of(cursor, *_MUSE_TAGS.openers)
-        if opener and (yield from _MUSE_TAGS.read(cursor, self._calls, opener)):
-            yield from read_end(cursor, *self._dialect.ends)
-        else:
-            yield ContentDelta(raw + cursor.end_record())
-
-
 _MUSE_TEXT_END = f"<|eom|>{START}assistant"
-_MUSE_TAGS = CallFormat(
-    '<atem:invoke name="$name">*(~<atem:parameter name="$key">$value</atem:parameter>)*~</atem:invoke>',
-    around=(("<atem:function_calls>~", "~</atem:function_calls>"),),
-    separator="~",
-)
-# A required call begins with its header.
-(_MUSE_CALL,) = replace(
-    _MUSE_TAGS,
-    call=f" to=$name{MESSAGE}<atem:function_calls>\n{_MUSE_TAGS.call}~</atem:function_calls>",
-    around=(),
+_MUSE_CALL = '<atem:invoke name="$name">*(~<atem:parameter name="$key">$value</atem:parameter>)*~</atem:invoke>'
+_MUSE_TAGS = call_layouts(f"<atem:function_calls>~@({_MUSE_CALL})~@~</atem:function_calls>")
+# A required call begins with its header. If the model calls on its own, the header comes before the first opener.
+_MUSE_MESSAGES = call_layouts(
+    f"@( to=$name{MESSAGE}<atem:function_calls>\n{_MUSE_CALL}~</atem:function_calls>){_MUSE_TEXT_END}@",
     opener="",
-    separator=_MUSE_TEXT_END,
     is_native=False,
     after_reasoning=START + "assistant",
-).layouts
-
+)
 MUSE = ChannelDialect(
     "muse",
     detected_by=((START,),),
-    calls=(_MUSE_TAGS,),
+    calls=_MUSE_TAGS,
     reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
     ends=("<|eom|>", "<|eot|>"),
-    reasoning_headers=("to=self",),
+    reasoning_header="to=self",
     text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
     text_end=_MUSE_TEXT_END,
-    reader=_MuseReader,
-    # If the model calls on its own, the header comes before the first opener.
-    layouts=(_MUSE_CALL, *(replace(layout, more=_MUSE_CALL) for layout in _MUSE_TAGS.layouts)),
+    layouts=(*_MUSE_MESSAGES, *(replace(layout, more=_MUSE_MESSAGES[0]) for layout in _MUSE_TAGS)),
 )

@@ -1,6 +1,6 @@
 """The declaration of a model family: the markers of reasoning, text and tool calls in its output.
 
-The streaming parser, the grammar of tool calls, and the code that writes the tool calls of earlier turns into the
+The streaming parser, the constraint of tool calls, and the code that writes the tool calls of earlier turns into the
 prompt use this declaration.
 """
 
@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .call_format import CallFormat
 from .call_layout import CallLayout
-from .reader import OutputReader
+from .parser import OutputParser
 from .reasoning import THINK, ReasoningStart, ReasoningTags
 
 
@@ -26,14 +25,14 @@ class Dialect:
     """Sets of texts. A template that contains all texts of one set belongs to this family."""
     overrides: tuple[str, ...] = ()
     """Families whose `detected_by` also matches templates of this family; this family takes precedence."""
-    calls: tuple[CallFormat, ...] = ()
+    calls: tuple[CallLayout, ...] = ()
     """The call formats of the family, the preferred one first."""
-    also_read: tuple[CallFormat, ...] = ()
-    """Call formats of other families that the models generate at times. They are parsed, but grammars forbid them."""
+    also_read: tuple[CallLayout, ...] = ()
+    """Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them."""
     section_markers: tuple[str, ...] = ()
     """Markers that open text or a message. They are dropped from the output, and end reasoning."""
     also_dropped: tuple[str, ...] = ()
-    """Other markers around text that are dropped from the output."""
+    """Other markers around text and calls that are dropped from the output."""
     reasoning: ReasoningTags = THINK
     """The reasoning tags. If a template has other known tags instead, those apply."""
     reasons_anywhere: bool = False
@@ -50,41 +49,32 @@ class Dialect:
     has_own_tool_prompt: bool = False
     """For templates that cannot show tools, a system message describes the calls. True: in the format of this family.
     False: in that of Hermes."""
-    reader: type[OutputReader] = OutputReader
-    """The class of the parser."""
+    parser: type[OutputParser] = OutputParser
     layouts: tuple[CallLayout, ...] = ()
-    """The layouts of calls, the preferred one first. Default: those of `calls`."""
+    """The layouts that models may be made to generate, the preferred one first. Default: those of `calls`."""
 
     def __post_init__(self) -> None:
-        if not self.layouts:
-            layouts = tuple(layout for style in self.calls for layout in style.layouts)
-            object.__setattr__(self, "layouts", layouts)
+        object.__setattr__(self, "layouts", self.layouts or self.calls)
 
     @property
-    def styles(self) -> tuple[CallFormat, ...]:
+    def styles(self) -> tuple[CallLayout, ...]:
         """All call formats that the parser accepts, in the order in which it tries them."""
-        return (*self.calls, *self.also_read)
+        return (*self.also_read, *self.calls)
 
     @property
     def openers(self) -> tuple[str, ...]:
         """The markers that begin calls."""
-        return tuple(dict.fromkeys(opener for style in self.styles for opener in style.openers))
+        return tuple(dict.fromkeys(layout.opener for layout in self.styles if layout.opener))
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """All markers that are dropped from the output, those of `calls` included."""
-        of_calls = (marker for style in self.calls for marker in style.also_dropped)
-        return tuple(dict.fromkeys((*self.reasoning_sections, *self.also_dropped, *of_calls)))
-
-    @property
-    def reasoning_sections(self) -> tuple[str, ...]:
-        """The dropped markers that also end reasoning."""
-        return (*self.section_markers, *(marker for style in self.calls for marker in style.section_markers))
+        """All markers that are dropped from the output."""
+        return (*self.section_markers, *self.also_dropped)
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
         """The markers that end reasoning. They include the openers of calls: models may call tools inside reasoning."""
-        return (self.reasoning.end, *self.reasoning_sections, *self.openers)
+        return (self.reasoning.end, *self.section_markers, *self.openers)
 
     @property
     def preserved(self) -> tuple[str, ...]:
@@ -92,10 +82,9 @@ class Dialect:
 
         The parser needs these markers, also those that it then drops.
         """
-        of_calls = (marker for style in self.styles for marker in style.markers)
-        of_layouts = (marker for layout in self.layouts for marker in layout.markers)
+        of_calls = (marker for layout in (*self.styles, *self.layouts) for marker in layout.markers)
         around = (*self.dropped, *self.text_start, self.reasoning.start, self.reasoning.end)
-        return tuple(dict.fromkeys((*self.openers, *around, *of_calls, *of_layouts)))
+        return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:
         """Whether a template belongs to this family."""

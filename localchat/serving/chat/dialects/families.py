@@ -1,67 +1,74 @@
-"""The model families: for each, the texts that identify its templates, its call formats and its reasoning tags.
-
-The families whose output needs a parser of its own are declared beside that parser.
-"""
+"""The model families: for each, the texts that identify its templates, its call formats and its reasoning tags."""
 
 # ruff: noqa: RUF001 - the markers of some models are written with a wide bar
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import replace
 
-from .call_format import CallFormat
+from .call_layout import ArgumentsLayout, CallLayout, call_layouts
 from .channels import HARMONY, MUSE
 from .dialect import Dialect
-from .functionary import FUNCTIONARY_32
-from .granite import GRANITE
-from .minimax_m3 import MINIMAX_M3
-from .notations import GEMMA, LFM
-from .reasoning import ReasoningTags
+from .reasoning import ReasoningStart, ReasoningTags
+from .special_parsers import ALL, NEXT_PART, RESPONSE, RESPONSE_END, FunctionaryParser, GraniteParser
+
+_OBJECT = '{"name": "$name", "arguments": $args}'
+_PARAMETERS = '{"name": "$name", "parameters": $args}'
+_FUNCTION = "<function=$name>*(~<parameter=$key>\n$value\n</parameter>)*~</function>"
+_ONE_LINE_FUNCTION = _FUNCTION.replace("\n", "")
 
 # Three formats are written between <tool_call> and </tool_call>: a JSON object, function tags, and a name with key and
-# value tags. Models trained on one of them sometimes generate another one, so most of their families parse all three.
-_JSON_OBJECT = CallFormat(
-    '{"name": "$name", "arguments": $args}',
-    around=(("<tool_call>\n", "\n</tool_call>"),),
-    is_around_each=True,
-    separator="~",
+# value tags. Models trained on one of them sometimes generate another one, so most of their families parse all three,
+# and function tags without the outer tag.
+_JSON_OBJECT = call_layouts(f"@(<tool_call>\n{_OBJECT}\n</tool_call>)~@")
+_FUNCTION_TAGS = call_layouts(f"@(<tool_call>~{_FUNCTION}~</tool_call>)~@")
+_BARE_FUNCTION_TAGS = call_layouts(f"@({_FUNCTION})~@", other_ends=("</tool_call>",))
+_FUNCTION_JSON = call_layouts("@(<function=$name>$args</function>)~@")
+_KEY_VALUE_TAGS = call_layouts(
+    "@(<tool_call>$name*(~<arg_key>$key</arg_key>~<arg_value>$value</arg_value>)*~</tool_call>)~@"
 )
-_BARE_FUNCTION_TAGS = CallFormat(
-    "<function=$name>*(~<parameter=$key>\n$value\n</parameter>)*~</function>", separator="~"
+_R1_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$name\n```json\n$args\n```<｜tool▁call▁end｜>"
+_K3_CALL = (
+    '<|open|>call tool="$name"{}<|sep|>*(~<|open|>argument key="$key"?( type="$type")?<|sep|>'
+    "$value<|close|>argument<|sep|>)*~<|close|>call<|sep|>"
 )
-_FUNCTION_TAGS = replace(_BARE_FUNCTION_TAGS, around=(("<tool_call>~", "~</tool_call>"),), is_around_each=True)
-_FUNCTION_JSON = replace(_BARE_FUNCTION_TAGS, is_written_as_json=True)
-_KEY_VALUE_TAGS = CallFormat(
-    "<tool_call>$name*(~<arg_key>$key</arg_key>~<arg_value>$value</arg_value>)*~</tool_call>", separator="~"
-)
+_PREFIX = "]<]minimax[>["  # of all tags of MiniMax-M3
 
 
-def _json_list(opener: str, end: str = "", call: str = '{"name": "$name", "arguments": $args}') -> CallFormat:
-    return CallFormat(call, around=((f"{opener}[^", f"^]{end}"),), separator=",^")
+def _list(opener: str, end: str = "", call: str = _OBJECT) -> tuple[CallLayout, ...]:
+    """Calls that are the items of a JSON list."""
+    return call_layouts(f"{opener}[^@({call}),^@^]{end}")
 
 
-_COHERE_CALL = '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}'
-_COMMAND_R = CallFormat(
-    '{^"tool_name": "$name",^"parameters": $args^}',
-    around=(("Action:\n```json~[^", "^]~```"), ("Action: ```json~[^", "^]~```")),
-    separator=",^",
-    indent=40,
-)
-_GIGACHAT_CALL = CallFormat(
-    '{"name": "$name", "arguments": $args}',
-    around=(("<|function_call|>", ""),),
-    is_around_each=True,
-    other_ends=("<|message_sep|>",),
-    template_text="<|function_call|>",
-)
-_LLAMA_CALL = CallFormat('{"name": "$name", "parameters": $args}', separator="; ")
-_DEEPSEEK_SECTION = (("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),)
+def _dsml(section: str) -> tuple[CallLayout, ...]:
+    opener = f"<｜DSML｜{section}>"
+    return call_layouts(
+        f'{opener}~@(<｜DSML｜invoke name="$name">'
+        '*(~<｜DSML｜parameter name="$key"?( string="$string")?>$value</｜DSML｜parameter>)*~</｜DSML｜invoke>)~@'
+        f"~</｜DSML｜{section}>",
+        other_ends=("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
+        template_text=opener,
+    )
+
+
+def _python() -> CallLayout:
+    """A list of calls in Python's syntax, with names of arguments that are valid in Python."""
+    (layout,) = call_layouts("<|tool_call_start|>[@($name($args)), @]<|tool_call_end|>", notation="python")
+    names = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
+    return replace(layout, arguments=ArgumentsLayout("", "=", separator=", ", names=names))
+
+
+class _WithoutReasoning(Dialect):
+    def reasoning_start(self, prompt: str) -> ReasoningStart:
+        return ReasoningStart.CLOSED
+
 
 _FAMILIES = (
     Dialect(
         "apertus",
         detected_by=(("<|tools_prefix|>",),),
-        calls=(CallFormat('{"$name": $args}', around=(("<|tools_prefix|>[", "]<|tools_suffix|>"),), separator=", "),),
+        calls=call_layouts('<|tools_prefix|>[@({"$name": $args}), @]<|tools_suffix|>'),
         reasoning=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ),
     # DeepSeek V3, V3.1, and R1 with its distillates. R1 has the word "function" before the separator, after it the name
@@ -70,123 +77,140 @@ _FAMILIES = (
         "deepseek",
         detected_by=(("<｜tool▁call▁begin｜>",),),
         calls=(
-            CallFormat(
-                "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$name\n```json\n$args\n```<｜tool▁call▁end｜>",
-                around=_DEEPSEEK_SECTION,
-                drops_around=True,
-                separator="\n",
+            *call_layouts(
+                f"<｜tool▁calls▁begin｜>@({_R1_CALL})\n@<｜tool▁calls▁end｜>",
                 opener="<｜tool▁call▁begin｜>",
                 template_text="```json",
             ),
-            CallFormat(
-                "<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$args<｜tool▁call▁end｜>",
-                around=_DEEPSEEK_SECTION,
-                drops_around=True,
+            *call_layouts(
+                "<｜tool▁calls▁begin｜>@(<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$args<｜tool▁call▁end｜>)@<｜tool▁calls▁end｜>"
             ),
         ),
+        also_dropped=("<｜tool▁calls▁end｜>",),
         has_own_tool_prompt=True,
     ),
     Dialect(
         "functionary-3.1",
         detected_by=(("<function=", "</function>"),),
         overrides=("llama-3",),
-        calls=(_FUNCTION_JSON,),
+        calls=_FUNCTION_JSON,
+        also_read=_BARE_FUNCTION_TAGS,
     ),
-    FUNCTIONARY_32,
-    GEMMA,
-    # GLM 4.5 to 4.7, Ling 3, Spark 2.5, Laguna. Models trained on both formats sometimes generate function tags.
+    _WithoutReasoning(
+        "functionary-3.2",
+        detected_by=((">>>all",), (">>>", "all\\n")),
+        parser=FunctionaryParser,
+        text_start=(ALL, ALL),
+        text_end=NEXT_PART,
+        # No layout begins with the marker: the prompt ends with it.
+        part_mark=NEXT_PART,
+        layouts=call_layouts(f"@($name\n$args){NEXT_PART}@", opener=""),
+    ),
+    Dialect(
+        "gemma-4",
+        detected_by=(("<|tool_call>",),),
+        calls=call_layouts(
+            "<|tool_call>call:$name$args<tool_call|>", opener="<|tool_call>", notation="gemma", after_reasoning=""
+        ),
+        reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
+        reasons_anywhere=True,
+    ),
+    # GLM 4.5 to 4.7, Ling 3, Spark 2.5, Laguna.
     Dialect(
         "glm",
         detected_by=(("<tool_call>", "<arg_key>"),),
-        calls=(_KEY_VALUE_TAGS, _BARE_FUNCTION_TAGS),
-        also_read=(_JSON_OBJECT, _FUNCTION_TAGS),
+        calls=(*_KEY_VALUE_TAGS, *_BARE_FUNCTION_TAGS),
+        also_read=(*_JSON_OBJECT, *_FUNCTION_TAGS),
     ),
-    GRANITE,
+    Dialect(
+        "granite-3",
+        detected_by=(("<|tool_call|>",),),
+        calls=(
+            *call_layouts(f"<|tool_call|>[^@({_OBJECT}),^@^]", other_ends=("<|/tool_call|>",)),
+            *_list("<tool_call>", "</tool_call>"),
+        ),
+        also_dropped=(RESPONSE, RESPONSE_END),
+        parser=GraniteParser,
+    ),
     HARMONY,
     # Hermes 2 and 3, Qwen 2.5 and 3, QwQ, Granite 4, Reka, and localchat's built-in model. This is the most common
-    # format, and the default for templates of unknown families. Models trained on both formats sometimes generate
-    # function tags without the outer tag.
+    # format, and the default for templates of unknown families.
     Dialect(
         "hermes",
-        calls=(_JSON_OBJECT, _FUNCTION_JSON),
-        also_read=(_FUNCTION_TAGS, _KEY_VALUE_TAGS),
+        calls=(*_JSON_OBJECT, *_FUNCTION_JSON),
+        also_read=(*_FUNCTION_TAGS, *_BARE_FUNCTION_TAGS, *_KEY_VALUE_TAGS),
     ),
     Dialect(
         "hy",
         detected_by=(("<arg_key{}>", ":opensource"),),
-        calls=(
-            CallFormat(
-                "<tool_call:opensource>$name<tool_sep:opensource>*(~<arg_key:opensource>$key</arg_key:opensource>"
-                "~<arg_value:opensource>$value</arg_value:opensource>)*~</tool_call:opensource>",
-                around=(("<tool_calls:opensource>~", "~</tool_calls:opensource>"),),
-                separator="~",
-            ),
+        calls=call_layouts(
+            "<tool_calls:opensource>~@(<tool_call:opensource>$name<tool_sep:opensource>*(~<arg_key:opensource>$key"
+            "</arg_key:opensource>~<arg_value:opensource>$value</arg_value:opensource>)*~</tool_call:opensource>)~@~"
+            "</tool_calls:opensource>",
         ),
         reasoning=ReasoningTags("<think:opensource>", "</think:opensource>"),
     ),
     Dialect(
         "minimax-m2",
         detected_by=(("<minimax:tool_call>",),),
-        calls=(
-            CallFormat(
-                '<invoke name="$name">*(~<parameter name="$key">$value</parameter>)*~</invoke>',
-                around=(("<minimax:tool_call>~", "~</minimax:tool_call>"),),
-                separator="~",
-            ),
+        calls=call_layouts(
+            '<minimax:tool_call>~@(<invoke name="$name">*(~<parameter name="$key">$value</parameter>)*~</invoke>)~@'
+            "~</minimax:tool_call>",
         ),
     ),
     # DeepSeek V3.2 and V4.
-    Dialect(
-        "deepseek-dsml",
-        detected_by=(("｜DSML｜",),),
-        calls=(
-            CallFormat(
-                '<｜DSML｜invoke name="$name">'
-                '*(~<｜DSML｜parameter name="$key"?( string="$string")?>$value</｜DSML｜parameter>)*~</｜DSML｜invoke>',
-                around=(
-                    ("<｜DSML｜function_calls>~", "~</｜DSML｜function_calls>"),
-                    ("<｜DSML｜tool_calls>~", "~</｜DSML｜tool_calls>"),
-                ),
-                separator="~",
-            ),
-        ),
-    ),
+    Dialect("deepseek-dsml", detected_by=(("｜DSML｜",),), calls=(*_dsml("function_calls"), *_dsml("tool_calls"))),
     Dialect(
         "cohere",
         detected_by=(("<|START_ACTION|>",),),
         overrides=("command-r",),
-        calls=(_json_list("<|START_ACTION|>", "<|END_ACTION|>", _COHERE_CALL),),
+        calls=_list(
+            "<|START_ACTION|>",
+            "<|END_ACTION|>",
+            '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}',
+        ),
         section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
         also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
         reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ),
-    Dialect("command-r", detected_by=(("Action:", "```json", "tool_name"),), calls=(_COMMAND_R,)),
-    Dialect("nemotron-nano-2", detected_by=(("<TOOLCALL>",),), calls=(_json_list("<TOOLCALL>", "</TOOLCALL>"),)),
+    Dialect(
+        "command-r",
+        detected_by=(("Action:", "```json", "tool_name"),),
+        calls=call_layouts(
+            *(
+                start + '[^@({^"tool_name": "$name",^"parameters": $args^}),^@^]~```'
+                for start in ("Action:\n```json~", "Action: ```json~")
+            ),
+            indent=40,
+        ),
+    ),
+    Dialect("nemotron-nano-2", detected_by=(("<TOOLCALL>",),), calls=_list("<TOOLCALL>", "</TOOLCALL>")),
     # Apriel generates a list, MiniMax-M1 one object per line.
     Dialect(
         "tool-calls",
         detected_by=(("<tool_calls>", "</tool_calls>"),),
         calls=(
-            _json_list("<tool_calls>", "</tool_calls>"),
-            CallFormat(_JSON_OBJECT.call, around=(("<tool_calls>\n", "\n</tool_calls>"),), separator="\n"),
+            *_list("<tool_calls>", "</tool_calls>"),
+            *call_layouts(f"<tool_calls>\n@({_OBJECT})\n@\n</tool_calls>"),
         ),
         section_markers=("[BEGIN FINAL RESPONSE]",),
         also_dropped=("[END FINAL RESPONSE]",),
     ),
-    Dialect("firefunction", detected_by=(("functools[",),), calls=(_json_list("functools"),)),
+    Dialect("firefunction", detected_by=(("functools[",),), calls=_list("functools")),
+    # Some models generate calls in a separate message.
     Dialect(
         "gigachat",
         detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
         calls=(
-            _GIGACHAT_CALL,
-            # Calls in a separate message.
-            replace(
-                _GIGACHAT_CALL,
-                around=(
-                    ("<|message_sep|>\n\nfunction call<|role_sep|>\n", ""),
-                    ("function call<|role_sep|>\n", ""),
-                ),
-                template_text="",
+            *call_layouts(
+                "<|function_call|>" + _OBJECT,
+                other_ends=("<|message_sep|>",),
+                template_text="<|function_call|>",
+            ),
+            *call_layouts(
+                f"<|message_sep|>\n\nfunction call<|role_sep|>\n{_OBJECT}",
+                f"function call<|role_sep|>\n{_OBJECT}",
+                other_ends=("<|message_sep|>",),
             ),
         ),
     ),
@@ -194,62 +218,69 @@ _FAMILIES = (
     Dialect(
         "llama-3",
         detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
-        calls=(_LLAMA_CALL, replace(_LLAMA_CALL, around=(("<|python_tag|>", ""),))),
+        calls=call_layouts(*(f"{start}@({_PARAMETERS}); @" for start in ("", "<|python_tag|>"))),
     ),
     Dialect(
         "kimi-k2",
         detected_by=(("<|tool_call_argument_begin|>",),),
-        calls=(
-            CallFormat(
-                "<|tool_call_begin|>functions.$name:$n<|tool_call_argument_begin|>$args<|tool_call_end|>",
-                around=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
-                drops_around=True,
-                opener="<|tool_call_begin|>",
-                # Keep the id that the model generates, so that earlier calls in the prompt have ids in its format.
-                id_has_name=True,
-            ),
+        calls=call_layouts(
+            "<|tool_calls_section_begin|>@(<|tool_call_begin|>functions.$name:$n<|tool_call_argument_begin|>$args"
+            "<|tool_call_end|>)@<|tool_calls_section_end|>",
+            opener="<|tool_call_begin|>",
+            # Keep the id that the model generates, so that earlier calls in the prompt have ids in its format.
+            id_has_name=True,
         ),
+        also_dropped=("<|tool_calls_section_end|>",),
     ),
     Dialect(
         "kimi-k3",
         detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
-        calls=(
-            CallFormat(
-                '<|open|>call tool="$name"?( index="$n")?<|sep|>*(~<|open|>argument key="$key"?( type="$type")?<|sep|>'
-                "$value<|close|>argument<|sep|>)*~<|close|>call<|sep|>",
-                around=(("<|open|>tools<|sep|>~", "~<|close|>tools<|sep|>"),),
-                separator="~",
-            ),
-        ),
+        calls=call_layouts(f"<|open|>tools<|sep|>~@({_K3_CALL})~@~<|close|>tools<|sep|>".format(' index="$n"')),
+        also_read=call_layouts(f"<|open|>tools<|sep|>~@({_K3_CALL})~@~<|close|>tools<|sep|>".format("")),
         section_markers=("<|open|>response<|sep|>",),
         also_dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
         text_start=("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
         reasoning=ReasoningTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ),
-    LFM,
+    # JSON is generated only if the prompt asks for it.
+    Dialect(
+        "lfm2",
+        detected_by=(("<|tool_call_start|>",), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
+        calls=(_python(), *_list("<|tool_call_start|>", "<|tool_call_end|>")),
+        has_own_tool_prompt=True,
+    ),
     Dialect(
         "minicpm5",
         detected_by=(('<function name="', '<param name="'),),
-        calls=(
-            CallFormat(
-                '<function name="$name">*(~<param name="$key">$value</param>)*~</function>',
-                separator="~",
-                quotes=("<![CDATA[", "]]>"),
-            ),
+        calls=call_layouts(
+            '@(<function name="$name">*(~<param name="$key">$value</param>)*~</function>)~@',
+            quotes=("<![CDATA[", "]]>"),
         ),
     ),
-    MINIMAX_M3,
+    Dialect(
+        "minimax-m3",
+        detected_by=((_PREFIX,),),
+        calls=call_layouts(
+            'P<tool_call>~@(P<invoke name="$name">*(~P<$key>$valueP</$key>)*~P</invoke>)~@~P</tool_call>'.replace(
+                "P<", _PREFIX + "<"
+            ),
+            names=r"[^\s<>/\]]+",
+            item="item",
+        ),
+        reasoning=ReasoningTags("<mm:think>", "</mm:think>"),
+        no_reasoning="</mm:think>",
+    ),
     # Mistral Nemo, Small 3, Devstral, Magistral, Ministral 3, Large 3. Some models leave out [ARGS].
     Dialect(
         "mistral",
         detected_by=(("[TOOL_CALLS]",),),
         calls=(
-            CallFormat("[TOOL_CALLS]$name[CALL_ID]$id[ARGS]$args", template_text="[CALL_ID]"),
-            CallFormat("[TOOL_CALLS]$name[ARGS]$args", template_text="[ARGS]"),
+            *call_layouts("[TOOL_CALLS]$name[CALL_ID]$id[ARGS]$args", template_text="[CALL_ID]"),
+            *call_layouts("[TOOL_CALLS]$name[ARGS]$args", template_text="[ARGS]"),
             # The id after the arguments is dropped: the calls are streamed, and begin with an id.
-            _json_list("[TOOL_CALLS]", call='{"name": "$name", "arguments": $args, "id": "$id"}'),
+            *_list("[TOOL_CALLS]", call='{"name": "$name", "arguments": $args, "id": "$id"}'),
         ),
-        also_read=(CallFormat("[TOOL_CALLS]$name$args"),),
+        also_read=call_layouts("[TOOL_CALLS]$name$args"),
     ),
     MUSE,
     # Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5.
@@ -257,8 +288,8 @@ _FAMILIES = (
         "qwen-coder",
         detected_by=(("<tool_call>", "<function=", "<parameter="),),
         overrides=("functionary-3.1",),
-        calls=(_FUNCTION_TAGS,),
-        also_read=(_JSON_OBJECT, _KEY_VALUE_TAGS),
+        calls=(*_FUNCTION_TAGS, *_BARE_FUNCTION_TAGS),
+        also_read=(*_JSON_OBJECT, *_KEY_VALUE_TAGS),
     ),
     # Seed-OSS.
     Dialect(
@@ -266,12 +297,8 @@ _FAMILIES = (
         detected_by=(("<seed:tool_call>",),),
         overrides=("functionary-3.1",),
         calls=(
-            CallFormat(
-                "<function=$name>*(~<parameter=$key>$value</parameter>)*~</function>",
-                around=(("<seed:tool_call>~", "~</seed:tool_call>"),),
-                is_around_each=True,
-                separator="~",
-            ),
+            *call_layouts(f"@(<seed:tool_call>~{_ONE_LINE_FUNCTION}~</seed:tool_call>)~@"),
+            *call_layouts(f"@({_ONE_LINE_FUNCTION})~@", other_ends=("</seed:tool_call>",)),
         ),
         reasoning=ReasoningTags("<seed:think>", "</seed:think>"),
     ),
@@ -279,16 +306,13 @@ _FAMILIES = (
     Dialect(
         "solar",
         detected_by=(("<|tool_call:begin|>",),),
-        calls=(
-            CallFormat(
-                "<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$args<|tool_call:end|>",
-                around=(("<|tool_calls|>", "<|calls|>"),),
-                drops_around=True,
-                after_reasoning="<|begin|>assistant",
-            ),
+        calls=call_layouts(
+            "<|tool_calls|>@(<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$args<|tool_call:end|>)@"
+            "<|calls|>",
+            after_reasoning="<|begin|>assistant",
         ),
         section_markers=("<|begin|>assistant", "<|content|>"),
-        also_dropped=("<|end|>",),
+        also_dropped=("<|end|>", "<|calls|>"),
         text_start=("<|content|>", "<|begin|>assistant<|content|>"),
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
     ),

@@ -1,23 +1,40 @@
 """The streaming output parser: splits generated text into events for reasoning, content and tool calls.
 
-The text comes in pieces. Where it is cut into pieces does not change the events, except where their texts are split.
-No text is lost: text that begins like a tool call and is not one is content. The text contains no stop texts and no
-end-of-generation tokens: the engine has removed them.
+`OutputParser` reads outputs with reasoning first, then text and calls, as most families generate them. The text comes
+in pieces. Where it is cut into pieces does not change the events, except where their texts are split. No text is lost:
+text that begins like a tool call and is not one is content.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments
-from . import Dialect
+from .call_layout import CallLayout
+from .call_reader import read_calls
 from .calls import Calls, new_call_id
-from .scan import Cursor
+from .reasoning import ReasoningStart
+from .scan import Cursor, Markers, Reader, emit_until, read_marker, read_one_of, read_run
+
+if TYPE_CHECKING:
+    from .dialect import Dialect
 
 
 class OutputParser:
-    """Splits one choice's output into reasoning, content and tool calls."""
+    """Splits one choice's output into reasoning, content and tool calls.
+
+    `OutputParser(dialect)` is an object of the class that the dialect declares. The methods from `_read` on are readers
+    (see scan.py) of the text at the cursor.
+
+    Attributes:
+        reasoning_is_open: Whether the text so far ends inside reasoning.
+        reasoning_may_open: Whether reasoning can still begin.
+    """
+
+    def __new__(cls, dialect: Dialect, **options: Any) -> OutputParser:
+        """A parser of the class of the dialect."""
+        return object.__new__(dialect.parser)
 
     def __init__(
         self,
@@ -39,12 +56,16 @@ class OutputParser:
             is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
                 calls or content, and markers inside content have no meaning.
         """
+        self.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
+        self.reasoning_may_open = True
+        self._dialect = dialect
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
-        self._output = dialect.reader(
-            dialect, self._cursor, self._calls, prompt, splits_reasoning=splits_reasoning, is_constrained=is_constrained
-        )
-        self._events = self._output.read()
+        self._prompt = prompt
+        self._splits_reasoning = splits_reasoning
+        self._is_constrained = is_constrained
+        self._openers = dialect.openers if self._calls.offered else ()
+        self._events = self._read()
 
     @property
     def has_tool_calls(self) -> bool:
@@ -53,36 +74,228 @@ class OutputParser:
 
     @property
     def inside_tool_call(self) -> bool:
-        """Whether a call is incomplete. If the output ends now, its finish reason is "length"."""
+        """Whether a call is incomplete."""
         return self._calls.is_open
-
-    @property
-    def reasoning_is_open(self) -> bool:
-        """Whether reasoning is open at the end of the text so far."""
-        return self._output.reasoning_is_open
-
-    @property
-    def reasoning_may_open(self) -> bool:
-        """Whether reasoning can still begin."""
-        return self._output.reasoning_may_open
 
     def feed(self, text: str) -> list[Event]:
         """The events of the next piece of text. Text that may become a marker is held back."""
         self._cursor.feed(text)
-        return self._read()
+        return self._next_events()
 
     def finish(self) -> list[Event]:
         """End the output. Returns the events of the text that was held back."""
         self._cursor.ended = True
-        return self._read()
+        return self._next_events()
 
-    def _read(self) -> list[Event]:
+    def _next_events(self) -> list[Event]:
         events: list[Event] = []
         for event in self._events:
             if event is None:
                 break
             events.append(event)
         return merged(events)
+
+    def _read(self) -> Reader[None]:
+        """Read the whole output."""
+        end = yield from self._first_reasoning()
+        # A call may have ended the reasoning.
+        is_call = self.has_tool_calls
+        if self._is_constrained and not is_call:
+            yield from self._text_start(end)
+        if not is_call:
+            is_call = yield from self._first_call()
+        if self._is_constrained and not is_call:
+            yield from emit_until(self._cursor, Markers(), ContentDelta)
+        yield from self._text_and_calls()
+
+    def _text_start(self, end: str | None) -> Reader[None]:
+        """Read the text that the constraint has before the content. `end` is the marker that ended reasoning."""
+        dialect = self._dialect
+        if end in dialect.section_markers:
+            yield from read_run(self._cursor)
+        text = yield from read_one_of(self._cursor, dialect.text_start[end == dialect.reasoning.end])
+        if text and text.isspace():
+            yield from self._tag(text)
+
+    # Calls
+
+    def _first_call(self) -> Reader[bool]:
+        """Read a call that begins the text: in any format if the output is constrained, else in one without opener."""
+        cursor, styles = self._cursor, self._dialect.styles
+        if not self._is_constrained:
+            styles = tuple(layout for layout in styles if not layout.opener)
+        if not styles or not self._calls.offered:
+            return False
+        cursor.begin()
+        marker: str | None = ""
+        while self._is_constrained and marker is not None:
+            yield from read_run(cursor)
+            marker = yield from read_one_of(cursor, *self._dialect.dropped)
+        is_call = yield from self._any_call(styles)
+        yield from self._accept_or_put_back(is_call)
+        return is_call
+
+    def _any_call(self, styles: Sequence[CallLayout], calls: Calls | None = None) -> Reader[bool]:
+        """Read a call in the first of these formats that matches. If there is none, nothing is read."""
+        n_read = self._cursor.n_recorded
+        for layout in styles:
+            if (yield from read_calls(layout, self._cursor, calls or self._calls)):
+                return True
+            self._cursor.rewind(n_read)
+        return False
+
+    def _styles(self, opener: str) -> Sequence[CallLayout]:
+        """The formats of calls that may begin with this marker."""
+        return [layout for layout in self._dialect.styles if layout.opener and opener.startswith(layout.opener)]
+
+    def _call(self, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
+        """Read a call, beginning with its opener. If it is none after all, the opener is emitted with `event`."""
+        self._cursor.begin()
+        is_call = yield from self._any_call(self._styles(opener))
+        if is_call:
+            yield from self._accept()
+        else:
+            read_marker(self._cursor, opener)
+            yield event(self._cursor.end_record())
+        return is_call
+
+    def _accept_or_put_back(self, is_format: bool) -> Reader[None]:
+        """End the record of text that may belong to the format. If it does not, it is unread again."""
+        if is_format:
+            yield from self._accept()
+        else:
+            self._cursor.put_back()
+
+    def _accept(self) -> Reader[None]:
+        """Drop the recorded text, and read the white space after it."""
+        self._cursor.end_record()
+        yield from read_run(self._cursor)
+
+    # Text
+
+    def _text_and_calls(self) -> Reader[None]:
+        tags = self._dialect.reasoning
+        in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
+        markers = Markers(*self._openers, *self._dialect.dropped, *in_text)
+        while True:
+            marker = yield from emit_until(self._cursor, markers, ContentDelta)
+            if marker is None:
+                return
+            if marker in in_text:
+                yield from self._reasoning_in_text(marker)
+            elif marker in self._openers:
+                yield from self._call(marker, ContentDelta)
+            else:
+                read_marker(self._cursor, marker)
+                yield from read_run(self._cursor)
+
+    # Reasoning
+
+    def _first_reasoning(self) -> Reader[str | None]:
+        """Read the reasoning at the beginning of the output.
+
+        Returns the marker that ended the reasoning, "" at the end of the output; None if there is no reasoning.
+        """
+        cursor, dialect = self._cursor, self._dialect
+        cursor.begin()
+        yield from read_run(cursor)
+        if not self.reasoning_is_open:
+            start = yield from read_one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
+            if start is None:
+                self.reasoning_may_open = dialect.reasons_anywhere
+                cursor.put_back()
+                return None
+            if start == dialect.no_reasoning:
+                self.reasoning_may_open = False
+                yield from self._after_end_tag()
+                return None
+        end = yield from self._reasoning()
+        if end == dialect.reasoning.end:
+            cursor.begin()
+            read_marker(cursor, end)
+            yield from self._after_end_tag()
+        return end
+
+    def _after_end_tag(self) -> Reader[None]:
+        """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
+        if not self._is_constrained:
+            yield from read_run(self._cursor)
+        yield from self._tag(self._cursor.end_record())
+
+    def _reasoning_in_text(self, tag: str) -> Reader[None]:
+        """Read reasoning after text, or an end tag without reasoning. The white space around it is content."""
+        cursor = self._cursor
+        space = yield from read_run(cursor)
+        if space:
+            yield ContentDelta(space)
+        cursor.begin()
+        read_marker(cursor, tag)
+        if tag == self._dialect.reasoning.end:
+            cursor.end_record()
+            return
+        end = yield from self._reasoning()
+        if end == self._dialect.reasoning.end:
+            cursor.begin()
+            read_marker(cursor, end)
+            yield from self._tag(cursor.end_record())
+
+    def _tag(self, text: str) -> Reader[None]:
+        """Emit a tag and the white space around it, if reasoning is part of the content."""
+        if text and not self._splits_reasoning:
+            yield ContentDelta(text)
+
+    def _reasoning(self) -> Reader[str]:
+        """Read open reasoning. The cursor has a record of its start tag.
+
+        Returns the marker that ends it, which stays unread; "" at the end of the output. A call also ends reasoning; it
+        is read, and the marker returned is its opener. Text that begins like a call and is not one is part of the
+        reasoning.
+        """
+        self.reasoning_is_open = True
+        yield from read_run(self._cursor)
+        yield from self._tag(self._cursor.end_record())
+        dialect = self._dialect
+        event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta
+        ends = Markers(dialect.reasoning.end, *dialect.section_markers)
+        markers = Markers(*ends.literals, *self._openers)
+        while True:
+            self.reasoning_is_open = self.reasoning_may_open = True
+            marker = yield from emit_until(self._cursor, markers, event)
+            if marker is None:
+                return ""
+            self.reasoning_is_open = False
+            is_call = marker in self._openers
+            if is_call and (yield from self._is_closed_later(marker, ends, event)):
+                continue
+            if not is_call or (yield from self._call(marker, event)):
+                self.reasoning_may_open = dialect.reasons_anywhere
+                return marker
+
+    def _is_closed_later(self, opener: str, ends: Markers, event: Callable[[str], Event]) -> Reader[bool]:
+        """Emit the open reasoning up to its end, if a call is next and the end follows. Otherwise read nothing.
+
+        A call inside closed reasoning is reasoning, so it waits for the end of the reasoning or of the output.
+        """
+        cursor = self._cursor
+        cursor.begin()
+        is_call = False
+        for found in self._any_call(self._styles(opener), self._calls.trial()):
+            is_call = found is not None
+            if is_call:
+                break
+            yield None
+        cursor.put_back()
+        n_searched = 0
+        while is_call:
+            hit = ends.find(cursor.text, cursor.at + n_searched)
+            if hit:
+                yield event(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
+                return True
+            if cursor.ended:
+                break
+            n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
+            yield None
+        return False
 
 
 def merged(events: Sequence[Event]) -> list[Event]:

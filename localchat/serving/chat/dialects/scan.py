@@ -15,9 +15,12 @@ from typing import Callable, Optional, TypeVar
 from ...core.events import Event
 
 T = TypeVar("T")
+U = TypeVar("U")
 Reader = Generator[Optional[Event], None, T]
+Pieces = Generator[Optional[str], None, T]  # A reader that yields texts instead of events.
+Silent = Generator[None, None, T]  # A reader that yields no events.
 
-_SPACE = re.compile(r"\s*")
+SPACE = re.compile(r"\s*")
 
 
 class Cursor:
@@ -56,10 +59,6 @@ class Cursor:
         """Start a new record of the text that is read."""
         self._record = []
 
-    def drop_record(self) -> None:
-        """Stop recording, and drop the record."""
-        self._record = None
-
     def end_record(self) -> str:
         """Stop recording, and return the text read since `begin`."""
         text = "".join(self._record or ())
@@ -71,23 +70,25 @@ class Cursor:
         """The number of characters read since `begin`."""
         return sum(map(len, self._record or ()))
 
-    def put_back(self, n_kept: int = 0) -> None:
-        """Make the text read since `begin` unread again, except its first `n_kept` characters, which stay recorded.
-
-        With `n_kept=0`, stop recording.
-        """
+    def rewind(self, n_kept: int) -> None:
+        """Make the recorded text unread again, except its first `n_kept` characters, and go on recording."""
         text = self.end_record()
-        self._record = [text[:n_kept]] if n_kept else None
+        self._record = [text[:n_kept]]
         self.text = text[n_kept:] + self.text[self.at :]
         self.at = 0
+
+    def put_back(self) -> None:
+        """Make the recorded text unread again, and stop recording."""
+        self.rewind(0)
+        self._record = None
 
 
 class Markers:
     """A set of literal texts to look for."""
 
     def __init__(self, *literals: str) -> None:
-        self.literals = literals
-        longest_first = sorted(literals, key=len, reverse=True)
+        self.literals = tuple(filter(None, literals))
+        longest_first = sorted(self.literals, key=len, reverse=True)
         # An empty alternation would match everywhere; "(?!)" matches nowhere.
         self._pattern: Pattern[str] = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._longest = max(map(len, literals), default=0)
@@ -107,7 +108,33 @@ class Markers:
         return len(text)
 
 
-def has_text(cursor: Cursor) -> Reader[bool]:
+def emit(pieces: Pieces[T], event: Callable[[str], U]) -> Generator[U | None, None, T]:
+    """Emit the texts of a reader as events."""
+    while True:
+        try:
+            text = next(pieces)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if text != "":
+            yield None if text is None else event(text)
+
+
+def collect(pieces: Pieces[T]) -> Silent[tuple[str, T]]:
+    """Read the texts of a reader. Returns them, joined, and its result."""
+    texts: list[str] = []
+    while True:
+        try:
+            text = next(pieces)
+        except StopIteration as end:
+            return "".join(texts), end.value
+        if text is None:
+            yield None
+        else:
+            texts.append(text)
+
+
+def has_text(cursor: Cursor) -> Silent[bool]:
     """Wait until there is unread text. Returns False at the end of the output."""
     while not cursor.left():
         if cursor.ended:
@@ -116,22 +143,35 @@ def has_text(cursor: Cursor) -> Reader[bool]:
     return True
 
 
-def is_next(cursor: Cursor, character: str) -> Reader[bool]:
+def is_next(cursor: Cursor, character: str) -> Silent[bool]:
     """Whether this is the next character, which stays unread."""
     return (yield from has_text(cursor)) and cursor.peek() == character
 
 
-def read_space(cursor: Cursor) -> Reader[None]:
-    """Read white space."""
+def read_run(cursor: Cursor, pattern: Pattern[str] = SPACE) -> Silent[str]:
+    """Read characters of a pattern, which may match no character. Default: white space."""
+    run = ""
     while True:
-        match = _SPACE.match(cursor.text, cursor.at)
-        cursor.take(match.end() - cursor.at if match else 0)
+        match = pattern.match(cursor.text, cursor.at)
+        run += cursor.take(match.end() - cursor.at if match else 0)
         if cursor.left() or cursor.ended:
-            return
+            return run
         yield None
 
 
-def read_one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
+def next_run(cursor: Cursor, pattern: Pattern[str]) -> Silent[str]:
+    """The next characters of a pattern, which stay unread; "" if the end of the output cuts them."""
+    while True:
+        match = pattern.match(cursor.text, cursor.at)
+        end = match.end() if match else cursor.at
+        if end < len(cursor.text):
+            return cursor.text[cursor.at : end]
+        if cursor.ended:
+            return ""
+        yield None
+
+
+def read_one_of(cursor: Cursor, *literals: str) -> Silent[str | None]:
     """Read the longest of these literals that the next text begins with. Returns None if there is none."""
     longest = max(map(len, literals), default=0)
     while True:
@@ -145,12 +185,12 @@ def read_one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
     return found
 
 
-def read_end(cursor: Cursor, *literals: str) -> Reader[str | None]:
+def read_end(cursor: Cursor, *literals: str) -> Silent[str | None]:
     """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
 
     If another text follows, only the white space is read, and None is returned.
     """
-    yield from read_space(cursor)
+    yield from read_run(cursor)
     found = yield from read_one_of(cursor, *literals)
     rest = cursor.text[cursor.at :]
     if found is None and cursor.ended and any(text.startswith(rest) for text in literals):
@@ -158,28 +198,11 @@ def read_end(cursor: Cursor, *literals: str) -> Reader[str | None]:
     return found
 
 
-def read_until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
-    """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
-    parts: list[str] = []
-    while True:
-        hit = markers.find(cursor.text, cursor.at)
-        if hit:
-            parts.append(cursor.take(hit[0] - cursor.at))
-            return "".join(parts), cursor.take(len(hit[1]))
-        end = len(cursor.text) if cursor.ended else markers.safe_end(cursor.text, cursor.at)
-        parts.append(cursor.take(end - cursor.at))
-        if cursor.ended:
-            return "".join(parts), None
-        yield None
-
-
-def emit_until(
-    cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, holds_space: bool = True
-) -> Reader[str | None]:
-    """Emit the text before a marker as it is generated, and return the marker, which stays unread.
+def until(cursor: Cursor, markers: Markers, *, holds_space: bool = False) -> Pieces[str | None]:
+    """Read the text before a marker, and return the marker, which stays unread; None at the end of the output.
 
     With `holds_space`, white space before the marker is held back and stays unread, since it belongs to the format. If
-    `markers` is empty, no text is held back. Returns None at the end of the output.
+    `markers` is empty, no text is held back.
     """
     while True:
         hit = markers.find(cursor.text, cursor.at)
@@ -189,7 +212,7 @@ def emit_until(
         elif holds_space and markers.literals:
             end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
         if end > cursor.at:
-            yield event(cursor.take(end - cursor.at))
+            yield cursor.take(end - cursor.at)
         if hit:
             return hit[1]
         if cursor.ended:
@@ -197,6 +220,20 @@ def emit_until(
         yield None
 
 
+def read_until(cursor: Cursor, *markers: str) -> Silent[tuple[str, str | None]]:
+    """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
+    text, marker = yield from collect(until(cursor, Markers(*markers)))
+    cursor.take(len(marker or ""))
+    return text, marker
+
+
+def emit_until(
+    cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, holds_space: bool = True
+) -> Reader[str | None]:
+    """Emit the text before a marker as it is generated, and return the marker. See `until`."""
+    return (yield from emit(until(cursor, markers, holds_space=holds_space), event))
+
+
 def read_marker(cursor: Cursor, marker: str) -> None:
-    """Read up to and including the marker that `emit_until` returned."""
+    """Read up to and including the marker that `until` returned."""
     cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)

@@ -1,0 +1,186 @@
+"""Reads tool calls in the layouts of a family while they are generated."""
+
+from __future__ import annotations
+
+import json
+
+from .call_layout import A_NUMBER, A_SPACE, AN_ID, STRING, ArgumentsLayout, CallLayout, bare, parts_of
+from .calls import Calls, stream_text
+from .elements import Elements
+from .json_calls import raw_arguments, read_arguments, read_json_call
+from .notation import NAME, NOTATIONS, maybe_nested, value_pieces
+from .scan import (
+    Cursor,
+    Reader,
+    Silent,
+    emit,
+    is_next,
+    next_run,
+    read_end,
+    read_one_of,
+    read_run,
+    read_until,
+)
+from .values import parameter_types, value_json
+
+
+def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
+    """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
+
+    Returns False if the text is not a call; then no event was emitted, and `cursor` has a record of the text.
+    """
+    if layout.json_name or layout.notation == "python":
+        return (yield from _list(layout, cursor, calls))
+    is_call = yield from _call(layout, cursor, calls)
+    if is_call:
+        yield from read_end(cursor, *layout.ends)
+    return is_call
+
+
+def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
+    """Read calls that may be the items of a list."""
+    begin = layout.begin + (layout.before_name.partition("{")[0] if layout.json_name else "")
+    if (yield from _read_text(cursor, begin.rstrip(A_SPACE).removesuffix("["))) is None:
+        return False
+    is_list = (yield from read_one_of(cursor, "[")) is not None
+    is_call = False
+    while True:
+        if is_call:
+            cursor.begin()
+        yield from read_run(cursor)
+        read = read_json_call if layout.json_name else _python_call
+        is_complete = yield from read(cursor, calls, layout)
+        if is_complete is None:
+            break
+        if not is_complete:
+            yield from raw_arguments(cursor, calls, *layout.ends)
+            # Arguments in another notation have been converted in part, so that the call counts as cut.
+            calls.is_open = calls.is_open or not layout.json_name
+            return True
+        is_call = True
+        yield from read_run(cursor)
+        yield from read_one_of(cursor, ",", ";")
+    if is_call:
+        cursor.put_back()
+        if is_list:
+            yield from read_end(cursor, "]")
+        yield from read_end(cursor, *layout.ends)
+    return is_call
+
+
+def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:
+    """Read a call in Python's syntax, with named arguments or with one object.
+
+    Returns whether the call is complete; None if the next text is not a call.
+    """
+    names = {name + "(": name for name in calls.offered}
+    found = yield from read_one_of(cursor, *names)
+    if found is None:
+        return None
+    n_read = cursor.n_recorded
+    yield from read_run(cursor)
+    first = yield from read_one_of(cursor, ")", "{")
+    name = "" if first else (yield from next_run(cursor, NAME))
+    if not first and not (name.strip() and cursor.text[cursor.at + len(name)] == "="):
+        return None
+    cursor.rewind(n_read)
+    yield calls.start(names[found])
+    cursor.end_record()
+    notation = NOTATIONS["python" if first == "{" else "python arguments"]
+    is_complete = yield from emit(value_pieces(cursor, notation, *layout.ends), calls.arguments)
+    if is_complete:
+        calls.close()
+        if first == "{":
+            yield from read_end(cursor, ")")
+    return is_complete
+
+
+def _call(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
+    ids = yield from _read_text(cursor, layout.begin + layout.before_name)
+    name = None if ids is None else (yield from read_one_of(cursor, *calls.offered))
+    more = None if name is None else (yield from _read_text(cursor, layout.before_arguments))
+    if ids is None or name is None or more is None:
+        return False
+    ends = parts_of(layout.after_call)[:1]
+    if (yield from is_next(cursor, "{")) or (layout.before_arguments and layout.arguments is None):
+        call_id = ids + more
+        if layout.id_has_name:
+            before, after = layout.before_name.rpartition(">")[2], layout.before_arguments.partition(A_NUMBER)[0]
+            call_id = before + name + after + call_id
+        notation = NOTATIONS[layout.notation]
+        yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=notation)
+        return True
+    return layout.arguments is not None and (yield from _arguments(layout.arguments, cursor, calls, name, *ends))
+
+
+def _read_text(cursor: Cursor, text: str) -> Silent[str | None]:
+    """Read a text around a name, with white space before each part and at the end.
+
+    Returns the ids in it; None if another text follows.
+    """
+    parts = list(parts_of(text))
+    ids = ""
+    while parts:
+        part = parts.pop(0)
+        if part in (A_NUMBER, AN_ID):
+            found, marker = yield from read_until(cursor, parts.pop(0))
+            if marker is None:
+                return None
+            ids += found.strip()
+        else:
+            yield from read_run(cursor)
+            if (yield from read_one_of(cursor, part)) is None:
+                return None
+    yield from read_run(cursor)
+    return ids
+
+
+def _arguments(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, name: str, end: str) -> Reader[bool]:
+    """Read arguments one by one. They are a call if one of them or the end of the call is next."""
+    start = bare(layout.before_key)
+    tag = yield from read_one_of(cursor, start, end)
+    if tag is None:
+        return False
+    yield calls.start(name)
+    cursor.end_record()
+    opening, schema = "{", calls.schema(name)
+    while tag == start:
+        key = (yield from read_until(cursor, layout.key_end))[0].strip()
+        yield calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
+        opening, is_end = ", ", False
+        if layout.item:
+            is_end = yield from Elements(cursor, calls, schema, layout, end).read(key)
+        else:
+            yield from _value(layout, cursor, calls, parameter_types(schema, key))
+        tag = end if is_end else (yield from read_end(cursor, start, end))
+    if tag in (None, end):
+        # Any other text ends the call as well, and is content.
+        yield calls.arguments("{}" if opening == "{" else "}")
+        calls.close()
+    return True
+
+
+def _value(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, types: frozenset[str]) -> Reader[None]:
+    """Read the value of an argument."""
+    ends = ("\n" + layout.end, layout.end) if layout.on_lines else (layout.end,)
+    before_value = bare(layout.before_value)
+    if before_value:
+        attributes, mark = yield from read_until(cursor, before_value, *ends)
+        types = layout.stated_types(attributes) or types
+        if mark in ends:
+            # The model left out the text before the value.
+            yield calls.arguments(value_json(attributes.strip("\n"), types))
+            return
+    if layout.on_lines:
+        yield from read_one_of(cursor, "\n")
+    quote, end_quote = layout.quotes
+    if quote and (yield from read_one_of(cursor, quote)):
+        yield from stream_text(cursor, calls, end_quote, then=ends)
+    elif types == STRING:
+        # A value that must be a string can be streamed before its end is known.
+        yield from stream_text(cursor, calls, *ends)
+    else:
+        # Read an object or list by JSON syntax first, since its strings may contain an end marker.
+        nested = yield from maybe_nested(cursor)
+        rest, mark = yield from read_until(cursor, *ends)
+        yield calls.arguments(value_json(nested + rest, types) if mark else nested + rest)

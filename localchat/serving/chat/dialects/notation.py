@@ -1,0 +1,242 @@
+"""Reads values in JSON, and in the notations of Gemma 4 and LFM2, as JSON while they are generated.
+
+Valid JSON is not changed. In other JSON, these are corrected: escapes that JSON does not have, control characters in
+strings, names without quotes, and a comma that is missing or precedes a closing bracket. A value ends as broken at any
+other text, so that an unclosed value does not include the rest of the output.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .call_layout import ALL_TYPES, GEMMA_QUOTE
+from .scan import (
+    Cursor,
+    Markers,
+    Pieces,
+    Silent,
+    collect,
+    emit,
+    has_text,
+    is_next,
+    next_run,
+    read_one_of,
+    read_run,
+    until,
+)
+from .values import text_json, value_json
+
+_CLOSERS = {"{": "}", "[": "]", "(": ")"}
+NAME = re.compile(r"[^,:={}\[\]()\"'<]*")
+_JSON_WORD = re.compile(r"[+\-.\w]*")
+_WORD = re.compile(r"[^,{}\[\]()<]*")
+_CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?|U[0-9a-fA-F]{0,7})?\Z")
+_JSON_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_PYTHON_ESCAPE = re.compile(
+    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(0010[0-9a-fA-F]{4}|000[0-9a-fA-F]{5})|([\s\S]))"
+)
+# The JSON of the character after a backslash in Python. Any other character keeps its backslash.
+_PYTHON_ESCAPED = {**{char: "\\" + char for char in 'bfnrt"\\'}, "/": "/", "'": "'", "\n": "", "0": "\\u0000"}
+
+
+@dataclass(frozen=True)
+class Notation:
+    """One notation of values."""
+
+    quotes: tuple[str, ...] = ('"', "'")
+    """The quotes of strings. GEMMA_QUOTE is around strings without escapes."""
+    brackets: str = "{[("
+    """The opening brackets."""
+    is_json: bool = False
+    """Whether words and escapes are those of JSON, instead of Python's."""
+    arguments: str = ""
+    """The closing bracket of arguments with names, `f(a=1)`. "": arguments are an object."""
+
+
+JSON = Notation(('"',), "{[", is_json=True)
+NOTATIONS: Mapping[str, Notation] = {
+    "json": JSON,
+    "gemma": Notation((GEMMA_QUOTE, '"', "'")),
+    "python": Notation(),
+    "python arguments": Notation(arguments=")"),
+}
+
+
+def value_pieces(cursor: Cursor, notation: Notation = JSON, *ends: str) -> Pieces[bool]:
+    """The next value as JSON, in pieces. Returns whether it is complete.
+
+    No string of the value may contain one of the markers `ends`. The text at which a broken value ends stays unread.
+    """
+    return _Value(cursor, notation, ends).read()
+
+
+def read_value(cursor: Cursor) -> Silent[tuple[str, bool]]:
+    """Read the next JSON value. Returns its text, corrected, and whether it is complete."""
+    return (yield from collect(value_pieces(cursor)))
+
+
+def maybe_nested(cursor: Cursor) -> Silent[str]:
+    """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read.
+
+    Its strings may contain markers.
+    """
+    cursor.begin()
+    yield from read_run(cursor)
+    if (yield from has_text(cursor)) and cursor.peek() in "{[":
+        text, is_complete = yield from read_value(cursor)
+        if is_complete:
+            cursor.end_record()
+            return text
+    cursor.put_back()
+    return ""
+
+
+def decoded(raw: str) -> Any:
+    """The value of a JSON text; None if the text is not well-formed."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Value:
+    def __init__(self, cursor: Cursor, notation: Notation, ends: tuple[str, ...]) -> None:
+        self._cursor = cursor
+        self._notation = notation
+        self._ends = ends
+        # The closing brackets of the open objects and lists.
+        self._closers = [notation.arguments] if notation.arguments else []
+        # The white space and commas before the next item, and whether an item precedes them.
+        self._before = ""
+        self._follows_item = False
+
+    def read(self) -> Pieces[bool]:
+        if self._closers:
+            yield "{"
+        while (yield from self._part()):
+            if not self._closers:
+                return True
+        yield self._before
+        return False
+
+    def _part(self) -> Pieces[bool]:
+        """Read a comma, a closing bracket, or an item: a value, after its name in an object. False if it is broken."""
+        cursor, closers = self._cursor, self._closers
+        self._before += yield from read_run(cursor)
+        if not (yield from has_text(cursor)):
+            return False
+        if closers and cursor.peek() == ",":
+            self._before += cursor.take(1)
+            return True
+        if closers and cursor.peek() == closers[-1]:
+            cursor.take(1)
+            is_object = self._has_names or closers[-1] == "}"
+            closers.pop()
+            yield self._before.replace(",", "") + ("}" if is_object else "]")
+            self._before, self._follows_item = "", True
+            return True
+        if closers and (self._has_names or closers[-1] == "}"):
+            return (yield from self._name()) and (yield from self._value())
+        return (yield from self._value())
+
+    @property
+    def _has_names(self) -> bool:
+        """Whether the items are arguments with names."""
+        return bool(self._notation.arguments) and len(self._closers) == 1
+
+    def _separator(self) -> str:
+        """The white space and commas before the next item, with a comma if it is missing."""
+        before, self._before = self._before, ""
+        return before if not self._follows_item or "," in before else "," + (before or " ")
+
+    def _name(self) -> Pieces[bool]:
+        """Read a name and the text after it."""
+        cursor, end = self._cursor, "=" if self._has_names else ":"
+        quote = yield from read_one_of(cursor, *self._notation.quotes)
+        if quote:
+            yield self._separator() + '"'
+            if not (yield from self._string(quote)):
+                return False
+            self._before = yield from read_run(cursor)
+            if not (yield from is_next(cursor, end)):
+                return False
+        else:
+            name = yield from next_run(cursor, NAME)
+            if not name.strip() or cursor.text[cursor.at + len(name)] != end:
+                return False
+            cursor.take(len(name))
+            yield self._separator() + json.dumps(name.strip(), ensure_ascii=False)
+        cursor.take(1)
+        yield self._before + (": " if end == "=" else ":")
+        self._before = yield from read_run(cursor)
+        self._follows_item = False
+        return True
+
+    def _value(self) -> Pieces[bool]:
+        """Read a value. Of an object or a list, read only the opening bracket."""
+        opener = yield from read_one_of(self._cursor, *self._notation.brackets, *self._notation.quotes)
+        if opener in _CLOSERS:
+            yield self._separator() + ("{" if opener == "{" else "[")
+            self._closers.append(_CLOSERS[opener])
+            self._follows_item = False
+            return True
+        if opener:
+            yield self._separator() + '"'
+            is_complete = yield from self._string(opener)
+        else:
+            word = yield from self._word()
+            is_complete = word is not None
+            if word is not None:
+                yield self._separator() + word
+        self._follows_item = True
+        return is_complete
+
+    def _word(self) -> Silent[str | None]:
+        """Read a value without quotes. Returns its JSON; None if there is none."""
+        if self._notation.is_json:
+            return (yield from read_run(self._cursor, _JSON_WORD)) or None
+        word = yield from next_run(self._cursor, _WORD)
+        if not word.strip():
+            return None
+        self._cursor.take(len(word))
+        return value_json(word.strip(), ALL_TYPES)
+
+    def _string(self, quote: str) -> Pieces[bool]:
+        """Read the rest of a string. Returns False if it is cut."""
+        cursor = self._cursor
+        escape = "" if quote == GEMMA_QUOTE else "\\"
+        markers = Markers(quote, escape, *self._ends)
+        while True:
+            marker = yield from emit(until(cursor, markers), text_json)
+            if marker == quote:
+                cursor.take(len(quote))
+                yield '"'
+                return True
+            if not escape or marker != escape:
+                return False
+            while _CUT_ESCAPE.match(cursor.text, cursor.at):
+                if cursor.ended:
+                    return False
+                yield None
+            yield _json_escape(cursor) if self._notation.is_json else _python_escape(cursor)
+
+
+def _json_escape(cursor: Cursor) -> str:
+    match = _JSON_ESCAPE.match(cursor.text, cursor.at)
+    return cursor.take(len(match[0])) if match else "\\" + cursor.take(1)
+
+
+def _python_escape(cursor: Cursor) -> str:
+    match = _PYTHON_ESCAPE.match(cursor.text, cursor.at)
+    assert match
+    cursor.take(len(match[0]))
+    short, byte, long, char = match.groups()
+    if char:
+        return _PYTHON_ESCAPED[char] if char in _PYTHON_ESCAPED else r"\\" + text_json(char)
+    if long and long > "0000ffff":
+        return chr(int(long, 16))
+    return "\\u" + (short or ("00" + byte if byte else long[4:]))
