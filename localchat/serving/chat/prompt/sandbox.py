@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Callable
 
 import jinja2
@@ -18,12 +19,12 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from .errors import TemplateError
-from .marked import Marked, has_user_text, join, mark_result
+from .marked import Marked, copy_json, has_user_text, join, marked, printed, replace
 
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
@@ -34,7 +35,12 @@ MAX_TEXT = 1 << 24
 
 # Filters and methods that pad text to any width, read attributes or are random. No published template needs them.
 _REMOVED_FILTERS = ("center", "format", "pprint", "random", "urlize", "wordwrap", "xmlattr")
-_REMOVED_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill", "format_map", "translate"})
+# Bytes would lose the marks of user text.
+REMOVED_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill", "format_map", "translate", "encode"})
+# Methods of str that keep the marks of their arguments, too.
+_MARKING_METHODS: Mapping[str, Callable[..., str]] = {"join": join, "replace": replace}
+# Filters that keep the marks: they return an argument or a part of it.
+_PRECISE_FILTERS = frozenset({"first", "last", "min", "max", "default", "d", "attr"})
 # List methods that are allowed: Kimi's templates keep a queue of ids. A template can change only its copy of the
 # messages.
 _LIST_METHODS = frozenset({"append", "pop"})
@@ -49,16 +55,16 @@ def compile_template(source: str) -> jinja2.Template:
         TemplateError: The source is not valid Jinja, or is nested too deeply.
     """
     try:
-        tree = _ENVIRONMENT.parse(source)
+        tree = ENVIRONMENT.parse(source)
         tree = _Rewriter().visit(tree)
-        tree.set_environment(_ENVIRONMENT)
-        code = _ENVIRONMENT.compile(tree)
+        tree.set_environment(ENVIRONMENT)
+        code = ENVIRONMENT.compile(tree)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is not valid Jinja at line {error.lineno}: {error.message}") from error
     except (RecursionError, SyntaxError, ValueError) as error:
         # Python's compiler also limits nesting.
         raise TemplateError(f"the chat template cannot be compiled: {error}") from error
-    return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
+    return jinja2.Template.from_code(ENVIRONMENT, code, ENVIRONMENT.make_globals(None))
 
 
 def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
@@ -106,18 +112,35 @@ def _raise_exception(message: object = "") -> None:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
+    """Limits the work of a template, and keeps the marks of user text (marked.py).
+
+    The result of an operation with user text is user text, unless the operation keeps the marks itself. Macros and
+    methods of containers return values that have marks already.
+    """
+
     concat = staticmethod(lambda parts: join("", parts))
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        if isinstance(owner, str) and name in _MARKING_METHODS:
+            __obj = partial(_MARKING_METHODS[name], owner)
+        result = super().call(__context, __obj, *args, **kwargs)
+        keeps_marks = isinstance(owner, Marked) and name in vars(Marked)
+        if keeps_marks or isinstance(__obj, (Macro, LoopContext, partial)) or isinstance(owner, (dict, list, tuple)):
+            return result
+        return marked(result) if has_user_text((owner, args, kwargs)) else result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, list) and attr in _LIST_METHODS:
             return True
-        return attr not in _REMOVED_METHODS and super().is_safe_attribute(obj, attr, value)
+        return attr not in REMOVED_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if _IS_HUGE[operator](left, right):
             raise TemplateError(f"the result of an operation {operator!r} in the chat template is too large")
-        return super().call_binop(context, operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        return marked(result) if operator != "+" and has_user_text((left, right)) else result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -186,7 +209,32 @@ def _counted(context: Context, items: Any) -> Iterator[Any]:
 
 @jinja2.pass_environment
 def _join(environment: jinja2.Environment, value: Any, d: str = "", attribute: Any = None) -> str:
-    return join(d, map(make_attrgetter(environment, attribute), value) if attribute is not None else value)
+    return join(printed(d), map(make_attrgetter(environment, attribute), value) if attribute is not None else value)
+
+
+def _finalize(value: Any) -> Any:
+    """A value before it is printed."""
+    return value if value is None or isinstance(value, (str, int, float, jinja2.Undefined)) else marked(str(value))
+
+
+def _keeping_marks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose result is user text if one of its arguments has any."""
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return Marked(result) if isinstance(result, str) and has_user_text((args, kwargs)) else result
+
+    # An attribute of a filter tells Jinja whether to pass the context as first argument.
+    keeping.__dict__.update(getattr(function, "__dict__", {}))
+    return keeping
+
+
+def _trim(value: object, chars: str | None = None) -> str:
+    return printed(value).strip(chars)
+
+
+def _from_json(text: str) -> Any:
+    return copy_json(json.loads(text), Marked) if has_user_text(text) else json.loads(text)
 
 
 def _tojson(
@@ -204,15 +252,17 @@ def _tojson(
 
 
 def _environment() -> _Sandbox:
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+    extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, finalize=_finalize, extensions=extensions)
     filters = environment.filters
     for name in _REMOVED_FILTERS:
         del filters[name]
-    for name in ("indent", "escape", "e", "truncate", "striptags"):
-        filters[name] = mark_result(filters[name])
-    filters.update(tojson=_tojson, join=_join, counted_=_counted, safe=str, from_json=json.loads)
+    for name in set(filters) - _PRECISE_FILTERS:
+        filters[name] = _keeping_marks(filters[name])
+    filters.update(tojson=_tojson, join=_join, counted_=_counted, from_json=_from_json)
+    filters.update(replace=replace, trim=_trim, string=printed, safe=printed)
     del environment.globals["lipsum"]
     return environment
 
 
-_ENVIRONMENT = _environment()
+ENVIRONMENT = _environment()

@@ -122,12 +122,9 @@ class ChatTemplate:
         }
 
     def _segments(self, given: dict[str, Any]) -> list[Segment]:
-        plain = self._run(copy_json(given))
         if self.special and not _may_contain_special(given, self.special):
-            return merge_segments([Segment(plain, True)])
-        marked = self._run(_mark_user_text(given))
-        # The texts differ only if a method of Marked differs from that of str. Then the text without marks is correct.
-        return segments_of(marked) if marked == plain else merge_segments([Segment(plain, True)])
+            return merge_segments([Segment(self._run(copy_json(given)), True)])
+        return segments_of(self._run(_mark_user_text(given)))
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
         adapted = adapt_messages(prepare_messages(messages, capabilities), None, capabilities, self.dialect.write_calls)
