@@ -89,12 +89,12 @@ def test_matrix_instructions_that_crash_are_advice(monkeypatch: pytest.MonkeyPat
 
 
 def test_gpu_build_without_layers_on_a_gpu_is_advice(monkeypatch: pytest.MonkeyPatch):
-    from localchat.serving.engine.llama import build
+    from localchat.serving.engine.llama import devices
 
-    found = build.read_build()
+    found = devices.read_build()
     if found.supports_gpu:
         pytest.skip("llama.cpp is built for a GPU here")
-    monkeypatch.setattr(build, "read_build", lambda: replace(found, supports_gpu=True))
+    monkeypatch.setattr(devices, "read_build", lambda: replace(found, supports_gpu=True))
     advice = "llama.cpp is built for a GPU, but no layer is on a GPU: check the driver"
     assert advice in run_check().stdout
     assert advice not in run_check("--gpu-layers", "0").stdout

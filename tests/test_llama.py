@@ -96,6 +96,14 @@ def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbe
         load(DEMO, LoadOptions(n_parallel=256))
 
 
+def test_loaded_engine_has_run_a_request_and_counts_none():
+    with load(DEMO, LoadOptions()) as engine:
+        stats = engine.stats()
+        assert (stats.counts.n_computed, stats.n_cells_idle, stats.first_token_s.n) == (0, 0, 0)
+        finish = read(engine, request_for(chat(engine, "Hello!"), max_tokens=2))[2]
+        assert finish.usage.n_cached == 0
+
+
 def test_progress_goes_from_0_to_1():
     seen: list[float] = []
     load(DEMO, LoadOptions(), progress=seen.append).close()

@@ -12,7 +12,6 @@ import pytest
 
 from localchat.serving.engine import EngineError, LoadOptions
 from localchat.serving.engine.context_size import (
-    GPU_SHARE,
     LARGEST_SHARE,
     STEP,
     CacheMemory,
@@ -192,7 +191,7 @@ def test_size_of_the_context_is_requested_or_chosen(
     [
         ({"n_parallel": 64}, 2048, 80 * GB, None, ContextSize(2048, 131_072)),
         ({"n_parallel": 64}, 32_768, 80 * GB, None, ContextSize(32_768, 719_872)),
-        ({}, 131_072, 8 * GB, None, ContextSize(71_936, 71_936)),
+        ({}, 131_072, 8 * GB, None, ContextSize(69_120, 69_120)),
         ({"n_ctx": 75_000}, 131_072, 8 * GB, None, ContextSize(75_000, 75_000)),
         ({"n_parallel": 64}, 32_768, 80 * GB, 80 * GB, ContextSize(10_496, 10_496)),
     ],
@@ -201,9 +200,9 @@ def test_size_of_the_context_is_requested_or_chosen(
 def test_default_size_on_a_gpu_takes_what_whole_contexts_need(
     options: dict[str, int], n_ctx_train: int, n_free_on_gpu: int, n_free: int | None, expected: ContextSize
 ):
-    memories = [CacheMemory(n_free_on_gpu, KV, default_share=GPU_SHARE)]
+    memories = [CacheMemory(n_free_on_gpu, KV, is_gpu=True)]
     if n_free is not None:
-        memories = [CacheMemory(n_free_on_gpu, KV / 2, default_share=GPU_SHARE), CacheMemory(n_free, KV / 2)]
+        memories = [CacheMemory(n_free_on_gpu, KV / 2, is_gpu=True), CacheMemory(n_free, KV / 2)]
     size = context_size(LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=GB, memories=memories)
     assert size == expected
 

@@ -81,8 +81,8 @@ __all__ = [
 
 log = logging.getLogger("localchat.engine")
 
-# The prompts of the requests that warm up an engine: one fills a pass of llama.cpp on a GPU, where each size of batch
-# has its own kernels; a CPU has no kernels to load.
+# The lengths of the prompts that warm up an engine. On a GPU, where each size of batch has its own kernels, one fills a
+# pass of llama.cpp. Then a step has two rows, and the last one has a single row.
 _WARM_UP_TOKENS = {True: (512, 1), False: (8, 1)}
 
 
@@ -135,8 +135,8 @@ def load(
         n_most = min(backend.facts.n_ctx, backend.facts.n_cells // 2) - 2
         engine.warm_up(
             [
-                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2, ignore_eos=True))
-                for n_tokens in _WARM_UP_TOKENS[backend.limits.tuning is GPU]
+                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2 + i, ignore_eos=True))
+                for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
             ]
         )
     return engine.start()

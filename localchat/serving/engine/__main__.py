@@ -27,10 +27,9 @@ from . import load
 from .engine import Engine
 from .library_build import has_matrix_instructions
 from .messages import LoadRequest
-from .run import Ended, Item
 from .stats import EngineStats
 from .token_texts import TokenTexts
-from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts
+from .values import Ended, EngineError, GenerationRequest, Item, LoadOptions, ModelFacts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
 _MAX_THREADS = 512

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .tuning import CPU, Tuning
-from .values import GenerationRequest, Progress
+from .values import Ended, GenerationRequest, Item, Progress
 
 if TYPE_CHECKING:
     from .backend import Backend
-    from .run import Ended, Item, RequestRun
+    from .run import RequestRun
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
@@ -121,8 +121,6 @@ class Sequence:
 
     def end(self, backend: Backend) -> Ended | None:
         """The end of the sequence, if its newest token ends it. The reader of the output searches for stop texts."""
-        from .run import Ended
-
         params, token = self.request.params, self.tokens[-1]
         if params.max_tokens == 0:
             return Ended("length", None)

@@ -20,8 +20,9 @@ LIKELY_TOKENS = 4096
 # On the machine, the default KV cache takes at most as much memory as the weights, or this if they take less.
 SMALL_CACHE_BYTES = 1 << 30
 # The share of the free memory that a KV cache may take: by default on the machine, which other programs use too, and on
-# a GPU; and with a size given by the user.
+# a GPU; and with a size given by the user. The kernels of a GPU take memory too while they run.
 DEFAULT_SHARE, GPU_SHARE, LARGEST_SHARE = 0.5, 0.9, 0.95
+GPU_RESERVE_BYTES = 1 << 30
 # The smallest default size.
 MIN_TOKENS = 512
 # The streams of idle prefixes, if memory allows.
@@ -44,8 +45,13 @@ class CacheMemory:
     """Bytes of the context that do not depend on its size."""
     note: str = "of memory are free"
     """The words after the number of free bytes in a message."""
-    default_share: float = DEFAULT_SHARE
-    """The share of the free memory that the KV cache takes by default."""
+    is_gpu: bool = False
+
+    def n_default_tokens(self) -> int:
+        """How many tokens the KV cache has by default, as far as this memory allows."""
+        if not self.is_gpu or not self.n_free:
+            return self.n_tokens(DEFAULT_SHARE)
+        return self.n_tokens(max(min(GPU_SHARE, 1 - GPU_RESERVE_BYTES / self.n_free), DEFAULT_SHARE))
 
     def n_tokens(self, share: float) -> int:
         """How many tokens fit into a share of the free memory."""
@@ -87,9 +93,9 @@ def context_size(
     n_largest = min(memory.n_tokens(LARGEST_SHARE) for memory in memories)
     if n_requested > n_largest:
         raise EngineError(_does_not_fit(n_requested, n_largest, memories))
-    n_default = min(memory.n_tokens(memory.default_share) for memory in memories)
+    n_default = min(memory.n_default_tokens() for memory in memories)
     per_token = sum(memory.per_token for memory in memories)
-    is_on_gpus = all(memory.default_share > DEFAULT_SHARE for memory in memories)
+    is_on_gpus = all(memory.is_gpu for memory in memories)
     if per_token and not is_on_gpus:
         n_default = min(n_default, int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.

@@ -24,12 +24,13 @@ from .batch import Batch, BatchChunk, Sequence
 from .drafts import Drafter, DraftModel, LookupDrafter
 from .embedding import Embedder, is_non_causal
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES, KVCache
-from .run import Ended, RequestRun
+from .run import RequestRun
 from .scheduler import Scheduler
 from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, Histogram, sequence_stats
 from .token_sampler import TokenRun, TokenSampler, token_of
 from .values import (
     Cancelled,
+    Ended,
     EngineError,
     EngineStopped,
     GenerationRequest,

@@ -28,10 +28,10 @@ from typing import Any, TypeVar
 from ..core.server_state import SequenceStats
 from .library_build import MATRIX_INSTRUCTIONS_OFF, rebuild_command
 from .messages import LoadRequest
-from .run import Ended, RequestRun
+from .run import RequestRun
 from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, Histogram
 from .token_texts import TokenTexts
-from .values import EngineDied, EngineError, EngineStopped, GenerationRequest, ModelFacts
+from .values import Ended, EngineDied, EngineError, EngineStopped, GenerationRequest, ModelFacts
 
 log = logging.getLogger("localchat.engine")
 

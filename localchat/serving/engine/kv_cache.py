@@ -43,8 +43,9 @@ class KVCache:
     def __init__(self, backend: CacheBackend, max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES):
         self._backend = backend
         self._limits = backend.limits
-        self._max_snapshot_bytes = max_snapshot_bytes
-        self._snapshots = _Snapshots(max_snapshot_bytes)
+        self.max_snapshot_bytes = max_snapshot_bytes
+        # States by their tokens, the least recently used first.
+        self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -178,54 +179,37 @@ class KVCache:
 
     # Recurrent models.
 
+    @property
+    def n_snapshot_bytes(self) -> int:
+        return sum(map(len, self._snapshots.values()))
+
     def take_snapshot(self, slot: int) -> None:
-        """Copies the state of a slot to memory. An error is only logged."""
-        if not self._max_snapshot_bytes:
+        """Copies the state of a slot to memory, within `max_snapshot_bytes`. An error is only logged."""
+        if not self.max_snapshot_bytes:
             return
+        tokens = tuple(self._tokens[slot])
         try:
-            self._snapshots.add(tuple(self._tokens[slot]), self._backend.read_state(slot))
+            data = self._backend.read_state(slot)
         except Exception:
-            n_tokens = len(self._tokens[slot])
-            log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", n_tokens)
+            log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", len(tokens))
+            return
+        self._snapshots.pop(tokens, None)
+        if len(data) <= self.max_snapshot_bytes:  # Otherwise all others would be dropped for nothing.
+            self._snapshots[tokens] = data
+        while self.n_snapshot_bytes > self.max_snapshot_bytes:
+            self._snapshots.popitem(last=False)
 
     def restore_snapshot(self, tokens: list[int]) -> None:
-        """Makes an idle prefix from the best snapshot for `tokens`, if it has more of them than an idle prefix."""
-        match = self.find(tokens)
-        found = self._snapshots.find(tokens)
-        if found is None or (match is not None and len(found[0]) <= match.length):
+        """Makes an idle prefix from the longest snapshot for `tokens`, if it has more of them than an idle prefix."""
+        wanted, match = tuple(tokens), self.find(tokens)
+        best = max((known for known in self._snapshots if known == wanted[: len(known)]), key=len, default=())
+        if len(best) <= (0 if match is None else match.length):
             return
-        slot = self._take_slot(list(found[0]))
-        while not self._backend.write_state(slot, found[1], len(found[0])):
+        self._snapshots.move_to_end(best)
+        slot = self._take_slot(list(best))
+        while not self._backend.write_state(slot, self._snapshots[best], len(best)):
             if not self.evict():
-                log.warning("the snapshot of %d tokens cannot be restored: they are computed again", len(found[0]))
+                log.warning("the snapshot of %d tokens cannot be restored: they are computed again", len(best))
                 self._drop(slot)
                 break
         self._active.remove(slot)
-
-
-class _Snapshots:
-    """States by their tokens, within a limit of bytes; the least recently used ones are dropped first."""
-
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._states: OrderedDict[tuple[int, ...], Data] = OrderedDict()
-
-    def add(self, tokens: tuple[int, ...], data: Data) -> None:
-        if len(data) > self._max_bytes:  # It would be dropped at once, and all others before it.
-            return
-        self._states.pop(tokens, None)
-        self._states[tokens] = data
-        while sum(map(len, self._states.values())) > self._max_bytes:
-            self._states.popitem(last=False)
-
-    def find(self, tokens: list[int]) -> tuple[tuple[int, ...], Data] | None:
-        """The longest snapshot with all of whose tokens `tokens` begin."""
-        wanted = tuple(tokens)
-        best = max((key for key in self._states if key == wanted[: len(key)]), key=len, default=None)
-        if best is None:
-            return None
-        self._states.move_to_end(best)
-        return best, self._states[best]
-
-    def clear(self) -> None:
-        self._states.clear()

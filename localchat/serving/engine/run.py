@@ -8,28 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Protocol, Union
+from typing import Protocol
 
 from ..core.events import OutputToken, TokenLogprob
 from ..core.usage import Usage
-from .values import Delta, EngineError, Finish, GenerationRequest, Progress
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The end of a sequence that neither failed nor was cancelled."""
-
-    reason: str
-    """"stop" or "length"."""
-    stop: int | None
-    """The token of `stop_token_ids` that ended it; None for another end."""
-
-
-# A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens with theirs.
-Sampled = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
-Item = Union[Sampled, Progress, Ended, EngineError]
+from .values import Delta, Ended, EngineError, Finish, GenerationRequest, Item, Progress, Sampled
 
 
 class TokenReader(Protocol):

@@ -10,8 +10,7 @@ from typing import Union
 
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
-from .run import Sampled
-from .values import EngineError, InvalidGrammar
+from .values import EngineError, InvalidGrammar, Sampled
 
 log = logging.getLogger("localchat.engine")
 
@@ -19,7 +18,7 @@ TokenRun = list[Union[Sampled, EngineError]]
 """The tokens sampled for one sequence in a step, and an error after them if sampling failed."""
 
 # The limit of threads that sample, with the engine thread. The speed is limited by memory, not by cores.
-_MAX_THREADS = 4
+_MAX_THREADS = 8
 # With a smaller vocabulary one thread is faster: a token is sampled before another thread has started.
 _MIN_PARALLEL_VOCAB = 16_384
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 from ..core.events import OutputToken
 from ..core.params import GenerationParams, SamplingParams
@@ -241,3 +241,18 @@ class EngineDied(EngineError):
         super().__init__(message)
         self.killed_by = killed_by
         """The name of the signal that killed it; None if it ended by itself."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a sequence that neither failed nor was cancelled."""
+
+    reason: str
+    """"stop" or "length"."""
+    stop: int | None
+    """The token of `stop_token_ids` that ended it; None for another end."""
+
+
+# A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens with theirs.
+Sampled = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
+Item = Union[Sampled, Progress, Ended, EngineError]

@@ -89,7 +89,7 @@ def _check_build(report: Report) -> None:
         "system": f"{platform.system()} {platform.machine()}",
     }
     # Fails if the library cannot be loaded. The report then has only the versions above.
-    from ..engine.llama.build import read_build
+    from ..engine.llama.devices import read_build
 
     build = read_build()
     report.versions.update({"llama-cpp-python": build.package, "llama.cpp": build.version})

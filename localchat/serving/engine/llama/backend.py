@@ -17,9 +17,8 @@ from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
 from ..token_texts import TokenTexts
 from ..values import EngineError, GenerationRequest, ModelFacts
-from .batch_rows import BatchRows
 from .embed import open_embedding_backend, pair_tokens
-from .library import L, Model, last_errors, pointer_to
+from .library import BatchRows, L, Model, last_errors, pointer_to
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 

@@ -1,4 +1,4 @@
-"""The devices that this build of llama.cpp computes on, and their free memory (ggml-backend, by ctypes).
+"""The installed build of llama.cpp, the devices that it computes on, and their free memory (ggml-backend, by ctypes).
 
 The Python package binds no function of ggml.
 """
@@ -6,7 +6,9 @@ The Python package binds no function of ggml.
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import os
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -78,3 +80,31 @@ def _ggml(name: str, result: Any, *arguments: Any) -> Any:
     if library is None:
         raise AttributeError(name)
     return ctypes.CFUNCTYPE(result, *arguments)((name, library))
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build of llama.cpp."""
+
+    package: str
+    """The version of llama-cpp-python; "" if it is not installed as a package."""
+    version: str
+    """The version of llama.cpp."""
+    features: tuple[str, ...]
+    """The CPU features that it was compiled for, such as "AVX2"."""
+    supports_gpu: bool
+    devices: tuple[Device, ...]
+
+
+def read_build() -> Build:
+    try:
+        package = importlib.metadata.version("llama-cpp-python")
+    except importlib.metadata.PackageNotFoundError:
+        package = ""
+    return Build(
+        package,
+        L.llama_version().decode("utf-8", "replace"),
+        tuple(re.findall(r"(\w+) = 1\b", L.llama_print_system_info().decode("utf-8", "replace"))),
+        supports_gpu(),
+        tuple(devices()),
+    )

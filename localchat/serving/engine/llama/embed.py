@@ -16,8 +16,7 @@ import numpy as np
 
 from ..embedding import EmbeddingLimits, Piece, is_non_causal, pooling_of
 from ..values import EngineError, ModelFacts
-from .batch_rows import BatchRows
-from .library import L, Model, last_errors
+from .library import BatchRows, L, Model, last_errors
 from .vocabulary import Vocabulary
 
 # Limit of tokens of an input. Longer ones are rare (OpenAI's limit is 8191), and the cells for them take memory.

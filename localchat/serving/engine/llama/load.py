@@ -83,7 +83,8 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     memories = cache_memories(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
     context, options, is_unified = _new_context(model.pointer, options, memories)
     _warm_up(context)
-    n_threads = 1 if uses_gpu(options) else L.llama_n_threads(context)  # With all layers on GPUs they have no effect.
+    # With all layers on GPUs threads have no effect.
+    n_threads = 1 if _is_on_gpus(model.pointer, options) else L.llama_n_threads(context)
     resources = resources_of(model.pointer, options, memories, L.llama_n_ctx(context), n_threads)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata, resources)
     limits = _cache_limits(model.pointer, context, options, is_unified)
@@ -214,6 +215,11 @@ def _n_outputs(model: Any, options: LoadOptions) -> int:
     return min((options.n_parallel + _IDLE_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
+def _is_on_gpus(model: Any, options: LoadOptions) -> bool:
+    """Whether GPUs compute all layers."""
+    return uses_gpu(options) and not 0 <= options.n_gpu_layers < L.llama_model_n_layer(model)
+
+
 def _can_truncate(model: Any) -> bool:
     return not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
 
@@ -229,7 +235,7 @@ def _n_ids(model: Any) -> int:
 
 def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
-    can_truncate, tuning = _can_truncate(model), GPU if uses_gpu(options) else CPU
+    can_truncate, tuning = _can_truncate(model), GPU if _is_on_gpus(model, options) else CPU
     n_outputs = _n_outputs(model, options) // _n_ids(model)
     n_spare_rows = min(n_outputs, n_batch) - options.n_parallel
     return CacheLimits(

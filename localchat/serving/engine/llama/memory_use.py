@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...models.gguf import read_header
-from ..context_size import GPU_SHARE, CacheMemory
+from ..context_size import CacheMemory
 from ..memory import FreeMemory, free_memory
 from ..values import LoadOptions, Resources
 from .devices import Device, devices, supports_gpu, uses_gpu
@@ -56,7 +56,7 @@ def cache_memories(
         n_free = sum(device.n_free for device in used_gpus) or None
         fixed = pass_bytes + logits_bytes + int(state_bytes * gpu_share)
         note = f"are free on {', '.join(device.name for device in used_gpus)} beside the weights"
-        memories.append(CacheMemory(n_free, kv_bytes * gpu_share + mask_bytes, fixed, note, GPU_SHARE))
+        memories.append(CacheMemory(n_free, kv_bytes * gpu_share + mask_bytes, fixed, note, is_gpu=True))
     return memories
 
 
