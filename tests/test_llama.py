@@ -193,5 +193,5 @@ def test_errors_of_llama_cpp_are_kept_by_thread():
 
 def test_list_of_all_pieces_has_the_piece_of_each_token(engine: Engine):
     vocabulary = engine.backend.vocabulary  # type: ignore[attr-defined]  # Only LlamaBackend has one.
-    assert vocabulary.all_pieces == [vocabulary.piece(id, special=True) for id in range(vocabulary.n_tokens)]
+    assert vocabulary.all_pieces == [vocabulary.texts.piece(id, special=True) for id in range(vocabulary.n_tokens)]
     assert b"".join(vocabulary.all_pieces[id] for id in engine.tokenize("Hello, wörld!")) == "Hello, wörld!".encode()

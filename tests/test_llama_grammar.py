@@ -167,11 +167,11 @@ def test_last_token_of_a_trigger_may_end_within_a_character(rest: str, trigger: 
     for token in (*cut.tokenize(trigger[:-1], False, False), cut.n_tokens - 1):
         assert not one.is_active
         one.accept(token)
-    assert cut.piece(cut.n_tokens - 1) == b"{\xc3"
+    assert cut.texts.piece(cut.n_tokens - 1) == b"{\xc3"
     assert one.is_active
     found = allowed(one, cut.n_tokens)
     assert cut.tokenize_bytes("é".encode(), False, False)[1] in found
-    assert all(0x80 <= cut.piece(token)[0] < 0xC0 for token in found)
+    assert all(0x80 <= cut.texts.piece(token)[0] < 0xC0 for token in found)
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(temperature=0), SamplingParams(seed=3, top_k=5)])
@@ -188,7 +188,7 @@ def test_token_with_a_trigger_and_text_that_the_grammar_refuses_is_not_sampled(
     one = Sampler(request, more, 512)
     logits = np.zeros(more.n_tokens, np.float32)
     logits[-1], logits[more.tokenize("{", False, False)[-1]] = 99.0, 50.0
-    assert more.piece(one.sample(None, 0, logits)) == b"{"
+    assert more.texts.piece(one.sample(None, 0, logits)) == b"{"
     assert one.sample(None, 0, logits) in [
         more.tokenize(char, False, False)[-1] for char in "abcdefghijklmnopqrstuvwxyz"
     ]
@@ -207,13 +207,13 @@ def test_largest_are_found(n: int, n_all: int):
 
 def test_vocabulary_refuses_tokens_that_it_does_not_have(vocabulary: Vocabulary):
     with pytest.raises(ValueError, match="token ids go from 0"):
-        vocabulary.piece(-1, True)
+        vocabulary.texts.piece(-1, True)
     assert ctypes.sizeof(L.llama_token_data) == 12
 
 
 def test_forced_tokens_end_where_a_longer_token_is_possible(vocabulary: Vocabulary):
     """The model samples ` {"` as one token; after the token ` ` it would sample something else."""
     one = Grammar(Constraint('root ::= "\\"arguments\\": {" (":" | "\\"" [a-z] | "}")'), vocabulary)
-    text = b"".join(vocabulary.piece(token, special=True) for token in one.forced_tokens())
+    text = b"".join(vocabulary.texts.piece(token, special=True) for token in one.forced_tokens())
     assert vocabulary.trie.has_longer(b" {")
     assert text == b'"arguments":'

@@ -60,15 +60,13 @@ class LlamaBackend:
         return self.vocabulary.tokenize(text, add_bos, parse_special, limit)
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        return self.vocabulary.piece(token, special)
+        return self.vocabulary.texts.piece(token, special)
 
     def is_end(self, token: int) -> bool:
         return token in self.vocabulary.eog_tokens
 
     def token_texts(self) -> TokenTexts:
-        vocabulary = self.vocabulary
-        hidden = frozenset(np.flatnonzero(vocabulary.is_control).tolist())
-        return TokenTexts(vocabulary.all_pieces, hidden, vocabulary.eog_tokens)
+        return self.vocabulary.texts
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)

@@ -186,7 +186,7 @@ class CompiledGrammar:
             tokens = self._vocabulary.tokenize_bytes(text, False, parse_special)
             if self._hidden.isdisjoint(tokens):
                 # The texts differ if the tokenizer adds a space before the text.
-                pieces = [self._vocabulary.piece(token, special=True) for token in tokens]
+                pieces = [self._vocabulary.all_pieces[token] for token in tokens]
                 return self._without_open_end(tokens, pieces) if b"".join(pieces) == text else ()
         return ()
 

@@ -66,7 +66,7 @@ class Grammar:
             raise self._error(error) from error
         if after is None:
             raise InvalidGrammar(f"it does not allow the token {token} that was sampled", self._origin)
-        if self._watch is not None and self._watch.feed(self._vocabulary.piece(token, special=True)) is not None:
+        if self._watch is not None and self._watch.feed(self._vocabulary.all_pieces[token]) is not None:
             self._watch = None
         self._state = after
 
@@ -119,7 +119,7 @@ class Grammar:
         """The state after a token; None if it is not allowed."""
         if self._watch is None:
             return self._compiled.after(self._state, token, self._budget)
-        text = self._watch.peek(self._vocabulary.piece(token, special=True))
+        text = self._watch.peek(self._vocabulary.all_pieces[token])
         return self._state if text is None else self._compiled.after_text(self._state, text, self._budget)
 
     def _error(self, error: TooMuchWork) -> InvalidGrammar:

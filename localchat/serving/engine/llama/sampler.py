@@ -100,7 +100,7 @@ class Sampler:
         if self._grammar is not None:
             self._grammar.accept(token)
         if self._reasoning is not None:
-            self._reasoning.feed(self._vocabulary.piece(token, special=True))
+            self._reasoning.feed(self._vocabulary.all_pieces[token])
 
     def _sample(self, context: Any, row: int, logits: Any) -> int:
         if self._grammar is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-import time
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
+from ..token_texts import TokenTexts
 from ..values import TextTooLong
 from .compiled_grammar import GrammarCache
 from .library import L, Model, holding_gil
@@ -24,8 +24,6 @@ MAX_TOKENS = 2_000_000
 _SLICE = 20_000
 # The bytes that occur in UTF-8.
 _UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 256)}
-# The number of texts that are read between two pauses, and the length of a pause. 152,000 texts take about two seconds.
-_CHUNK, _PAUSE_S = 256, 0.002
 
 
 class Vocabulary:
@@ -35,7 +33,6 @@ class Vocabulary:
         self._model = model
         self.pointer = L.llama_model_get_vocab(model.pointer)
         self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
-        self._pieces: dict[tuple[int, bool], bytes] = {}
         ids = range(self.n_tokens)
         pointer = self.pointer
         is_end, attribute = holding_gil(L.llama_vocab_is_eog), holding_gil(L.llama_vocab_get_attr)
@@ -54,20 +51,13 @@ class Vocabulary:
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = self._attributes & control != 0
+        # The bytes of each token, including control tokens. Reading 152,000 takes two tenths of a second.
+        self.all_pieces = self._read_pieces()
+        hidden = frozenset(np.flatnonzero(self.is_control).tolist())
+        self.texts = TokenTexts(self.all_pieces, hidden, self.eog_tokens)
         self.grammars = GrammarCache(self)
-        self._texts: list[bytes] = []  # the texts of the first tokens, those that have been read so far
         self._trie: TokenTrie | None = None
-        self._trie_lock, self._pieces_lock = threading.Lock(), threading.Lock()
-        # Not a daemon thread, since the model must not be freed while it runs. It ends soon after the main thread.
-        threading.Thread(target=self._read_slowly, name="localchat-vocabulary").start()
-
-    @property
-    def all_pieces(self) -> list[bytes]:
-        """The bytes of each token, including control tokens."""
-        if len(self._texts) < self.n_tokens:
-            with self._pieces_lock:
-                self._read_texts(self.n_tokens)
-        return self._texts
+        self._trie_lock = threading.Lock()
 
     @property
     def trie(self) -> TokenTrie:
@@ -159,15 +149,6 @@ class Vocabulary:
         tokens = self.tokenize(name, add_bos=False, parse_special=True)
         return tokens[0] if len(tokens) == 1 else None
 
-    def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of a token; none for a control token unless `special`."""
-        if not 0 <= token < self.n_tokens:  # llama.cpp would abort the process
-            raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
-        piece = self._pieces.get((token, special))
-        if piece is None:
-            piece = self._pieces[token, special] = self._read_piece(token, special)
-        return piece
-
     def difference(self, other: Vocabulary) -> str:
         """A description of the first difference between two vocabularies; "" if they have the same tokens.
 
@@ -188,29 +169,17 @@ class Vocabulary:
         before, after, here = (token(self.pointer) for token in read)
         return None if min(before, after, here) < 0 else (before, after, here)
 
-    def _read_slowly(self) -> None:
-        """Read the texts of all tokens before the first grammar needs them, with pauses that release the GIL."""
-        while len(self._texts) < self.n_tokens and threading.main_thread().is_alive():
-            with self._pieces_lock:
-                self._read_texts(_CHUNK)
-            time.sleep(_PAUSE_S)
-
-    def _read_texts(self, n: int) -> None:
-        """Read the texts of the next `n` tokens. The caller holds the lock."""
-        n_buffer, first = 256, len(self._texts)
-        buffer, pointer, read = ctypes.create_string_buffer(n_buffer), self.pointer, holding_gil(L.llama_token_to_piece)
-        for id in range(first, min(first + n, self.n_tokens)):
-            length = read(pointer, id, buffer, n_buffer, 0, True)
-            self._texts.append(ctypes.string_at(buffer, length) if length >= 0 else self._read_piece(id, True))
-
-    def _read_piece(self, token: int, special: bool) -> bytes:
-        n_buffer = 64
-        while True:
-            buffer = ctypes.create_string_buffer(n_buffer)
-            n = L.llama_token_to_piece(self.pointer, token, buffer, n_buffer, 0, special)
+    def _read_pieces(self) -> list[bytes]:
+        read, pieces, n_buffer = holding_gil(L.llama_token_to_piece), list[bytes](), 256
+        buffer = ctypes.create_string_buffer(n_buffer)
+        while len(pieces) < self.n_tokens:
+            n: int = read(self.pointer, len(pieces), buffer, n_buffer, 0, True)
             if n >= 0:
-                return buffer.raw[:n]
-            n_buffer = -n
+                pieces.append(ctypes.string_at(buffer, n))
+            else:
+                n_buffer = -n
+                buffer = ctypes.create_string_buffer(n_buffer)
+        return pieces
 
     def _text(self, token: int) -> str:
         if not 0 <= token < self.n_tokens:
