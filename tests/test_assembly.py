@@ -81,10 +81,10 @@ def test_message_after_deltas_may_leave_out_the_reasoning():
 
 @pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
 def test_held_text_is_emitted_before_later_deltas(follower):
-    deltas: list[dict[str, Any]] = [{"content": "a <"}, follower, {"content": "b"}]
+    deltas: list[dict[str, Any]] = [{"content": "<thi"}, follower, {"content": "b"}]
     events, accumulator = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas))
-    assert accumulator.reply().text == "a <b"
-    assert [event.delta for event in events if event.type.endswith("_delta")] == ["a ", "<", "hm", "b"]
+    assert accumulator.reply().text == "<thib"
+    assert [event.delta for event in events if event.type.endswith("_delta")] == ["<thi", "hm", "b"]
 
 
 def test_logprobs_of_completions_have_the_format_of_chats():
@@ -233,6 +233,48 @@ def test_flat_error_after_text_is_an_error():
     accumulator.add({"object": "error", "message": "out of memory", "code": 500})
     with pytest.raises(StreamError, match="out of memory"):
         accumulator.finish(done=True)
+
+
+UNKNOWN_PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
+    "code and message": ({"code": 50505, "message": "no luck"}, "no luck"),
+    "status code": ({"statusCode": 500, "message": "no luck"}, "no luck"),
+    "message and type": ({"message": "no luck", "type": "server_error"}, "no luck"),
+    "message beside an id": ({"id": "req-1", "message": "no luck", "choices": None}, "no luck"),
+    "code beside an id": ({"id": "req-1", "code": 500}, '"code": 500'),
+    "reason": ({"reason": "no luck"}, "no part of a chat completion.*no luck"),
+    "nothing known": ({"foo": 1}, 'no part of a chat completion: {"foo": 1}'),
+}
+
+
+@pytest.mark.parametrize(("payload", "words"), UNKNOWN_PAYLOADS.values(), ids=UNKNOWN_PAYLOADS)
+def test_c2_unknown_payload_after_text_is_an_error(payload, words):
+    accumulator = Accumulator()
+    accumulator.add(text_chunk("Hel"))
+    assert [event.type for event in accumulator.add(payload)] == ["error"]
+    with pytest.raises(StreamError, match=words) as caught:
+        accumulator.finish(done=True)
+    assert caught.value.partial is not None
+    assert caught.value.partial.text == "Hel"
+
+
+KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
+    "empty": {},
+    "null detail (C20)": {"detail": None, "choices": [], "id": "1"},
+    "only null detail (C20)": {"detail": None},
+    "null error": {"error": None, "id": "1", "model": "m"},
+    "ping": {"type": "ping"},
+    "progress": {"prompt_progress": {"total": 9}},
+    "SGLang": {"choices": [], "sglext": {}},
+    "usage": {"usage": None},
+    "timings": {"timings": {}},
+}
+
+
+@pytest.mark.parametrize("payload", KNOWN_PAYLOADS.values(), ids=KNOWN_PAYLOADS)
+def test_c2_known_payload_without_choices_is_no_error(payload):
+    events, accumulator = accumulated(text_chunk("Hel"), payload, text_chunk("lo", "stop"))
+    assert accumulator.reply().text == "Hello"
+    assert [event.type for event in events] == ["message_start", "content_delta", "content_delta", "message_stop"]
 
 
 def test_unknown_finish_reason_does_not_end_the_response():

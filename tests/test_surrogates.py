@@ -25,5 +25,5 @@ from localchat.reply.surrogates import SurrogateJoiner
 def test_halves_are_joined_and_lone_ones_replaced(pieces: list[str], texts: list[str], n_warnings: int):
     warnings: list[str] = []
     joiner = SurrogateJoiner(warnings.append)
-    assert [*map(joiner.feed, pieces), joiner.flush()] == texts
+    assert [*map(joiner.feed, pieces), joiner.feed("", ended=True)] == texts
     assert len(warnings) == n_warnings

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import IncompleteStream, StreamError, cut
+from ..errors import IncompleteStream, ProtocolError, StreamError, cut
 from ..events import (
     Choice,
     ContentDelta,
@@ -34,7 +34,8 @@ from .payloads import (
     dump,
     find_error,
     find_usage,
-    is_flat_error,
+    is_chunk,
+    is_keep_alive,
     non_blank,
     normal_reason,
     parse_error,
@@ -47,8 +48,7 @@ from .tool_calls import ToolCalls, Warnings
 # The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
-# The types of events that contain a part of the message.
-_DELTA_TYPES = ("content_delta", "reasoning_delta", "refusal_delta", "tool_call_delta")
+_DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
 
 class _Choice:
@@ -57,50 +57,46 @@ class _Choice:
     def __init__(self, index: int, think_tags: str, warnings: Warnings) -> None:
         self.index = index
         self._warnings = warnings
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.refusal: list[str] = []
+        # The pieces of each kind of text, and of the content as received, with tags: a message that follows the deltas
+        # is compared with it.
+        self.pieces: dict[str, list[str]] = {"content": [], "reasoning": [], "refusal": []}
+        self._content: list[str] = []
         self.logprobs: list[Any] = []
-        # The content as received, with tags. A message that follows the deltas is compared with it.
-        self.content: list[str] = []
-        self.splitter = ThinkSplitter(think_tags)
+        self._splitter = ThinkSplitter(think_tags)
         self._joiners: dict[str, SurrogateJoiner] = {}  # By field.
-        self.calls = ToolCalls(index, warnings)
+        self._calls = ToolCalls(index, warnings)
         # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
         # some servers send a call in both fields.
-        self.legacy_calls = ToolCalls(index, warnings)
-        self.finished_calls: tuple[ToolCall, ...] | None = None
-        self.reasoning_field: str | None = None
+        self._legacy_calls = ToolCalls(index, warnings)
+        self._finished_calls: tuple[ToolCall, ...] | None = None
+        self._reasoning_field: str | None = None
         self.reason_raw: str | None = None
         # Whether text came after a finish reason. Some servers send a finish reason with every delta.
         self.continued_after_finish = False
-        # Whether the choice is complete: its finish reason is known, and no text came after it.
-        self.has_ended = False
-        self.stop_reason: Any = None
+        self._stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
         """Add an element of `choices`: its delta or message, then its finish reason, as both may be present."""
         events: list[StreamEvent] = []
-        delta = choice.get("delta")
-        message = choice.get("message")
+        delta, message, logprobs = choice.get("delta"), choice.get("message"), choice.get("logprobs")
         if isinstance(delta, dict) and delta:
             self._take_delta(delta, chunk, events)
         if isinstance(message, dict):
             self._take_message(message, chunk, events)
         elif not delta and isinstance(choice.get("text"), str):
             self._take_content(choice["text"], chunk, events)
-        if isinstance(choice.get("logprobs"), dict):
-            self._take_logprobs(choice["logprobs"], chunk, events)
-        if self.reason_raw is not None and any(event.type in _DELTA_TYPES for event in events):
+        if self.reason_raw is not None and events:
             self.continued_after_finish = True
+        if isinstance(logprobs, dict):
+            content = logprobs.get("content")
+            items = content if isinstance(content, list) else _completion_logprobs(logprobs)
+            self.logprobs += items
+            events += [Logprobs(tuple(items), self.index, chunk)] if items else []
         reason = choice.get("finish_reason")
         if reason is not None and (self.reason_raw is None or self.continued_after_finish) and str(reason).strip():
             self.reason_raw = str(reason)
-        if self.reason_raw is not None:
-            self.has_ended = self.reason() != "unknown" and not self.continued_after_finish
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
-        if stop_reason is not None:
-            self.stop_reason = stop_reason
+        self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
         return events
 
     def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
@@ -108,40 +104,49 @@ class _Choice:
         if content and len(delta) == 1:  # A fast path for nearly every delta.
             self._take_content(content, chunk, events)
             return
-        self._take_reasoning(*_reasoning(delta), chunk, events)
+        name, text = _reasoning(delta)
+        if text and self._reasoning_field is None:
+            self._reasoning_field = name
+            events += self.flush()  # The splitter gets no more content.
+        self._emit("reasoning", self._joined("reasoning", text), chunk, events)
         if content:
             self._take_content(content, chunk, events)
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", self._joined("refusal", refusal), chunk, events)
-        self._take_calls(delta, chunk, events, is_summary)
+        for call in as_list(delta.get("tool_calls")):
+            event = self._calls.take(call, chunk, is_summary) if isinstance(call, dict) else None
+            events += [] if event is None else [event]
+        legacy = delta.get("function_call")
+        if isinstance(legacy, dict):
+            self._legacy_calls.take({"index": 0, "function": legacy})
 
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
         """Add a complete message. After deltas, only the part of it that they did not have is new."""
         name, text = _reasoning(message)
-        self._take_reasoning(name, _new_part(text, self.reasoning), chunk, events)
-        rest = {name: value for name, value in message.items() if not name.startswith(_REASONING_FIELDS)}
+        rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
+        rest = {name: _new_part(text, self.pieces["reasoning"]), **rest} if text else rest
         # The content of the message may have the tags, or the server may have removed them.
-        for field, *known in (("content", self.content, self.text), ("refusal", self.refusal)):
+        for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
             if isinstance(rest.get(field), str):
                 rest[field] = _new_part(rest[field], *known)
         self._take_delta(rest, chunk, events, is_summary=True)
 
-    def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool) -> None:
-        for call in as_list(delta.get("tool_calls")):
-            event = self.calls.take(call, chunk, is_summary) if isinstance(call, dict) else None
-            if event is not None:
-                events.append(event)
-        legacy = delta.get("function_call")
-        if isinstance(legacy, dict):
-            self.legacy_calls.take({"index": 0, "function": legacy})
-
-    def _take_reasoning(self, name: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
-        if text and self.reasoning_field is None:
-            self.reasoning_field = name
-            events += self.flush()  # The splitter gets no more content.
-        if text:
-            self._emit("reasoning", self._joined("reasoning", text), chunk, events)
+    def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
+        if not isinstance(content, str):
+            events += self.flush()
+            for kind, text in _content_parts(content):
+                if kind == "unknown":
+                    self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
+                else:
+                    self._emit(kind, text, chunk, events)
+            return
+        content = self._joined("content", content)
+        self._content.append(content)
+        # Content is not searched for tags if the server separates the reasoning itself.
+        is_plain = self._reasoning_field is not None
+        for kind, text in [("content", content)] if is_plain else self._splitter.feed(content):
+            self._emit(kind, text, chunk, events)
 
     def _joined(self, field: str, text: str) -> str:
         """Return the text without a split surrogate pair."""
@@ -154,70 +159,49 @@ class _Choice:
     def _warn(self, text: str) -> None:
         self._warnings.add(text, self.index)
 
-    def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
-        if isinstance(content, str):
-            content = self._joined("content", content)
-            self.content.append(content)
-            if self.reasoning_field is not None:
-                self._emit("content", content, chunk, events)  # The server separates reasoning itself.
-                return
-            for kind, text in self.splitter.feed(content):
-                self._emit(kind, text, chunk, events)
-            return
-        events += self.flush()
-        for kind, text in _content_parts(content):
-            if kind == "unknown":
-                self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
-            elif text:
-                self._emit(kind, text, chunk, events)
-
-    def _take_logprobs(self, logprobs: Json, chunk: Any, events: list[StreamEvent]) -> None:
-        content = logprobs.get("content")
-        items = content if isinstance(content, list) else _completion_logprobs(logprobs)
-        if items:
-            self.logprobs += items
-            events.append(Logprobs(tuple(items), self.index, chunk))
-
     def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
-        if not text and kind != "reclassify":  # The text was only the first half of a surrogate pair.
-            return
-        if kind == "content":
-            self.text.append(text)
-            events.append(ContentDelta(text, self.index, chunk))
-        elif kind == "reasoning":
-            self.reasoning.append(text)
-            events.append(ReasoningDelta(text, self.index, chunk))
-        elif kind == "reclassify":
-            self.reasoning, self.text = self.reasoning + self.text, []
-            self._warn("a closing </think> came without an opening one: the text before it was reasoning")
-        else:
-            self.refusal.append(text)
-            events.append(RefusalDelta(text, self.index, chunk))
+        if text:
+            self.pieces[kind].append(text)
+            events.append(_DELTA_CLASSES[kind](text, self.index, chunk))
 
     def flush(self) -> list[StreamEvent]:
         """The events of the held text."""
         events: list[StreamEvent] = []
-        for kind, text in self.splitter.flush():
+        for kind, text in self._splitter.feed("", ended=True):
             self._emit(kind, text, None, events)
         for field, joiner in self._joiners.items():
-            kind = "reasoning" if field == "content" and self.splitter.unclosed else field
-            self._emit(kind, joiner.flush(), None, events)
+            kind = "reasoning" if field == "content" and self._splitter.unclosed else field
+            self._emit(kind, joiner.feed("", ended=True), None, events)
         return events
 
-    def close(self) -> tuple[ToolCall, ...]:
-        """The calls at the end of a stream that was not cut."""
-        if self.splitter.unclosed:
+    def close(self) -> list[StreamEvent]:
+        """The events at the end of a stream that was not cut: the text after an opening tag alone, and the calls."""
+        events: list[StreamEvent] = []
+        self._finished_calls = tuple(self._current_calls())
+        if self._splitter.unclosed and self.stop().reason == "stop":
+            text = self._splitter.opening + "".join(self.pieces["reasoning"])
+            self.pieces["reasoning"] = []
+            self._emit("content", text, None, events)
+            self._warn("the text begins with <think> and does not close it: all of it is the text")
+        elif self._splitter.unclosed:
             self._warn("the text ends inside <think>: the reasoning may contain the answer")
-        self.finished_calls = tuple(self._calls())
-        return self.finished_calls
+        before, tag, _ = "".join(self._content).partition("</think>")
+        if tag and not self.pieces["reasoning"] and "<think>" not in before:
+            self._warn("the text has a </think> without <think>: is it a case for think_tags='prefilled'?")
+        return [*events, *self._finished_calls]
 
-    def _calls(self) -> list[ToolCall]:
+    def _current_calls(self) -> list[ToolCall]:
         cut_off = self.reason() in ("length", "content_filter", "error")
-        return (self.calls or self.legacy_calls).finish(cut_off)
+        return (self._calls or self._legacy_calls).finish(cut_off)
 
     def reason(self) -> str | None:
         """The client's name for the finish reason, "unknown" for an unknown one; None if there is none."""
         return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the choice is complete: its finish reason is known, and no text came after it."""
+        return self.reason() not in (None, "unknown") and not self.continued_after_finish
 
     def stop(self) -> MessageStop:
         """The last event. Its reason is "tool_calls" if there are calls, also if the server sent "stop"."""
@@ -225,16 +209,16 @@ class _Choice:
         if reason == "unknown":
             self._warn(f"unknown finish reason {self.reason_raw!r}")
         if reason in (None, "stop", "tool_calls"):
-            reason = "tool_calls" if self.finished_calls else "stop"
-        return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)
+            reason = "tool_calls" if self._finished_calls else "stop"
+        return MessageStop(reason, self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
 
     def value(self, succeeded: bool) -> Choice:
         """The choice so far. After success it has a finish reason, even if the server sent none."""
-        text, reasoning, refusal = ("".join(parts) for parts in (self.text, self.reasoning, self.refusal))
-        calls = tuple(self._calls()) if self.finished_calls is None else self.finished_calls
+        text, reasoning, refusal = map("".join, self.pieces.values())
+        calls = tuple(self._current_calls()) if self._finished_calls is None else self._finished_calls
         reason = self.stop().reason if succeeded or self.reason_raw else None
-        end = (reason, self.reason_raw, self.stop_reason)
-        return Choice(self.index, text, reasoning, refusal, calls, *end, tuple(self.logprobs), self.reasoning_field)
+        end = (reason, self.reason_raw, self._stop_reason)
+        return Choice(self.index, text, reasoning, refusal, calls, *end, tuple(self.logprobs), self._reasoning_field)
 
 
 def _completion_logprobs(logprobs: Json) -> list[Json]:
@@ -309,17 +293,10 @@ class Accumulator:
         self._think_tags = think_tags
         ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
         self._choices: dict[int, _Choice] = {}
-        self._announced = False
-        self._n_ended = 0
+        self._start: MessageStart | None = None
         self._closed = False
         self._succeeded = False
-        # Whether all requested choices are complete: each has a finish reason, and no text came after it.
-        self.complete = False
-        self._id: str | None = None
-        self._model: str | None = None
         self._usage: Usage | None = None
-        # The last usage in which every count is zero. It is used if the server sends no other.
-        self._zero_usage: Usage | None = None
         # All fields of all payloads, each with its last value.
         self._fields: Json = {}
         self._n_chunks = 0
@@ -333,37 +310,45 @@ class Accumulator:
         """Whether a choice was received."""
         return bool(self._choices)
 
+    @property
+    def complete(self) -> bool:
+        """Whether all requested choices are complete: each has a finish reason, and no text came after it."""
+        return len(self._choices) >= self._n and all(choice.has_ended for choice in self._choices.values())
+
     def add(self, chunk: Json) -> list[StreamEvent]:
         """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
 
         Raises:
-            ProtocolError: There are too many tool calls.
+            ProtocolError: There are too many tool calls, or the first payload is nothing known.
         """
         events: list[StreamEvent] = []
         self._fields.update(chunk)
         self._n_chunks += 1
-        if not self._announced:
-            events += self._start(chunk)
+        error = find_error(chunk)
+        if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
+            # It may be an error of an unknown format. If it were ignored, the text that it cut would look complete.
+            shown = cut(dump(chunk))
+            if not self.started:
+                raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
+            error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
+        if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
+            self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
+            events.append(self._start)
         choices = chunk.get("choices")
-        if not isinstance(choices, list):
-            choices = _native_choices(chunk)
+        choices = choices if isinstance(choices, list) else _native_choices(chunk)
         if "thought" in chunk and choices:
             choices = _with_reasoning(choices, chunk["thought"])
         failed = None
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
                 state = self._choice(choice, place)
-                had_ended = state.has_ended
                 events += state.take(choice, chunk)
-                self._n_ended += state.has_ended - had_ended
-                if state.has_ended and state.reason() == "error":
-                    failed = state
-        self.complete = self._n_ended >= self._n and self._n_ended == len(self._choices)
+                failed = state if state.has_ended and state.reason() == "error" else failed
         usage = find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
         if self.error is None:
-            self.error = _error_event(chunk, failed)
+            self.error = _error_event(chunk, error, failed)
             events += [] if self.error is None else [self.error]
         return events + self._warnings.take()
 
@@ -392,8 +377,7 @@ class Accumulator:
         if not self._choices or not (done or self.complete):
             raise IncompleteStream(self._cut_message(done), partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
-        if self._usage is None and self._zero_usage is not None:
-            self._usage = self._zero_usage
+        if self._usage is not None and not self._usage.total_tokens:
             events.append(UsageEvent(self._usage))
         if len(self._choices) < self._n:
             self._warnings.add(f"the server sent {len(self._choices)} of the {self._n} requested choices", 0)
@@ -415,14 +399,8 @@ class Accumulator:
         is_complete = self._n_chunks == 1 and is_complete_response(self._fields)
         raw = {name: value for name, value in self._fields.items() if is_complete or name != "choices"}
         choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
-        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=raw)
-
-    def _start(self, chunk: Json) -> list[StreamEvent]:
-        if not chunk.get("choices") and (chunk.get("error") or is_flat_error(chunk)):
-            return []
-        self._announced = True
-        self._id, self._model = non_blank(chunk.get("id")), non_blank(chunk.get("model"))
-        return [MessageStart(self._id, self._model, 0, chunk)]
+        start = self._start or MessageStart()
+        return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings.texts), raw=raw)
 
     def _choice(self, choice: Json, place: int) -> _Choice:
         index = as_index(choice.get("index"))
@@ -435,11 +413,12 @@ class Accumulator:
         return [self._choices[index] for index in sorted(self._choices)]
 
     def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
-        """Store a usage, and make an event if it is new. Some servers send zeros in every chunk: ignore them."""
+        """Store a usage, and make an event if it is new. Zeros, which some servers send in every chunk, are no event
+        and replace no other usage.
+        """
         usage = parse_usage(raw)
-        if not usage.total_tokens:
-            self._zero_usage = usage
         if usage == self._usage or not usage.total_tokens:
+            self._usage = self._usage or usage
             return []
         self._usage = usage
         return [UsageEvent(usage, 0, chunk)]
@@ -449,7 +428,7 @@ class Accumulator:
             return "the response ended without any choice"
         if not self._choices:
             return "the response was cut before its first choice: the connection ended"
-        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.text)
+        n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.pieces["content"])
         missing = "without a finish reason"
         if any(choice.continued_after_finish for choice in self._choices.values()):
             missing = "with text after its finish reason"
@@ -458,9 +437,8 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: the connection ended {missing} and without [DONE]"
 
 
-def _error_event(chunk: Json, failed: _Choice | None) -> ErrorEvent | None:
-    """The error that a payload reports, in a field or by the finish reason of the choice `failed`."""
-    error = find_error(chunk)
+def _error_event(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
+    """The error that a payload reports, as `error` or by the finish reason of the choice `failed`."""
     if error is not None:
         body = chunk if error is chunk else {**chunk, "error": error}
         return changed(parse_error(body), raw=chunk)

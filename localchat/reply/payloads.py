@@ -139,12 +139,24 @@ def find_error(payload: Json) -> Any:
         error = place.get("error") if isinstance(place, dict) else None
         if error:
             return error
-    return payload if is_flat_error(payload) else None
+    is_error = payload.get("object") == "error" or isinstance(payload.get("message"), str)
+    is_error = is_error or any(payload.get(name) is not None for name in ("detail", "code", "statusCode"))
+    return payload if is_error and not choices else None
 
 
-def is_flat_error(payload: Json) -> bool:
-    """Whether a payload is an error without the field `error`: of an older server, or of FastAPI (`detail`)."""
-    return payload.get("object") == "error" or ("detail" in payload and not payload.get("choices"))
+# The fields of chunks. Those after "model" are of chunks without choices.
+_CHUNK_FIELDS = "choices object id model usage message done response timings prompt_progress x_groq sglext thought"
+_CHUNK_NAMES = frozenset(_CHUNK_FIELDS.split())
+_KEEP_ALIVES = ("ping", "heartbeat", "keepalive", "keep-alive")
+
+
+def is_chunk(payload: Json) -> bool:
+    """Whether a payload is a part of a response, by its fields."""
+    return not _CHUNK_NAMES.isdisjoint(payload)
+
+
+def is_keep_alive(payload: Json) -> bool:
+    return payload.get("type") in _KEEP_ALIVES or not any(payload.values())
 
 
 def _error_message(error: Json) -> str:

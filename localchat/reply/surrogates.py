@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LONE_SURROGATE = "a half of a character came without the other; it is replaced by U+FFFD"
-
 
 class SurrogateJoiner:
     """Joins surrogate pairs that are split between two pieces of a text. `warn` is called if one is replaced."""
@@ -20,21 +18,14 @@ class SurrogateJoiner:
         # The first surrogate of a pair at the end of the last piece.
         self._held = ""
 
-    def feed(self, text: str) -> str:
-        """Take a piece and return the text without a split pair."""
+    def feed(self, text: str, ended: bool = False) -> str:
+        """Take a piece and return the text without a split pair; `ended` releases a held surrogate, replaced."""
         if text.isascii() and not self._held:
             return text
         text = (self._held + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        return self._replace_lone(text[: len(text) - len(self._held)])
-
-    def flush(self) -> str:
-        """Return the held surrogate, replaced, at the end of the text."""
-        held, self._held = self._held, ""
-        return self._replace_lone(held)
-
-    def _replace_lone(self, text: str) -> str:
+        self._held = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not ended else ""
+        text = text[: len(text) - len(self._held)]
         replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
         if replaced != text:
-            self._warn(_LONE_SURROGATE)
+            self._warn("a half of a character came without the other; it is replaced by U+FFFD")
         return replaced

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 _TAGS = {"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>"}
-_OPEN, _CLOSE = "<think>", "</think>"
 
 # A tag after more blanks than this is text.
 _MAX_LEADING_BLANKS = 256
@@ -13,132 +12,68 @@ class ThinkSplitter:
     """Separates `<think>...</think>` at the start of the content from the rest, however the text is cut into pieces.
 
     Modes: "auto" accepts an opening tag that only blanks precede. "prefilled" means that the chat template wrote the
-    opening tag, so that the content begins with reasoning. "off" leaves the content unchanged.
-
-    If the mode is "auto", a closing tag at the start or the end of a line without an opening tag means that the
-    template wrote the opening tag: the text so far was reasoning. The pair ("reclassify", "") reports this.
+    opening tag, so that the content begins with reasoning. "off" leaves the content unchanged. Any other tag is text.
     """
 
     def __init__(self, mode: str = "auto") -> None:
-        if mode not in _FIRST_STEPS:
-            raise ValueError(f"think_tags must be one of {', '.join(_FIRST_STEPS)}, not {mode!r}")
-        self._step = _FIRST_STEPS[mode]
+        if mode not in ("auto", "prefilled", "off"):
+            raise ValueError(f"think_tags must be one of auto, prefilled, off, not {mode!r}")
         self._prefilled = mode == "prefilled"
-        self._close = _CLOSE
+        # "start", "reasoning", "close" (the blanks after the closing tag), or "text".
+        self._state = "text" if mode == "off" else "start"
+        self._close = "</think>"
+        # The opening tag with the blanks around it, and whether reasoning followed.
+        self.opening = ""
+        self._has_reasoning = False
         # Text that may be a part of a tag, or blanks around one.
         self._held = ""
-        # The character before `_held`. A line begins at the start of the text.
-        self._last = "\n"
-        self._ended = False
-        self._out: list[tuple[str, str]] = []
 
     @property
     def unclosed(self) -> bool:
         """Whether the text so far ends inside the tags."""
-        return self._step in (ThinkSplitter._reasoning, ThinkSplitter._reasoning_start)
+        return self._state == "reasoning"
 
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        """Take a piece and return pairs of "content", "reasoning" or "reclassify" and a text."""
-        if not self._held and "<" not in text and self._step in _CONTENT_STEPS:
-            self._last = text[-1:] or self._last
-            return [("content", text)] if text else []
-        self._held += text
-        return self._run()
+    def feed(self, text: str, ended: bool = False) -> list[tuple[str, str]]:
+        """Take a piece and return pairs of "content" or "reasoning" and a text; `ended` releases the held text."""
+        held, self._held, out = self._held + text, "", []
+        if self._state == "start":
+            held = self._start(held, ended)
+        if self._state == "reasoning":
+            reasoning, held = self._reasoning(held, ended)
+            out = [("reasoning", reasoning)] if reasoning else []
+        if self._state == "close":
+            rest = held.lstrip()
+            held = held[held.rfind("\n", 0, len(held) - len(rest)) + 1 :]  # An indented first line stays indented.
+            if not rest:
+                self._held = held
+                return out
+            self._state = "text"
+        return [*out, ("content", held)] if held and self._state == "text" else out
 
-    def flush(self) -> list[tuple[str, str]]:
-        """Return the held text at the end of the content."""
-        self._ended = True
-        return self._run()
-
-    def _run(self) -> list[tuple[str, str]]:
-        while self._step(self):
-            pass
-        out, self._out = self._out, []
-        return out
-
-    def _emit(self, kind: str, length: int) -> None:
-        text, self._held = self._held[:length], self._held[length:]
-        if text:
-            self._last = text[-1]
-            self._out.append((kind, text))
-
-    # A step consumes a part of the held text and returns whether to run the next step.
-
-    def _start(self) -> bool:
-        text = self._held.lstrip()
+    def _start(self, held: str, ended: bool) -> str:
+        text = held.lstrip()
         for tag, close in _TAGS.items():
             if text.startswith(tag):
-                self._held, self._close = text[len(tag) :], close
-                self._step = ThinkSplitter._reasoning_start
-                return True
-            if tag.startswith(text) and not self._ended and len(self._held) <= _MAX_LEADING_BLANKS:
-                return False
-        self._step = ThinkSplitter._content
-        return True
+                self._state, self._close = "reasoning", close
+                self.opening = held[: len(held) - len(text) + len(tag)]
+                return text[len(tag) :]
+            if tag.startswith(text) and not ended and len(held) <= _MAX_LEADING_BLANKS:
+                self._held = held
+                return ""
+        self._state = "reasoning" if self._prefilled and text else "text"
+        return held
 
-    def _reasoning_start(self) -> bool:
-        self._held = self._held.lstrip()
-        if self._prefilled and not self._ended and _OPEN.startswith(self._held[: len(_OPEN)]):
-            if len(self._held) < len(_OPEN):
-                return False
-            self._held = self._held[len(_OPEN) :].lstrip()
-        if not self._held:
-            return False
-        self._step = ThinkSplitter._reasoning
-        return True
-
-    def _reasoning(self) -> bool:
-        end = self._held.find(self._close)
-        if end < 0:
-            self._emit("reasoning", len(self._held) - self._partial_tag_length(self._close))
-            return False
-        self._emit("reasoning", end)
-        self._held = self._held[len(self._close) :]
-        self._step = ThinkSplitter._blanks_after_close
-        return True
-
-    def _blanks_after_close(self) -> bool:
-        self._held = self._held.lstrip()
-        if not self._held:
-            return False
-        self._step = ThinkSplitter._plain
-        return True
-
-    def _plain(self) -> bool:
-        self._emit("content", len(self._held))
-        return False
-
-    def _content(self) -> bool:
-        """Content without a tag at its start: look for a closing tag. After an opening tag all is plain text."""
-        opening, closing = self._held.find(_OPEN), self._held.find(_CLOSE)
-        if closing < 0 or 0 <= opening < closing:
-            if opening >= 0:
-                self._step = ThinkSplitter._plain
-                return True
-            partial = max(self._partial_tag_length(_OPEN), self._partial_tag_length(_CLOSE))
-            self._emit("content", len(self._held) - partial)
-            return False
-        self._emit("content", closing)
-        rest = self._held[len(_CLOSE) :]
-        if not rest and not self._ended and self._last != "\n":
-            return False  # The next character shows whether the tag is at the end of its line.
-        if self._last == "\n" or rest.startswith("\n"):
-            self._out.append(("reclassify", ""))
-            self._held = rest
-            self._step = ThinkSplitter._blanks_after_close
-        else:
-            self._step = ThinkSplitter._plain
-        return True
-
-    def _partial_tag_length(self, tag: str) -> int:
-        """The number of characters at the end of the held text that may be the beginning of `tag`."""
-        if self._ended:
-            return 0
-        sizes = range(min(len(tag) - 1, len(self._held)), 0, -1)
-        return next((size for size in sizes if tag.startswith(self._held[-size:])), 0)
-
-
-# Steps are plain functions, since a bound method in `_step` would be a reference cycle.
-_FIRST_STEPS = {"auto": ThinkSplitter._start, "prefilled": ThinkSplitter._reasoning_start, "off": ThinkSplitter._plain}
-# The steps that emit text without a "<" unchanged.
-_CONTENT_STEPS = (ThinkSplitter._plain, ThinkSplitter._content)
+    def _reasoning(self, held: str, ended: bool) -> tuple[str, str]:
+        """Reasoning, and the text after its closing tag."""
+        if not self._has_reasoning:
+            blanks = len(held) - len(held.lstrip())
+            self.opening, held = self.opening + held[:blanks], held[blanks:]
+            self._has_reasoning = held != ""
+        end = held.find(self._close)
+        if end >= 0:
+            self._state = "close"
+            return held[:end], held[end + len(self._close) :]
+        sizes = range(0 if ended else min(len(self._close) - 1, len(held)), 0, -1)
+        n_held = next((size for size in sizes if self._close.startswith(held[-size:])), 0)
+        self._held = held[len(held) - n_held :]
+        return held[: len(held) - n_held], ""

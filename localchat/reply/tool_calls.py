@@ -1,6 +1,8 @@
 """Assembly of tool calls from the deltas of a stream, for the dialects of all servers. No I/O.
 
-`ToolCalls.take` adds a delta; `finish` returns the calls. Each repair is reported in a warning event.
+Which call a delta belongs to: the id decides, then the index. A model generates calls one after another, so a delta
+with neither belongs to the last call. With the same index and no id, another name begins a second call, and the same
+name does so only if the arguments so far are complete JSON and new arguments come with the name or after it.
 """
 
 from __future__ import annotations
@@ -17,70 +19,7 @@ from .surrogates import SurrogateJoiner
 # The limit of calls in a choice. Each delta is compared with all calls, so the time is quadratic in their number.
 _MAX_CALLS = 1000
 
-
-class _OpenCall:
-    """The state of one call."""
-
-    def __init__(self, position: int, index: int | None, payload: Any, joiner: SurrogateJoiner) -> None:
-        # The number of the call in its choice.
-        self.position = position
-        # The index that the server sent. Several calls may have the same index.
-        self.index = index
-        # The payload that began the call. Two entries of one payload are two calls, even if they are equal.
-        self.payload = payload
-        self.id: str | None = None
-        # The id that the client made for a call without one, or with the id of another call.
-        self.made_id = ""
-        self.name: str | None = None
-        self.extra: Json = {}
-        self.joiner = joiner
-        # The pieces of the arguments.
-        self.pieces: list[str] = []
-        # Whether an event of the call was made. The first one is made when the name is known.
-        self.announced = False
-        # The last piece, and whether every piece so far contained the one before: some servers send all the arguments
-        # so far in every delta.
-        self.latest = ""
-        self.cumulative = True
-        # Whether a later delta had the name again, and whether a delta had no name.
-        self.has_repeats = False
-        self.has_nameless = False
-        # Whether the call may be a repetition of a complete call. It is a new call if it gets arguments.
-        self.may_repeat = False
-        # Why the arguments are uncertain; empty if they are certain.
-        self.ambiguity = ""
-        # Whether the arguments are complete JSON; None if a piece was added since the last check.
-        self._is_complete: bool | None = None
-
-    def text(self) -> str:
-        """The arguments so far."""
-        self.pieces = ["".join(self.pieces)]
-        return self.pieces[0]
-
-    def is_empty(self) -> bool:
-        return not any(piece.strip() for piece in self.pieces)
-
-    def is_open(self) -> bool:
-        """Whether more arguments may follow. The JSON is parsed only if the last character is a brace."""
-        if self._is_complete is None:
-            last = next((piece for piece in reversed(self.pieces) if piece.strip()), "")
-            self._is_complete = last.rstrip().endswith("}") and _loads(self.text())[1] is None
-        return not self._is_complete or bool(self.ambiguity)
-
-    def is_repeated_by(self, piece: str) -> bool:
-        """Whether a piece is equal to all the arguments of a complete call."""
-        return piece.strip() != "" and not self.is_open() and piece.strip() == self.text().strip()
-
-    def add(self, piece: str) -> str:
-        """Append a piece and return the new part of it."""
-        if not piece:
-            return ""
-        self.pieces.append(piece)
-        self._is_complete = None
-        self.cumulative = self.cumulative and len(piece) > len(self.latest) and piece.startswith(self.latest)
-        new = piece[len(self.latest) :] if self.cumulative else piece
-        self.latest = piece
-        return new
+_CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
 
 
 class Warnings:
@@ -101,21 +40,82 @@ class Warnings:
         return new
 
 
-class ToolCalls:
-    """Assembles the calls of one choice.
+class _OpenCall:
+    """The state of one call."""
 
-    The index of a delta is a label and not a position: some servers send the same index for all calls, or none.
-    Arguments are a JSON object, so the end of a call is visible, and a piece without an id, an index or a name belongs
-    to the only incomplete call. If several are incomplete, the arguments are ambiguous: each of these calls gets an
-    error, so that none is run.
-    """
+    def __init__(self, position: int, index: int | None, payload: Any, joiner: SurrogateJoiner) -> None:
+        # The number of the call in its choice.
+        self.position = position
+        # The index that the server sent. Several calls may have the same one.
+        self.index = index
+        # The last payload that began or repeated the call. Two entries of one payload are two calls.
+        self.payload = payload
+        # The ids of its deltas; the first is the id of the call.
+        self.ids: list[str] = []
+        # The id that the client made for a call without one, or with the id of another call.
+        self.made_id = ""
+        self.name: str | None = None
+        # Whether the name came again after the arguments: if more arguments follow, they are those of a second call.
+        self.is_named_again = False
+        self.extra: Json = {}
+        self.joiner = joiner
+        # Whether an event of the call was made. The first one is made when the name is known.
+        self.is_announced = False
+        # The pieces of the arguments, and whether the text so far is complete JSON; None if that is not known.
+        self._pieces: list[str] = []
+        self._is_complete: bool | None = False
+        # The last piece, and whether every piece contains the one before: some servers send all arguments so far in
+        # every delta.
+        self._latest = ""
+        self._is_cumulative = True
+
+    def text(self) -> str:
+        """The arguments so far."""
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def is_complete(self) -> bool:
+        """Whether the arguments so far are a JSON object. The JSON is parsed only if the last character is a brace."""
+        if self._is_complete is None:
+            last = next((piece for piece in reversed(self._pieces) if piece.strip()), "")
+            self._is_complete = last.rstrip().endswith("}") and _loads(self.text())[1] is None
+        return self._is_complete
+
+    def is_repeated_by(self, piece: str) -> bool:
+        """Whether a piece is all the arguments of this complete call."""
+        return self.is_complete() and piece.strip() == self.text().strip()
+
+    def add(self, piece: str) -> str:
+        """Append a piece and return the new part of it."""
+        if not piece:
+            return ""
+        self._pieces.append(piece)
+        self._is_complete = None
+        self._is_cumulative &= len(piece) > len(self._latest) and piece.startswith(self._latest)
+        new = piece[len(self._latest) :] if self._is_cumulative else piece
+        self._latest = piece
+        return new
+
+    def parse(self) -> tuple[str, Json | None, str | None, str]:
+        """The text of the arguments, their value or None, the error, and a warning if the text was repaired."""
+        text = self.text()
+        arguments, error = _loads(text)
+        rest = text.lstrip()[2:].lstrip()
+        if error is not None and text.lstrip().startswith("{}") and _loads(rest)[1] is None:
+            return rest, _loads(rest)[0], None, "empty arguments came before the arguments of a call"
+        if error is not None and self._is_cumulative and _loads(self._latest)[1] is None:
+            warning = "the arguments were sent anew with every piece; the last one is used"
+            return self._latest, _loads(self._latest)[0], None, warning
+        return text, arguments, error, ""
+
+
+class ToolCalls:
+    """Assembles the calls of one choice: `take` adds a delta, `finish` returns the calls."""
 
     def __init__(self, choice_index: int, warnings: Warnings) -> None:
         self._choice_index = choice_index
         self._warnings = warnings
         self._calls: list[_OpenCall] = []
-        self._by_id: dict[str, list[_OpenCall]] = {}
-        self._by_index: dict[int | None, list[_OpenCall]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -133,19 +133,75 @@ class ToolCalls:
         index = as_index(delta.get("index", function.get("index")))
         id, name = non_blank(delta.get("id")), non_blank(function.get("name"))
         piece = _arguments_text(function.get("arguments"))
-        extra = {key: value for key, value in delta.items() if key not in _CALL_FIELDS}
         if not (self._calls or id or name or piece):
             return None
-        call = self._find(index, id, name, piece, raw, is_summary) or self._open(index, raw)
-        call.has_nameless = call.has_nameless or name is None
-        call.name = call.name or name
-        self._identify(call, id)
-        call.extra.update(extra)
-        if call.is_repeated_by(piece):
-            if not is_summary:
+        call = self._repeated(name, piece, raw) if is_summary else None
+        is_repeated = call is not None
+        if call is None:
+            call = self._find(index, id, name, piece)
+            is_repeated = call is not None and call.is_repeated_by(piece)
+            if call is not None and is_repeated:
                 self._warn(f"call {call.name!r} was sent twice in full")
-            piece = ""
-        return self._event(call, call.joiner.feed(piece), raw)
+        call = call or self._open(index, raw)
+        call.name = call.name or name
+        call.extra.update({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
+        if id is not None and id not in call.ids:
+            call.ids.append(id)
+        new = "" if is_repeated else call.add(call.joiner.feed(piece))
+        if call.name is None or (call.is_announced and not new):
+            return None
+        new = new if call.is_announced else call.text()
+        call.is_announced = True
+        return ToolCallDelta(call.position, call.ids[0] if call.ids else None, call.name, new, self._choice_index, raw)
+
+    def _find(self, index: int | None, id: str | None, name: str | None, piece: str) -> _OpenCall | None:
+        """The call that a delta belongs to; None if the delta begins a call."""
+        known = [call for call in self._calls if id in call.ids]
+        calls = [call for call in known or self._calls if call.index == index or index is None]
+        if name is None:
+            if piece and self._calls and not (calls or known or self._calls[-1].is_complete()):
+                self._warn("arguments came without a call to belong to; added to the last call")
+            return self._continued(calls or known or self._calls, piece, is_known=bool(known))
+        calls = calls or known
+        named = [call for call in calls if call.name in (name, None)]
+        call = named[-1] if named else None
+        if call is None or call.name is None or not call.is_complete():
+            return call if call is None or not (id and not known and call.ids) else None
+        has_arguments = piece.strip() != ""
+        if id is not None:
+            # A known id with other arguments is that of two calls.
+            is_same = not has_arguments or call.is_repeated_by(piece)
+            return call if is_same and (known or not call.ids) else None
+        call.is_named_again = call is calls[-1] and not has_arguments
+        return call if call.is_named_again else None
+
+    def _continued(self, calls: list[_OpenCall], piece: str, is_known: bool) -> _OpenCall | None:
+        """The call, of those that fit its id and index, that a delta without a name belongs to."""
+        call = calls[-1] if calls else None
+        if call is None or is_known or not piece.strip() or not call.is_complete():
+            return call
+        if call.is_named_again:
+            second = self._open(call.index, None)
+            second.name, call.is_named_again = call.name, False
+            return second
+        is_placeholder = call.text().strip() == "{}"  # Some servers send it before the arguments.
+        return call if is_placeholder or call.is_repeated_by(piece) else None
+
+    def _repeated(self, name: str | None, piece: str, raw: Any) -> _OpenCall | None:
+        """The call that an element of a message repeats; None if the element is a new call."""
+        for call in self._calls:
+            is_same = call.text().strip() == piece.strip() or _loads(call.text()) == _loads(piece)
+            if call.payload is not raw and call.name == name and is_same:
+                call.payload = raw
+                return call
+        return None
+
+    def _open(self, index: int | None, raw: Any) -> _OpenCall:
+        if len(self._calls) >= _MAX_CALLS:
+            raise ProtocolError(f"the response has more than {_MAX_CALLS} tool calls")
+        call = _OpenCall(len(self._calls), index, raw, SurrogateJoiner(self._warn))
+        self._calls.append(call)
+        return call
 
     def finish(self, cut_off: bool = False) -> list[ToolCall]:
         """The calls at the end of the stream.
@@ -156,158 +212,27 @@ class ToolCalls:
         used: set[str] = set()
         return [self._finished(call, used, cut_off and call is self._calls[-1]) for call in self._calls]
 
-    def _find(
-        self, index: int | None, id: str | None, name: str | None, piece: str, raw: Any, is_summary: bool
-    ) -> _OpenCall | None:
-        """The call that a delta belongs to; None if the delta begins a call."""
-        # The candidates are the calls with the id and the index of the delta; an id or index without a call is ignored.
-        has_known_id = id in self._by_id
-        candidates = self._by_id.get(id or "") or self._calls
-        if index is not None:
-            candidates = [call for call in candidates if call.index == index] or candidates
-        if name is None:
-            return self._continued(candidates, index, piece, has_known_id)
-        if index is not None and all(call.index not in (index, None) for call in candidates):
-            return None  # The index is new.
-        same_name = [call for call in candidates if call.name in (name, None)]
-        opened = [call for call in same_name if call.is_open()]
-        if id is not None and not has_known_id and (index is None or all(call.id for call in opened)):
-            # The id is new, so the delta begins a call. Later pieces may belong to it or to these incomplete calls.
-            mixed = [call for call in opened if index is not None or call.id is None]
-            if mixed:
-                return self._open_ambiguous(index, raw, mixed, "another call began before it was complete")
-            call = self._open(index, raw)
-            call.may_repeat = any(index is not None or other.id is None for other in same_name)
-            return call
-        if opened:
-            opened[-1].has_repeats = opened[-1].name is not None
-            return self._last_of(opened)
-        if same_name:
-            return self._repeated(same_name, has_known_id, piece, raw, is_summary)
-        begun = [call for call in candidates if call.is_open() and call.is_empty()]
-        why = "its name came in pieces, or another call began before its arguments"
-        return self._open_ambiguous(index, raw, begun, why) if begun else None
-
-    def _continued(
-        self, candidates: list[_OpenCall], index: int | None, piece: str, is_known: bool
-    ) -> _OpenCall | None:
-        """The call that a delta without a name belongs to; None if the delta begins a call."""
-        is_known = is_known or (index is not None and index in self._by_index)
-        opened = [call for call in candidates if call.is_open()]
-        if opened:
-            if piece and index is not None and not is_known:
-                self._warn("arguments came without a call to belong to; added to the last call")
-            return self._last_of(opened) if piece else opened[-1]
-        repeated = [call for call in candidates if call.is_repeated_by(piece)]
-        if repeated or not piece.strip():
-            return (repeated or candidates)[-1] if candidates else None
-        if not is_known:
-            return None  # The name follows the arguments.
-        self._mark_ambiguous(candidates[-1:], "arguments came after they were complete")
-        return candidates[-1]
-
-    def _last_of(self, opened: list[_OpenCall]) -> _OpenCall:
-        """The last of the incomplete calls. If there are several, all become ambiguous."""
-        if len(opened) > 1:
-            self._mark_ambiguous(opened, "arguments came that belong to one of several calls")
-        return opened[-1]
-
-    def _repeated(
-        self, same_name: list[_OpenCall], has_known_id: bool, piece: str, raw: Any, is_summary: bool
-    ) -> _OpenCall | None:
-        """The call of a delta with the name of complete calls; None if the delta begins another call of this name."""
-        if not piece:
-            if has_known_id or not any(call.has_nameless for call in same_name):
-                return same_name[-1]
-            return self._open_ambiguous(same_name[-1].index, raw, [], "it came again without arguments")
-        earlier = [call for call in same_name if raw is None or call.payload is not raw]
-        repeated = next((call for call in earlier if call.is_repeated_by(piece)), None)
-        if repeated is None or has_known_id or is_summary:
-            return repeated
-        return self._open_ambiguous(repeated.index, raw, [], "it came twice, and it is unknown whether two were meant")
-
-    def _open_ambiguous(self, index: int | None, raw: Any, others: list[_OpenCall], why: str) -> _OpenCall:
-        """Begin a call that cannot be distinguished from `others`; all of them get an error."""
-        call = self._open(index, raw)
-        self._mark_ambiguous([*others, call], why)
-        return call
-
-    def _open(self, index: int | None, raw: Any) -> _OpenCall:
-        if len(self._calls) >= _MAX_CALLS:
-            raise ProtocolError(f"the response has more than {_MAX_CALLS} tool calls")
-        call = _OpenCall(len(self._calls), index, raw, SurrogateJoiner(self._warn))
-        self._calls.append(call)
-        self._by_index.setdefault(index, []).append(call)
-        return call
-
-    def _identify(self, call: _OpenCall, id: str | None) -> None:
-        """Store an id. The first is the id of the call; deltas with a later one belong to the call as well."""
-        if id is None:
-            return
-        call.id = call.id or id
-        known = self._by_id.setdefault(id, [])
-        if call not in known:
-            known.append(call)
-
-    def _mark_ambiguous(self, calls: list[_OpenCall], why: str) -> None:
-        for call in calls:
-            call.ambiguity = call.ambiguity or why
-            self._warn(f"call {call.name!r} is not run: {why}")
-
-    def _event(self, call: _OpenCall, piece: str, raw: Any) -> ToolCallDelta | None:
-        new = call.add(piece)
-        if call.name is None or (call.announced and not new):
-            return None
-        if not call.announced:
-            new = call.latest if call.cumulative else call.text()
-        call.announced = True
-        return ToolCallDelta(call.position, call.id, call.name, new, self._choice_index, raw)
-
     def _finished(self, call: _OpenCall, used: set[str], cut_off: bool) -> ToolCall:
-        text = call.text()
-        arguments, error = _loads(text)
-        if error is not None and call.cumulative:
-            latest, latest_error = _loads(call.latest)
-            if latest_error is None:
-                text, arguments, error = call.latest, latest, None
-                self._warn("the arguments were sent anew with every piece; the last one is used")
-        reasons = (
-            "the call has no name" if call.name is None else "",
-            "the response was cut before the arguments" if cut_off and not text.strip() else "",
-            self._ambiguity_of(call),
-        )
-        error = next(filter(None, reasons), error)
-        id = call.id
+        text, arguments, error, warning = call.parse()
+        if warning:
+            self._warn(warning)
+        if call.name is None:
+            error = "the call has no name"
+        elif cut_off and not text.strip():
+            error = "the response was cut before the arguments"
+        elif any(other.name is None and other.index == call.index for other in self._calls):
+            error = "arguments came that belong to one of several calls"
+        id = call.ids[0] if call.ids else None
         if id in used:
             self._warn(f"two calls had the id {id!r}; the later one got another")
         if id is None or id in used:
             id = call.made_id = call.made_id or "call_" + os.urandom(12).hex()
         used.add(id)
-        if error is not None:
-            arguments = None
-        return ToolCall(id, call.name or "", arguments, text, error, call.position, call.extra, self._choice_index)
-
-    def _ambiguity_of(self, call: _OpenCall) -> str:
-        """Why the arguments of a call are uncertain at the end of the stream; empty if they are certain."""
-        if call.ambiguity:
-            return call.ambiguity
-        # A delta that repeated the name may have begun another call.
-        same_index = self._by_index[call.index]
-        if any(other.has_repeats for other in same_index) and any(other.has_nameless for other in same_index):
-            return "the arguments of several calls may be mixed up"
-        if not call.is_empty():
-            return ""
-        if any(other.name is None for other in self._calls):
-            return "arguments came without the name of their call"
-        if any(other is not call and other.name == call.name for other in self._by_id.get(call.id or "", ())):
-            return "its id came again with another index"
-        return "it came again without arguments" if call.may_repeat else ""
+        value = arguments if error is None else None
+        return ToolCall(id, call.name or "", value, text, error, call.position, call.extra, self._choice_index)
 
     def _warn(self, text: str) -> None:
         self._warnings.add(text, self._choice_index)
-
-
-_CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
 
 
 def _arguments_text(arguments: Any) -> str:

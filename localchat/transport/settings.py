@@ -101,9 +101,9 @@ class Settings:
             error.head = self.mask(error.head)
 
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Mask the key in a payload that reports an error; any other payload is returned unchanged."""
+        """Mask the key in a payload that may report an error; any other payload is returned unchanged."""
         # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
-        if find_error(payload) is None and "detail" not in payload:
+        if payload.get("choices") and find_error(payload) is None and "detail" not in payload:
             return payload
         # Only strings are masked: a number may contain a key of digits by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
