@@ -308,9 +308,9 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
         assert resources is not None
         assert not resources.use_extra_bufts
         assert engine.tokenize("Hello")
-    first, second = caplog.messages
-    assert "SIGSEGV" in first
-    assert "CMAKE_ARGS=" in second
+    [message] = caplog.messages
+    assert "SIGSEGV" in message
+    assert "CMAKE_ARGS=" in message
 
 
 def test_third_failed_start_in_a_row_is_final_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -356,7 +356,7 @@ def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pyt
     threads = [threading.Thread(target=start) for _ in range(3)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: engine.pid is not None)
+    wait_for(lambda: engine._process is not None)
     monkeypatch.setattr(front, "_CLOSE_S", 0.1)
     engine.close()
     for thread in threads:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
 
-from .soak import faults, fuzz_bodies, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from .soak import engine_kills, faults, fuzz_bodies, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .soak.__main__ import target_at
 
 
@@ -46,3 +46,8 @@ def test_method_in_which_a_fault_is_raised_exists(name):
 
 def test_damaged_model_files():
     assert "no crash" in fuzz_models.run(1, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the engine process in /proc")
+def test_kills_of_the_engine():
+    assert "4 kills under 16 streams" in engine_kills.run(4, 1)

@@ -9,7 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 
 from ..live import running_process
-from . import embeddings, faults, fuzz_bodies, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from . import (
+    embeddings,
+    engine_kills,
+    faults,
+    fuzz_bodies,
+    fuzz_client,
+    fuzz_constraints,
+    fuzz_http,
+    fuzz_json,
+    fuzz_models,
+    load,
+)
 from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
@@ -27,6 +38,7 @@ ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
     "models": (fuzz_models.run, 1_000),
     "client": (fuzz_client.run, 1_000_000),
     "faults": (lambda n, seed: faults.run(), 1),
+    "kills": (engine_kills.run, 200),
 }
 
 

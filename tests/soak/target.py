@@ -88,6 +88,10 @@ class Target:
             raise Broken(f"an ordinary request got {status}: {payload}")
         return str(payload["choices"][0]["message"]["content"])
 
+    def health(self) -> int:
+        """The status of GET /health."""
+        return parsed(self.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"))[0]
+
     def check(self) -> None:
         """Send an ordinary request and record its time."""
         start = time.perf_counter()

@@ -20,7 +20,7 @@ from ..core.events import (
     SampledTokens,
 )
 from ..core.interface import Interface, ResponseHead
-from ..core.json_text import json_text, to_json
+from ..core.json_text import to_json
 from ..core.logprobs import floored, id_text, prompt_logprobs
 from ..core.usage import Usage, chunk_counts, progress_body
 from .completions import CompletionRequest, parse_completion
@@ -201,10 +201,8 @@ class CompletionStream:
         return [to_json(error.body())]
 
     def _chunk(self, choice: dict[str, Any], **extra: Any) -> str:
-        # An echoed prompt may have log probabilities of a hundred thousand tokens.
-        encode = json_text if choice["logprobs"] else to_json
         counts = chunk_counts(self._request, self._usage)
-        return encode({**self._shared, "choices": [choice], **extra, **counts})
+        return to_json({**self._shared, "choices": [choice], **extra, **counts})
 
 
 INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, stream=CompletionStream, whole=CompletionBody)

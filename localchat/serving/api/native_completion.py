@@ -10,7 +10,7 @@ from ..core.events import ContentDelta, OutputEnd, OutputEvent, OutputToken, Pro
 from ..core.fields import parse_body, unknown_fields
 from ..core.inputs import read_inputs
 from ..core.interface import Interface, ResponseHead
-from ..core.json_text import json_text, to_json
+from ..core.json_text import to_json
 from ..core.logprobs import native_entry
 from ..core.params import WITHOUT_EFFECT, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, read_text_request
@@ -136,7 +136,7 @@ class NativeStream:
             self._chunks.append(to_json(output.take()))
         output.add(event)
         if isinstance(event, OutputEnd):
-            self._chunks.append(json_text(output.body(self._usage())))
+            self._chunks.append(to_json(output.body(self._usage())))
 
     def take(self) -> list[str]:
         changed = [output for output in self._outputs if output.is_changed and output.end is None]

@@ -19,7 +19,7 @@ from ..core.events import (
 )
 from ..core.fields import Fields, parse_body, unknown_fields
 from ..core.interface import Interface, ResponseHead
-from ..core.json_text import json_text, to_json
+from ..core.json_text import to_json
 from ..core.logprobs import logprob_entry
 from ..core.media import IMAGE, note_of, refuse_media
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
@@ -249,7 +249,7 @@ class Encoder:
     def finish(self) -> list[str]:
         """The rest of the text, then an object with the counts."""
         assert self._usage is not None
-        return [*self.take(), json_text(self.body(self._usage()))]
+        return [*self.take(), to_json(self.body(self._usage()))]
 
     def failed(self, error: ApiError) -> list[str]:
         return [*self.take(), to_json(error_body(error))]

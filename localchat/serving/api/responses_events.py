@@ -23,7 +23,7 @@ from ..core.events import (
     ToolCallStart,
 )
 from ..core.interface import ResponseHead
-from ..core.json_text import json_text, to_json
+from ..core.json_text import to_json
 from ..core.logprobs import logprob_entry
 from ..core.usage import Usage
 from .responses import ResponsesRequest
@@ -157,9 +157,7 @@ class ResponseEncoder:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         if self._request.stream:
-            # A response may be long: it has the log probabilities of all tokens.
-            encode = json_text if "response" in fields else to_json
-            self._chunks.append(encode({"type": kind, "sequence_number": self._n_events, **fields}))
+            self._chunks.append(to_json({"type": kind, "sequence_number": self._n_events, **fields}))
             self._n_events += 1
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .errors import BadRequest
 from .json_decoder import decode_json
-from .json_text import is_longer
+from .json_text import to_json
 
 # Error messages show this many characters of a value, so that no message repeats a whole prompt.
 _SHOWN_CHARS = 60
@@ -178,9 +178,10 @@ class Fields:
     def check_size(self, name: str) -> None:
         """Refuse a schema, grammar or list of tools of more than `MAX_CONSTRAINT_CHARS` characters."""
         value = self.get(name)
-        if len(value) > MAX_CONSTRAINT_CHARS if isinstance(value, str) else is_longer(value, MAX_CONSTRAINT_CHARS):
+        n_chars = len(value if isinstance(value, str) else to_json(value))
+        if n_chars > MAX_CONSTRAINT_CHARS:
             path = self.at(name)
-            raise BadRequest(f"'{path}' has more than {MAX_CONSTRAINT_CHARS} characters, which is the limit", path)
+            raise BadRequest(f"'{path}' has {n_chars} characters, the limit is {MAX_CONSTRAINT_CHARS}", path)
 
     def unknown(self) -> list[str]:
         """The names of the fields that have not been read."""

@@ -19,10 +19,10 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, TimeoutError
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ..core.server_state import SequenceStats
@@ -43,7 +43,7 @@ MAX_FAILED_STARTS, PAUSE_S = 3, 60.0
 _CLOSE_S = 10.0
 # How long a process may live after its connection has ended.
 _DEATH_S = 1.0
-# The interval at which a call checks whether it has been cancelled.
+# The interval at which an embedding checks whether it has been cancelled.
 _POLL_S = 0.05
 # What the native libraries write before they end a process.
 _CAUSE = re.compile(r"GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal error.*|CUDA error.*")
@@ -53,65 +53,74 @@ class EngineProcess:
     """One engine process, from its start to its end."""
 
     def __init__(self, request: LoadRequest, on_progress: Callable[[float], None]) -> None:
-        self._on_progress = on_progress
         # Why the process has ended; None while it lives.
         self.death: EngineError | None = None
+        self._on_progress = on_progress
         self._is_closing = False
-        # Guards the next three, and `death`.
+        self._ids = itertools.count()
+        # Guards the next two and `death`. The calls whose result is still to come, by their ids.
         self._lock = threading.Lock()
-        self._ids = itertools.count(0)
-        self._replies: dict[int, SimpleQueue[tuple[str, Any]]] = {}
+        self._calls: dict[int, Future[Any]] = {}
         # By the id of the call "submit": the run, and the indexes of its sequences that have not ended.
         self._runs: dict[int, tuple[RequestRun, set[int]]] = {}
         self._sending = threading.Lock()
-        self.is_loaded = False
         self._last_lines: deque[str] = deque(maxlen=30)
         self._connection, theirs = Pipe()
         with theirs:
             self._process = _started(theirs)
         self._threads = [
-            threading.Thread(target=run, name=f"localchat-engine-{name}", daemon=True)
-            for name, run in (("output", self._read_output), ("reader", self._read))
+            threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
+            for run in (self._read_output, self._read)
         ]
         for thread in self._threads:
             thread.start()
-        self._load_id, self._loaded = self._call("load", (request,))
+        self.loaded: Future[tuple[ModelFacts, TokenTexts]] = self.call(self.new_id(), "load", request)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def is_serving(self) -> bool:
+        return self.loaded.done() and self.death is None
 
-    def wait_until_loaded(self) -> tuple[ModelFacts, TokenTexts]:
-        """Wait for the facts of the loaded model. Raises what `load` raises, and EngineDied."""
-        facts: tuple[ModelFacts, TokenTexts] = self._result(self._load_id, self._loaded)
-        self.is_loaded = True
-        return facts
+    def new_id(self) -> int:
+        return next(self._ids)
 
-    def call(self, method: str, *arguments: Any, is_cancelled: Callable[[], bool] | None = None) -> Any:
-        """The result of a method of `Calls` in the process. Raises its error, and EngineDied."""
-        return self._result(*self._call(method, arguments), is_cancelled)
+    def call(self, id: int, method: str, *arguments: Any) -> Future[Any]:
+        """Call a method of `Calls` in the process. Its error may be EngineDied, which this may also raise."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self.death is not None:
+                raise self.death
+            self._calls[id] = future
+        self.send("call", id, method, arguments)
+        return future
 
     def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        id = next(self._ids)
+        id = self.new_id()
         run = RequestRun(
             requests,
             texts,
-            cancel=lambda i: self._send("cancel", id, i),
-            suspend=lambda is_suspended: self._send("suspend", id, is_suspended),
+            cancel=lambda i: self.send("cancel", id, i),
+            suspend=lambda is_suspended: self.send("suspend", id, is_suspended),
         )
         with self._lock:
             self._runs[id] = run, set(range(len(requests)))
         try:
-            self._result(*self._call("submit", (requests,), id))
+            self.call(id, "submit", requests).result()
         except BaseException:
             self._runs.pop(id, None)
             raise
         return run
 
+    def send(self, *message: Any) -> None:
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError:
+            pass  # The process has ended, and the reader tells those who wait.
+
     def close(self) -> None:
         """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
         self._is_closing = True
-        self._send("close")
+        self.send("close")
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -120,42 +129,6 @@ class EngineProcess:
         for thread in self._threads:
             thread.join(_CLOSE_S)
 
-    def _call(self, method: str, arguments: Sequence[Any], id: int | None = None) -> tuple[int, SimpleQueue[Any]]:
-        replies: SimpleQueue[Any] = SimpleQueue()
-        with self._lock:
-            if self.death is not None:
-                raise self.death
-            id = next(self._ids) if id is None else id
-            self._replies[id] = replies
-        try:
-            self._send("call", id, method, tuple(arguments))
-        except BaseException:  # The arguments cannot be pickled.
-            self._replies.pop(id, None)
-            raise
-        return id, replies
-
-    def _result(
-        self, id: int, replies: SimpleQueue[tuple[str, Any]], is_cancelled: Callable[[], bool] | None = None
-    ) -> Any:
-        while True:
-            try:
-                kind, value = replies.get(timeout=None if is_cancelled is None else _POLL_S)
-            except Empty:
-                if is_cancelled is not None and is_cancelled():
-                    self._send("abandon", id)
-                    is_cancelled = None
-                continue
-            if kind == "error":
-                raise value
-            return value
-
-    def _send(self, *message: Any) -> None:
-        try:
-            with self._sending:
-                self._connection.send(message)
-        except OSError:
-            pass  # The process has ended, and the reader tells those who wait.
-
     # --- the threads of the process ---
 
     def _read_output(self) -> None:
@@ -163,9 +136,8 @@ class EngineProcess:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                text = line.decode("utf-8", "replace").rstrip()
-                self._last_lines.append(text)
-                log.debug("%s", text)
+                self._last_lines.append(line.decode("utf-8", "replace").rstrip())
+                log.debug("%s", self._last_lines[-1])
 
     def _read(self) -> None:
         try:
@@ -186,21 +158,17 @@ class EngineProcess:
         elif kind == "log":
             name, level, text = values
             logging.getLogger(name).log(level, "%s", text)
+        elif kind == "result":
+            self._calls.pop(values[0]).set_result(values[1])
         else:
-            id, value = values
-            replies = self._replies.pop(id, None)
-            if replies is not None:
-                replies.put((kind, value))
+            self._calls.pop(values[0]).set_exception(values[1])
 
     def _deliver(self, id: int, method: str, index: int, arguments: Sequence[Any]) -> None:
-        found = self._runs.get(id)
-        if found is None:
-            return
-        run, open_indexes = found
+        run, open_indexes = self._runs[id]
         if method == "deliver" and isinstance(arguments[0], (Ended, EngineError)):
             open_indexes.discard(index)
             if not open_indexes:
-                self._runs.pop(id, None)
+                self._runs.pop(id)
         getattr(run, method)(index, *arguments)
 
     def _end(self) -> None:
@@ -213,24 +181,23 @@ class EngineProcess:
         self._threads[0].join(_DEATH_S)
         death = EngineStopped("the engine has been closed") if self._is_closing else self._died(status)
         with self._lock:
-            self.death = death
-            replies, self._replies = self._replies, {}
-            runs, self._runs = self._runs, {}
-        if self.is_loaded and not self._is_closing:
+            was_serving, self.death = self.is_serving, death
+            calls, runs = list(self._calls.values()), list(self._runs.values())
+        if was_serving and not self._is_closing:
             log.error("%s; %d requests were running", death, len(runs))
             for line in self._last_lines:
                 log.info("it wrote: %s", line)
-        for queue in replies.values():
-            queue.put(("error", death))
-        for run, open_indexes in runs.values():
+        for call in calls:
+            call.set_exception(death)
+        for run, open_indexes in runs:
             for index in open_indexes:
                 run.deliver(index, death)
         self._connection.close()
 
     def _died(self, status: int) -> EngineDied:
         name = signal_name(status)
-        cause = next((match[0] for line in reversed(self._last_lines) if (match := _CAUSE.search(line))), None)
         text = f"was killed by {name}" if name else f"ended with exit code {status}"
+        cause = next((match[0] for line in reversed(self._last_lines) if (match := _CAUSE.search(line))), None)
         if name == "SIGKILL":
             cause = "most likely memory was short"
         elif name is None and cause is None and self._last_lines:
@@ -244,17 +211,14 @@ class Front:
     def __init__(self, request: LoadRequest, on_progress: Callable[[float], None] = lambda share: None) -> None:
         self._request = request
         self._on_progress = on_progress
+        self._is_closed = False
         # Held while a process is started; other requests wait for it.
         self._starting = threading.Lock()
         self._process: EngineProcess | None = None
-        self._facts: ModelFacts | None = None
-        self._texts: TokenTexts | None = None
-        self._is_closed = False
+        self._loaded: tuple[ModelFacts, TokenTexts] | None = None
         self._n_failed_starts = 0
-        # Why the last start failed, and until when and for which file no other one is tried.
-        self._start_error: EngineError | None = None
-        self._paused_until = 0.0
-        self._paused_for: object = None
+        # After too many failed starts: the error, the time of the next start, and the state of the file.
+        self._failure: tuple[EngineError, float, object] | None = None
 
     def __enter__(self) -> Front:
         return self
@@ -264,7 +228,7 @@ class Front:
 
     def start(self) -> Front:
         """Start the process, unless it runs, and wait until the model is loaded. Raises what `load` raises."""
-        self._running_process()
+        self._running()
         return self
 
     def close(self) -> None:
@@ -275,144 +239,135 @@ class Front:
 
     @property
     def facts(self) -> ModelFacts:
-        assert self._facts is not None, "the model has not been loaded yet"
-        return self._facts
+        return self._load_result[0]
 
     @property
-    def failure(self) -> BaseException | None:
-        return self._start_error if self._is_paused() else None
+    def _load_result(self) -> tuple[ModelFacts, TokenTexts]:
+        assert self._loaded is not None, "the model has not been loaded yet"
+        return self._loaded
+
+    @property
+    def failure(self) -> EngineError | None:
+        if self._failure is None:
+            return None
+        error, until, file = self._failure
+        return error if time.monotonic() < until and file == self._file() else None
 
     @property
     def max_open(self) -> int:
         return self.facts.n_parallel + self._request.max_queue
 
-    @property
-    def pid(self) -> int | None:
-        """The id of the engine process; None while there is none."""
-        process = self._process
-        return None if process is None or process.death is not None else process.pid
-
     def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
-        def submitted(process: EngineProcess) -> RequestRun:
-            assert self._texts is not None
-            return process.submit(requests, self._texts)
-
-        return self._repeated(submitted)
+        return self._repeated(lambda process: process.submit(requests, self._load_result[1]))
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
     ) -> list[int]:
-        return self._repeated(lambda process: process.call("tokenize", text, add_bos, parse_special, limit).tolist())
+        tokens: array[int] = self._called("tokenize", text, add_bos, parse_special, limit)
+        return tokens.tolist()
 
     def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
-        given = list(parts)
-        return self._repeated(lambda process: process.call("tokenize_prompt", given, add_bos).tolist())
+        tokens: array[int] = self._called("tokenize_prompt", list(parts), add_bos)
+        return tokens.tolist()
+
+    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+        pairs: list[list[int]] = self._called("pair_tokens", query, documents)
+        return pairs
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        assert self._texts is not None
-        return self._texts.piece(token, special)
+        return self._load_result[1].piece(token, special)
 
     def embed(
         self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
     ) -> list[array[float]]:
-        vectors: list[array[float]] = self._running_process().call("embed", inputs, is_cancelled=is_cancelled)
-        return vectors
-
-    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        pairs: list[list[int]] = self._running_process().call("pair_tokens", query, documents)
-        return pairs
+        process = self._running()
+        id, was_cancelled = process.new_id(), False
+        call: Future[list[array[float]]] = process.call(id, "embed", inputs)
+        while True:
+            try:
+                return call.result(None if was_cancelled else _POLL_S)
+            except TimeoutError:
+                if is_cancelled():
+                    process.send("abandon", id)
+                    was_cancelled = True
 
     def stats(self) -> EngineStats:
         """The state of the engine. It starts no process: in one that is dead or loads its model, nothing runs."""
         nothing = EngineStats(0, 0, 0, 0, EngineCounts(), Histogram(FIRST_TOKEN_BOUNDS_S).values())
-        stats: EngineStats = self._call_if_running("stats", nothing)
-        return stats
+        return self._called_if_serving("stats", nothing)
 
     def running(self) -> list[SequenceStats]:
-        running: list[SequenceStats] = self._call_if_running("running", [])
-        return running
+        return self._called_if_serving("running", [])
+
+    def _called(self, method: str, *arguments: Any) -> Any:
+        return self._repeated(lambda process: process.call(process.new_id(), method, *arguments).result())
 
     def _repeated(self, call: Callable[[EngineProcess], Result]) -> Result:
         """The result of a short call, which is repeated once if the process dies meanwhile."""
-        process = self._running_process()
+        process = self._running()
         try:
             return call(process)
         except EngineDied:
-            return call(self._running_process())
+            return call(self._running())
 
-    def _call_if_running(self, method: str, otherwise: Any) -> Any:
+    def _called_if_serving(self, method: str, otherwise: Result) -> Result:
         process = self._process
-        if process is None or not process.is_loaded:
+        if process is None or not process.is_serving:
             return otherwise
         try:
-            return process.call(method)
+            result: Result = process.call(process.new_id(), method).result()
         except (EngineDied, EngineStopped):
             return otherwise
+        return result
 
-    def _running_process(self) -> EngineProcess:
-        process = self._process
-        if process is not None and process.death is None and not self._starting.locked():
-            return process
+    def _running(self) -> EngineProcess:
+        """The process, which has loaded the model. Starts it if there is none."""
         with self._starting:
             if self._is_closed:
                 raise EngineStopped("the engine has been closed")
-            process = self._process
-            if process is None or process.death is not None:
+            if self._process is not None and self._process.is_serving:
+                return self._process
+            if self.failure is not None:
+                raise EngineError(str(self.failure))
+            try:
                 process = self._start()
+            except EngineStopped:
+                raise
+            except Exception as error:
+                self._n_failed_starts += 1
+                if self._n_failed_starts >= MAX_FAILED_STARTS:
+                    failure = EngineError(f"the engine cannot be started: {error}")
+                    self._failure = failure, time.monotonic() + PAUSE_S, self._file()
+                raise
+            self._n_failed_starts = 0
             return process
 
     def _start(self) -> EngineProcess:
-        if self._is_paused():
-            raise EngineError(str(self._start_error))
-        try:
-            process = self._started()
-        except EngineStopped:
-            raise
-        except Exception as error:
-            self._n_failed_starts += 1
-            if self._n_failed_starts >= MAX_FAILED_STARTS:
-                self._start_error = EngineError(f"the engine cannot be started: {error}")
-                self._paused_until, self._paused_for = time.monotonic() + PAUSE_S, self._file()
-            raise
-        self._n_failed_starts, self._start_error = 0, None
-        return process
-
-    def _started(self) -> EngineProcess:
         """A new process that has loaded the model. After a crash, a second one without the matrix instructions."""
-        try:
-            return self._loaded_process()
-        except EngineDied as error:
-            # With SIGKILL the system ends a process that takes too much memory.
-            if error.killed_by in (None, "SIGKILL") or not self._request.options.use_extra_bufts:
-                raise
-            log.warning("the engine process crashed while it started (%s); trying without AMX", error.killed_by)
-            before, options = self._request, replace(self._request.options, use_extra_bufts=False)
-            self._request = replace(self._request, options=options)
+        request = self._request
+        while True:
+            process = self._process = EngineProcess(request, self._on_progress)
+            if self._is_closed:  # by a thread that did not see this process
+                process.close()
             try:
-                process = self._loaded_process()
+                self._loaded = process.loaded.result()
+                break
+            except EngineDied as error:
+                # With SIGKILL the system ends a process that takes too much memory.
+                if error.killed_by in (None, "SIGKILL") or not request.options.use_extra_bufts:
+                    raise
+                killed_by = error.killed_by
+                request = replace(request, options=replace(request.options, use_extra_bufts=False))
             except BaseException:
-                self._request = before
+                process.close()
                 raise
-            log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, error.killed_by, rebuild_command())
-            return process
-
-    def _loaded_process(self) -> EngineProcess:
-        process = self._process = EngineProcess(self._request, self._on_progress)
-        if self._is_closed:  # by another thread that did not see this process
-            process.close()
-        try:
-            self._facts, self._texts = process.wait_until_loaded()
-        except BaseException:
-            process.close()
-            raise
+        if request is not self._request:
+            self._request = request
+            log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, killed_by, rebuild_command())
         return process
-
-    def _is_paused(self) -> bool:
-        return (
-            self._start_error is not None and time.monotonic() < self._paused_until and self._paused_for == self._file()
-        )
 
     def _file(self) -> object:
+        """Changes with the model file."""
         try:
             status = os.stat(self._request.path)
         except OSError as error:

@@ -19,11 +19,10 @@ from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
 from ..engine import EngineError, Finish, Front, GenerationRequest, WritesNoText
 from ..engine.library_build import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
-from ..engine.memory import free_memory
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
 from .loading import load_request, reason_of
-from .start_block import LoadProgress, context_fields, model_fields
+from .start_block import LoadProgress, model_fields
 
 # Exit statuses: the model works; it cannot be served; it works, and the report has advice.
 WORKS, FAILS, COULD_BE_BETTER = 0, 1, 3
@@ -43,12 +42,8 @@ class Report:
     """The versions of localchat, Python, llama-cpp-python and llama.cpp, and the system."""
     build: dict[str, Any] = field(default_factory=dict)
     """The CPU features and devices that llama.cpp is built for."""
-    memory: dict[str, Any] = field(default_factory=dict)
-    """The free bytes and what limits them."""
     model: dict[str, Any] = field(default_factory=dict)
-    """The path, size and training context of the model."""
-    choice: dict[str, Any] = field(default_factory=dict)
-    """The context with its reason, the KV cache, the threads and the device that the server would use."""
+    """The model file, the context, the KV cache, the threads and the device that the server would use."""
     speed: dict[str, Any] = field(default_factory=dict)
     """Tokens per second of a prompt and of output."""
     problems: list[str] = field(default_factory=list)
@@ -66,9 +61,6 @@ class Report:
 def check(options: argparse.Namespace, file: ModelFile) -> int:
     """Write the report to stdout, and return the exit status."""
     report = Report()
-    free = free_memory()
-    if free is not None:
-        report.memory = {"free_bytes": free.n_bytes, "limit": free.limit}
     try:
         _check_build(report)
         _check_model(report, options, file)
@@ -113,11 +105,15 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
     with Front(load_request(options, file), progress.show) as engine:
         facts = engine.start().facts
         progress.clear()
-        report.model = {**model_fields(file, facts), "has_chat_template": facts.chat_template is not None}
         reason = "set by --ctx" if options.ctx else "that of the model"
         if not options.ctx and facts.n_ctx < facts.n_ctx_train:
             reason = "limited by memory"
-        report.choice = {**context_fields(facts), "n_ctx_reason": reason, "load_seconds": round(progress.seconds, 2)}
+        report.model = {
+            **model_fields(file, facts),
+            "n_ctx_reason": reason,
+            "has_chat_template": facts.chat_template is not None,
+            "load_seconds": round(progress.seconds, 2),
+        }
         report.speed = _speed(engine)
     if facts.resources is not None and not facts.resources.use_extra_bufts:
         report.advice.append(f"{MATRIX_INSTRUCTIONS_OFF}: {rebuild_command()}")

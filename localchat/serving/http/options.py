@@ -23,6 +23,8 @@ MIN_CONTEXT = 256
 _MANY_REQUESTS = 64
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
+# llama.cpp has 32-bit numbers, and would cut a larger one.
+_MAX_NUMBER = (1 << 31) - 1
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # The default of --drain, in seconds. Container runtimes kill a process 10 seconds after SIGTERM.
 DEFAULT_DRAIN_S = 5
@@ -103,12 +105,7 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     add("--port", type=_between(0, 65535), default=8080, help="port; 0 for any free one (default: %(default)s)")
     add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead of an address")
     add("--tls-cert", type=_path, metavar="FILE", help="serve HTTPS with the certificates in this file (PEM)")
-    add(
-        "--tls-key",
-        type=_path,
-        metavar="FILE",
-        help="private key of the certificate (default: in the file of --tls-cert)",
-    )
+    add("--tls-key", type=_path, metavar="FILE", help="private key of the certificate (default: in --tls-cert)")
     add(
         "--drain",
         type=_between(0),
@@ -125,8 +122,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         type=_key,
         default=os.environ.get("LOCALCHAT_API_KEY") or None,
         metavar="KEY",
-        help="require this key; prefer the environment variable LOCALCHAT_API_KEY, since other users can see the "
-        "options of a process",
+        help="require this key; prefer LOCALCHAT_API_KEY, since other users can see the options of a process",
     )
     add(
         "--api-key-file",
@@ -149,53 +145,24 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and memory")
-    add = group.add_argument
-    add(
+
+    def number(*names: str, low: int, high: int = _MAX_NUMBER, default: int, help: str) -> None:
+        group.add_argument(*names, type=_between(low, high), default=default, metavar="N", help=help)
+
+    group.add_argument(
         "-c",
         "--ctx",
         "--ctx-size",
         type=_context,
         default=0,
         metavar="N",
-        help="context size: tokens of one request, prompt and output together (default: the context size of the model, "
-        "or less to save memory)",
+        help="context size: tokens of a request, prompt and output together (default: that of the model, or less to "
+        "save memory)",
     )
-    add(
-        "-np",
-        "--parallel",
-        type=_between(1),
-        default=8,
-        metavar="N",
-        help="requests that run at the same time (default: %(default)s)",
-    )
-    add(
-        "--queue",
-        type=_between(0),
-        default=256,
-        metavar="N",
-        help="requests that may wait in the queue (default: %(default)s)",
-    )
-    add(
-        "-ngl",
-        "--gpu-layers",
-        "--n-gpu-layers",
-        type=_between(-1),
-        default=-1,
-        metavar="N",
-        help="layers on the GPU (default: all)",
-    )
-    add(
-        "-t",
-        "--threads",
-        type=_between(0, 512),
-        default=0,
-        metavar="N",
-        help="CPU threads (default: chosen for the machine)",
-    )
-    _add_speculation(group)
-
-
-def _add_speculation(group: argparse._ArgumentGroup) -> None:
+    number("-np", "--parallel", low=1, default=8, help="requests that run at the same time (default: %(default)s)")
+    number("--queue", low=0, default=256, help="requests that may wait in the queue (default: %(default)s)")
+    number("-ngl", "--gpu-layers", "--n-gpu-layers", low=-1, default=-1, help="layers on the GPU (default: all)")
+    number("-t", "--threads", low=0, high=512, default=0, help="CPU threads (default: chosen for the machine)")
     drafts = group.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
@@ -215,12 +182,7 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
     add("--alias", metavar="NAME", help="name of the model (default: the name of the file)")
     add("--any-name", action="store_true", help="accept every model name in requests")
     add("--strict", action="store_true", help="refuse requests with unknown fields")
-    add(
-        "--max-tokens",
-        type=_between(1),
-        metavar="N",
-        help="default limit of output tokens (default: what is left of the context)",
-    )
+    add("--max-tokens", type=_between(1), metavar="N", help="default limit of output tokens (default: the context)")
     add(
         "--default",
         type=_sampling_value,
@@ -239,16 +201,11 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="default limit of reasoning tokens; 0 ends reasoning at once, -1 means no limit (default: %(default)s)",
     )
-    add(
-        "--reasoning-budget-message",
-        default="",
-        metavar="TEXT",
-        help="text that is appended to reasoning at the limit",
-    )
+    add("--reasoning-budget-message", default="", metavar="TEXT", help="text that ends reasoning at the limit")
 
 
-def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
-    """A parser of numbers from `low` to `high`. llama.cpp has 32-bit numbers, and would cut a larger one."""
+def _between(low: int, high: int = _MAX_NUMBER) -> Callable[[str], int]:
+    """A parser of numbers from `low` to `high`."""
 
     def integer(text: str) -> int:
         match = _NUMBER.fullmatch(text.strip())

@@ -57,7 +57,8 @@ class LoadProgress:
 def report_ready(file: ModelFile, facts: ModelFacts, url: str, seconds: float, log_format: str) -> None:
     """Write the start block. In JSON it is one line with all values."""
     if log_format == "json":
-        report(f"localchat is ready: {file.name} at {url}", **_fields(file, facts, url, seconds))
+        fields = {"url": url, "model": file.name, **model_fields(file, facts), "load_seconds": round(seconds, 3)}
+        report(f"localchat is ready: {file.name} at {url}", **fields)
         return
     for name, text in _rows(file, facts, seconds):
         report(f"{name:<9}{text}")
@@ -85,33 +86,14 @@ def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[
     yield "loaded", f"in {seconds:.1f} s"
 
 
-def _fields(file: ModelFile, facts: ModelFacts, url: str, seconds: float) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "url": url,
-        "model": file.name,
-        **model_fields(file, facts),
-        **context_fields(facts),
-        "load_seconds": round(seconds, 3),
-    }
-    if facts.resources is not None:
-        fields["free_bytes"] = None if facts.resources.free is None else facts.resources.free.n_bytes
-    return fields
-
-
 def model_fields(file: ModelFile, facts: ModelFacts) -> dict[str, Any]:
-    """The description of the model file in JSON, for the log and for `--check`."""
-    return {
+    """The model file, the context, the device and the threads in JSON, for the log and for `--check`."""
+    fields: dict[str, Any] = {
         "path": str(file.path),
         "description": facts.description,
         "n_params": facts.n_params,
         "weight_bytes": facts.n_bytes,
         "n_ctx_train": facts.n_ctx_train,
-    }
-
-
-def context_fields(facts: ModelFacts) -> dict[str, Any]:
-    """The context, the KV cache, the device and the threads in JSON, for the log and for `--check`."""
-    fields: dict[str, Any] = {
         "n_ctx": facts.n_ctx,
         "kv_cache_tokens": facts.n_cells,
         "parallel": facts.n_parallel,
@@ -121,6 +103,7 @@ def context_fields(facts: ModelFacts) -> dict[str, Any]:
         fields["context_bytes"] = resources.n_context_bytes
         fields["device"] = resources.device
         fields["threads"] = resources.n_threads
+        fields["free_bytes"] = None if resources.free is None else resources.free.n_bytes
     return fields
 
 
