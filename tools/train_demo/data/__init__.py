@@ -1,1 +1,0 @@
-"""Generators of training dialogues, one module per skill; `mixture` mixes them."""
