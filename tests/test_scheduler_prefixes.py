@@ -164,9 +164,11 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_truncated():
 
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
 @pytest.mark.parametrize("n_streams", [1, 8, 32])
-def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_streams: int, is_unified: bool):
-    """Whether or not their cells are still there: nothing is copied out of the cache, and less is computed."""
-    scheduler = new_scheduler(n_streams * 120, n_streams, 512, n_idle=4, is_unified=is_unified)
+@pytest.mark.parametrize("n_cells_each", [120, 240], ids=["few cells", "many cells"])
+def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_cells_each: int, n_streams: int, is_unified: bool):
+    """With few cells or slots for idle prefixes, nothing is copied out of the cache, and no more is computed. If the
+    cells hold all prefixes, only the last token of each prompt is."""
+    scheduler = new_scheduler(n_streams * n_cells_each, n_streams, 512, n_idle=4, is_unified=is_unified)
     costs = []
     for _ in range(3):
         for i in range(n_streams):
@@ -184,6 +186,8 @@ def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_streams: int, i
     assert costs[1] <= costs[0]
     assert costs[2] <= costs[0]
     assert all(is_bounded for _, _, is_bounded in costs)
+    if n_cells_each > 200:
+        assert costs[1][0] == costs[2][0] == 10 * n_streams
 
 
 def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_place():

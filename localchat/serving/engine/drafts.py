@@ -13,6 +13,7 @@ from typing import Protocol
 from ..core.params import SamplingParams
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, Sequence, n_common_of
+from .kv_cache import KVCache
 from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
@@ -126,22 +127,20 @@ class _Text:
 class DraftModel:
     """Drafts with a smaller model of the same vocabulary, on a backend of its own that can truncate its KV cache.
 
-    The draft model computes each text in a slot, with a limit of prompt tokens per step. A text that has ended stays in
-    its slot for the next turn of its conversation, until another text needs the slot. Nothing is drafted for a sequence
-    for which there is no slot or no cells.
+    The draft model computes each text in a slot, with a limit of prompt tokens per step. A text that has ended stays as
+    an idle prefix for the next turn of its conversation. Nothing is drafted for a sequence for which there is no slot
+    or no cells.
     """
 
     def __init__(self, backend: Backend, n_vocab: int):
         """`n_vocab` is the size of the large model's vocabulary."""
         self._backend = backend
+        self._cache = KVCache(backend)
         self._tuning = backend.limits.tuning
         self._n_vocab = n_vocab
         self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
         # By sequence id; None if nothing is drafted for it any more, since there were no free cells.
         self._texts: dict[int, _Text | None] = {}
-        # Texts that have ended and still have their slots, the least recent first.
-        self._ended: list[Sequence] = []
-        self._free_slots = list(range(backend.limits.n_parallel))
 
     def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
         wanted: list[tuple[Sequence, _Text, int]] = []
@@ -157,10 +156,9 @@ class DraftModel:
             self._draft([(text, n) for _, text, n in wanted])
         except (NoFreeCells, DecodeFailed) as error:
             log.info("the draft model could not draft: %s", error or "its KV cache is full")
-            for sequence, _, _ in wanted:
-                self.forget(sequence)
+            for sequence, text, _ in wanted:
+                self._cache.release(_slot(text.copy), keep=False)
                 self._texts[sequence.id] = None
-            self._clear_ended()
             return
         for sequence, text, _ in wanted:
             sequence.draft = list(text.draft)
@@ -168,7 +166,7 @@ class DraftModel:
     def forget(self, sequence: Sequence) -> None:
         text = self._texts.pop(sequence.id, None)
         if text is not None:
-            self._ended.append(text.copy)
+            self._cache.release(_slot(text.copy), keep=True)
 
     def close(self) -> None:
         self._backend.free_sampler(self._greedy)
@@ -177,28 +175,15 @@ class DraftModel:
     def _text(self, sequence: Sequence) -> _Text | None:
         """The text of this sequence in the draft model; None if there is no slot or there are no cells for it."""
         if sequence.id not in self._texts:
-            copy = self._new_copy(sequence)
-            if copy is None:
+            if sum(text is not None for text in self._texts.values()) == self._backend.limits.n_parallel:
                 return None
+            match = self._cache.find(sequence.reusable_tokens)
+            copy = Sequence(sequence.id, [], 0)
+            copy.slot = self._cache.acquire(match)
+            copy.n_computed = 0 if match is None else match.length
+            copy.tokens = sequence.tokens[: copy.n_computed]
             self._texts[sequence.id] = _Text(copy, self._tuning.draft_model_tokens)
         return self._texts[sequence.id]
-
-    def _new_copy(self, sequence: Sequence) -> Sequence | None:
-        """A sequence of the draft model for a text: that of the ended text with the longest common prefix, or a new one
-        in a free slot if no ended text has a common prefix. None if there is neither."""
-
-        def n_common(ended: Sequence) -> int:
-            return n_common_of(ended.tokens[: ended.n_computed], sequence.tokens)
-
-        best = max(self._ended, key=n_common, default=None)
-        if best is not None and (n_common(best) or not self._free_slots):
-            self._ended.remove(best)
-            return best
-        if not self._free_slots:
-            return None
-        new = Sequence(sequence.id, [], 0)
-        new.slot = self._free_slots.pop()
-        return new
 
     def _follow(self, text: _Text, tokens: list[int]) -> None:
         """Truncates the slot to its common prefix with `tokens`, and sets these tokens."""
@@ -208,11 +193,8 @@ class DraftModel:
             n_accepted = n_common_of(text.draft, tokens[n_before:])
             text.n_wanted = min(n_accepted + 1, self._tuning.draft_model_tokens)
         # At least the newest token is computed, since its logits give the first draft token.
-        n_kept = min(n_common_of(copy.tokens[: copy.n_computed], tokens), len(tokens) - 1)
-        if n_kept < copy.n_computed:
-            assert copy.slot is not None
-            self._backend.truncate(copy.slot, n_kept)
-        copy.n_computed = n_kept
+        copy.n_computed = min(n_common_of(copy.tokens[: copy.n_computed], tokens), len(tokens) - 1)
+        self._cache.truncate(_slot(copy), copy.n_computed)
         copy.tokens, text.draft = list(tokens), []
 
     def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
@@ -237,22 +219,16 @@ class DraftModel:
                     wanted.append((text, n))
 
     def _decode(self, batch: Batch) -> None:
-        try:
-            self._backend.decode(batch)
-        except NoFreeCells:
-            if not self._ended:
-                raise
-            self._clear_ended()
-            self._backend.decode(batch)
+        while True:
+            try:
+                self._backend.decode(batch)
+                break
+            except NoFreeCells:
+                if not self._cache.evict():
+                    raise
         for chunk in batch.chunks:
+            self._cache.append(chunk.slot, chunk.tokens())
             chunk.sequence.n_computed += chunk.n_tokens
-
-    def _clear_ended(self) -> None:
-        for copy in self._ended:
-            assert copy.slot is not None
-            self._backend.clear(copy.slot)
-            self._free_slots.append(copy.slot)
-        self._ended.clear()
 
 
 def _batch(copies: list[Sequence], n_most: int) -> Batch:
@@ -262,7 +238,11 @@ def _batch(copies: list[Sequence], n_most: int) -> Batch:
     for copy in sorted(copies, key=lambda copy: copy.n_missing):
         n_tokens = min(copy.n_missing, n_most - first)
         if n_tokens:
-            assert copy.slot is not None
-            chunks.append(BatchChunk(copy, copy.slot, first, n_tokens, n_tokens == copy.n_missing))
+            chunks.append(BatchChunk(copy, _slot(copy), first, n_tokens, n_tokens == copy.n_missing))
             first += n_tokens
     return Batch(chunks=tuple(chunks))
+
+
+def _slot(copy: Sequence) -> int:
+    assert copy.slot is not None
+    return copy.slot

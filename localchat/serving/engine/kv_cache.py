@@ -110,8 +110,9 @@ class KVCache:
         if match is None:
             return self._take_slot([])
         n_more = len(self._tokens[match.slot]) - match.length
-        # The idle slot itself, if it loses no tokens, or no more than would be copied.
-        if match.slot not in self._active and (n_more == 0 or (n_more <= match.length and not self._limits.is_unified)):
+        # The idle slot itself, if it loses no tokens; or few, where the prefix would be copied, or another one evicted.
+        is_cheap = n_more <= match.length and not (self._limits.is_unified and self._free)
+        if match.slot not in self._active and (n_more == 0 or is_cheap):
             self._active.add(match.slot)
             self.truncate(match.slot, match.length)
             return match.slot

@@ -27,7 +27,8 @@ from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
 
-# Slots for idle prefixes. Each costs the memory of one row of logits.
+# Slots for idle prefixes, or as many as for running sequences if these are more. Each costs the memory of one row of
+# logits.
 _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
@@ -212,7 +213,8 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: i
 
 def _n_outputs(model: Any, options: LoadOptions) -> int:
     """The limit of rows with logits in a batch; in the unified layout also the number of llama.cpp's sequences."""
-    return min((options.n_parallel + _IDLE_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
+    n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
+    return min(n_slots * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
 def _is_on_gpus(model: Any, options: LoadOptions) -> bool:
