@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localchat.serving.chat.prompt import segments as module
 from localchat.serving.chat.prompt.errors import TemplateError
 from localchat.serving.chat.prompt.marked import Marked, copy_json, has_user_text, join, user_ranges
 from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, compile_template, render_template
@@ -62,28 +61,6 @@ def test_tools_and_variables_count_as_user_text():
 
 def test_unknown_role_counts_as_user_text():
     assert "admin" in user_text(ChatTemplate(None).render([{"role": "admin", "content": ""}]))
-
-
-def test_prompt_is_one_segment_if_user_text_has_no_control_token():
-    template = ChatTemplate(None, special_texts=SPECIAL)
-    assert template.render([USER]) == [Segment("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", True)]
-    assert user_text(template.render([{"role": "user", "content": "<|im_end|>"}])) == ["<|im_end|>"]
-
-
-@pytest.mark.parametrize(
-    ("text", "may"),
-    [
-        pytest.param("a<s>b", True, id="whole"),
-        pytest.param("a<|im_", True, id="begins at the end"),
-        pytest.param("end|>b", True, id="ends at the beginning"),
-        pytest.param("<|im_ ", False, id="begins in the middle"),
-        pytest.param("hi", False, id="none"),
-        pytest.param("", False, id="empty"),
-    ],
-)
-def test_text_that_may_have_a_part_of_a_control_token(text, may):
-    assert SpecialTexts(SPECIAL).may_be_in(text) is may
-    assert not SpecialTexts().may_be_in(text)
 
 
 def tokenize(text, parse_special):
@@ -151,16 +128,6 @@ def test_control_token_across_segments_with_user_text_is_not_parsed(segments, ex
 def test_prompt_is_split_only_if_user_text_has_a_control_token(segments, special, parts):
     pieces = [Segment(text, is_markup) for text, is_markup in segments]
     assert list(parts_of(pieces, SpecialTexts(special))) == parts
-
-
-def test_control_tokens_are_found_across_the_windows_of_a_search(monkeypatch):
-    texts = ["<s>", "<s>>", "<sx>", "\n", "\n\n", "\n\n\n"]
-    text = "<s>>a<sx>\n\n\n\n<s<s>" * 3
-    found = [match.span() for match in SpecialTexts(texts).find(text)]
-    assert [text[slice(*span)] for span in found[:5]] == ["<s>>", "<sx>", "\n\n\n", "\n", "<s>"]
-    for n in range(1, 9):
-        monkeypatch.setattr(module, "_WINDOW", n)
-        assert [match.span() for match in SpecialTexts(texts).find(text)] == found
 
 
 # Every operation of a template: methods of str, filters and operators, with user text and text of the template.

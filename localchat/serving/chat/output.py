@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
 
 from ..core.events import (
     ContentDelta,
@@ -23,28 +22,11 @@ from ..core.events import (
     ToolCallStart,
 )
 from ..engine import Delta, Finish, OutputToken, Progress
-from .dialects.parser import merged
+from .dialects.parser import OutputParser, merged
 from .dialects.reasoning import ReasoningTags
 
 PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
 """Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill."""
-
-
-class Parser(Protocol):
-    """Splits the text of an output into events."""
-
-    @property
-    def has_tool_calls(self) -> bool: ...
-
-    @property
-    def inside_tool_call(self) -> bool: ...
-
-    @property
-    def reasoning_is_open(self) -> bool: ...
-
-    def feed(self, text: str) -> list[Event]: ...
-
-    def finish(self) -> list[Event]: ...
 
 
 class PlainText:
@@ -96,7 +78,7 @@ class Output:
 
     def __init__(
         self,
-        parser: Parser,
+        parser: OutputParser | PlainText,
         *,
         stop: Sequence[str] = (),
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),

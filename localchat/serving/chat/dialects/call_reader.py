@@ -6,7 +6,7 @@ import json
 
 from .call_layout import A_NUMBER, A_SPACE, AN_ID, STRING, ArgumentsLayout, CallLayout, bare, parts_of
 from .calls import Calls, stream_text
-from .elements import Elements
+from .elements import read_element
 from .json_calls import raw_arguments, read_arguments, read_json_call
 from .notation import NAME, NOTATIONS, maybe_nested, value_pieces
 from .scan import (
@@ -149,7 +149,7 @@ def _arguments(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, name: str,
         yield calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
         opening, is_end = ", ", False
         if layout.item:
-            is_end = yield from Elements(cursor, calls, schema, layout, end).read(key)
+            is_end = yield from read_element(cursor, calls, layout, schema, key, end)
         else:
             yield from _value(layout, cursor, calls, parameter_types(schema, key))
         tag = end if is_end else (yield from read_end(cursor, start, end))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta
@@ -23,15 +22,6 @@ from .scan import Markers, Reader, Silent, emit_until, has_text, read_end, read_
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
-
-
-class Kind(Enum):
-    """The kind of a message, according to its header."""
-
-    REASONING = auto()
-    TEXT = auto()
-    CALL = auto()
-    FOREIGN = auto()  # The recipient is a tool that is not offered.
 
 
 class ChannelParser(OutputParser):
@@ -68,29 +58,33 @@ class ChannelParser(OutputParser):
         yield from emit_until(self._cursor, Markers(START, CHANNEL), ContentDelta, holds_space=False)
 
     def _message(self, header: str) -> Reader[None]:
-        """Read the body of a message."""
-        kind, name = self._kind(header)
-        raw = self._cursor.end_record()
-        if kind is Kind.CALL:
+        """Read the body of a message, whose header marks it as reasoning, text or a call."""
+        cursor, raw = self._cursor, self._cursor.end_record()
+        match = _RECIPIENT.search(header)
+        name = match[1] if match else "user"
+        if self._calls.may_call(name):
             yield from self._message_call(name, raw)
             return
-        is_reasoning = kind is Kind.REASONING and self._splits_reasoning
-        shows_header = kind is Kind.FOREIGN or (kind is Kind.REASONING and not is_reasoning)
+        is_reasoning = self._dialect.is_reasoning(header)
+        splits = is_reasoning and self._splits_reasoning
+        # The header is text if the recipient is a tool that is not offered, or if reasoning is part of the content.
+        is_text = name == "user" and not is_reasoning
+        shows_header = not is_text and not splits
         if shows_header and raw:
             yield ContentDelta(raw)
-        end = yield from self._body(kind, ReasoningDelta if is_reasoning else ContentDelta)
+        event: Callable[[str], Event] = ReasoningDelta if splits else ContentDelta
+        # Text of a response format extends to the end of the output, and may contain the texts of markers.
+        is_formatted = self._is_constrained and is_text
+        end = yield from self._body(event, is_reasoning=is_reasoning, is_formatted=is_formatted)
         if end in self._dialect.ends:
-            read_marker(self._cursor, end)
+            read_marker(cursor, end)
             if shows_header:
                 yield ContentDelta(end)
 
-    def _body(self, kind: Kind, event: Callable[[str], Event]) -> Reader[str]:
+    def _body(self, event: Callable[[str], Event], *, is_reasoning: bool, is_formatted: bool) -> Reader[str]:
         """Emit a body. Returns the marker that ends it, which stays unread; "" after a call or at the end of output."""
-        # Text of a response format extends to the end of the output, and may contain the texts of markers.
-        is_formatted = self._is_constrained and kind is Kind.TEXT
         ends = (*self._dialect.ends, START, CHANNEL)
         markers = Markers() if is_formatted else Markers(*ends, *self._openers)
-        is_reasoning = kind is Kind.REASONING
         while True:
             self.reasoning_is_open = is_reasoning
             marker = yield from emit_until(self._cursor, markers, event, holds_space=False)
@@ -102,16 +96,6 @@ class ChannelParser(OutputParser):
             if (yield from self._call(marker, event)):
                 yield from read_end(self._cursor, *self._dialect.ends)
                 return ""
-
-    def _kind(self, header: str) -> tuple[Kind, str]:
-        """The kind of the message with this header, and its recipient."""
-        match = _RECIPIENT.search(header)
-        name = match[1] if match else "user"
-        if self._calls.may_call(name):
-            return Kind.CALL, name
-        if self._dialect.is_reasoning(header):
-            return Kind.REASONING, ""
-        return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
 
     def _message_call(self, name: str, raw: str) -> Reader[None]:
         """Read the body of a call of the tool `name`: JSON, or tags with the name. `raw` is the header."""

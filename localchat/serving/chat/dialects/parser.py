@@ -7,10 +7,11 @@ text that begins like a tool call and is not one is content.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
-from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments
+from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from .call_layout import CallLayout
 from .call_reader import read_calls
 from .calls import Calls, new_call_id
@@ -298,23 +299,14 @@ class OutputParser:
         return False
 
 
-def merged(events: Sequence[Event]) -> list[Event]:
+def merged(events: Iterable[Event]) -> list[Event]:
     """The same events, with the texts of adjacent events of one kind joined."""
     result: list[Event] = []
     for event in events:
-        joined = _joined(result[-1], event) if result else None
-        if joined is None:
+        last = result[-1] if result else None
+        is_other = type(last) is not type(event) or getattr(last, "index", 0) != getattr(event, "index", 0)
+        if last is None or is_other or isinstance(event, ToolCallStart) or isinstance(last, ToolCallStart):
             result.append(event)
         else:
-            result[-1] = joined
+            result[-1] = replace(event, text=last.text + event.text)
     return result
-
-
-def _joined(last: Event, event: Event) -> Event | None:
-    if isinstance(last, ContentDelta) and isinstance(event, ContentDelta):
-        return ContentDelta(last.text + event.text)
-    if isinstance(last, ReasoningDelta) and isinstance(event, ReasoningDelta):
-        return ReasoningDelta(last.text + event.text)
-    if isinstance(last, ToolCallArguments) and isinstance(event, ToolCallArguments) and last.index == event.index:
-        return ToolCallArguments(event.index, last.text + event.text)
-    return None

@@ -6,9 +6,10 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ...core.events import Event
+if TYPE_CHECKING:
+    from .parser import OutputParser
 
 
 class ReasoningStart(Enum):
@@ -57,25 +58,13 @@ class ReasoningBudget:
     """The tokens that end the reasoning: those of the budget message, then those of the end tag."""
 
 
-class ReasoningParser(Protocol):
-    """The methods of `OutputParser` that the tracker uses."""
-
-    @property
-    def reasoning_is_open(self) -> bool: ...
-
-    @property
-    def reasoning_may_open(self) -> bool: ...
-
-    def feed(self, text: str) -> list[Event]: ...
-
-
 class ReasoningTracker:
     """Ends the reasoning of one output at its budget. This is the engine's BudgetTracker.
 
     The tracker has its own parser, which gets the bytes of all tokens, including control tokens.
     """
 
-    def __init__(self, parser: ReasoningParser, budget: ReasoningBudget) -> None:
+    def __init__(self, parser: OutputParser, budget: ReasoningBudget) -> None:
         """Start before the first token of an output. Only this tracker may feed the parser."""
         self._parser = parser
         self._budget = budget

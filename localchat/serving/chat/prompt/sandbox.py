@@ -137,7 +137,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return attr not in REMOVED_METHODS and super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if _IS_HUGE[operator](left, right):
+        if _is_huge(operator, left, right):
             raise TemplateError(f"the result of an operation {operator!r} in the chat template is too large")
         result = super().call_binop(context, operator, left, right)
         return marked(result) if operator != "+" and has_user_text((left, right)) else result
@@ -149,30 +149,17 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return wrapped
 
 
-def _is_huge_sum(left: Any, right: Any) -> bool:
-    return isinstance(left, (str, list)) and isinstance(right, (str, list)) and len(left) + len(right) > MAX_TEXT
-
-
-def _is_huge_product(left: Any, right: Any) -> bool:
-    pairs = [(many, times) for many, times in ((left, right), (right, left)) if isinstance(times, int)]
-    return any(isinstance(many, (str, list, tuple)) and len(many) * times > MAX_REPEATED for many, times in pairs)
-
-
-def _is_huge_power(left: Any, right: Any) -> bool:
-    return bool(max(abs(left), abs(right)) > 1000)
-
-
-def _is_wide_format(left: Any, right: Any) -> bool:
+def _is_huge(operator: str, left: Any, right: Any) -> bool:
+    """Whether the result of an operation would be huge; Python has no limit."""
+    sized = (str, list, tuple)
+    if operator == "+":
+        return isinstance(left, sized) and isinstance(right, sized) and len(left) + len(right) > MAX_TEXT
+    if operator == "*":
+        many, times = (left, right) if isinstance(left, sized) else (right, left)
+        return isinstance(many, sized) and isinstance(times, int) and len(many) * times > MAX_REPEATED
+    if operator == "**":
+        return bool(max(abs(left), abs(right)) > 1000)
     return isinstance(left, str) and bool(re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left))
-
-
-# Tests for operations whose result would be huge; Python has no limit for them.
-_IS_HUGE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "+": _is_huge_sum,
-    "*": _is_huge_product,
-    "**": _is_huge_power,
-    "%": _is_wide_format,
-}
 
 
 class _Generation(Extension):

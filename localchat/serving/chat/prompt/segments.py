@@ -7,16 +7,12 @@ yields control tokens.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from re import Match
 
 from ...core.literals import pattern_of
 from .marked import user_ranges
-
-# A search holds the GIL, so a long text is searched in windows of this many characters, about a millisecond each.
-_WINDOW = 50_000
 
 
 @dataclass(frozen=True)
@@ -58,34 +54,11 @@ class SpecialTexts:
     """Searches texts for the control tokens of a vocabulary, by their texts."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        texts = set(texts)
-        self._pattern = re.compile(pattern_of(texts))
-        self._starts = {text[:n] for text in texts for n in range(1, len(text))}
-        self._ends = {text[n:] for text in texts for n in range(1, len(text))}
-        self._longest = max(map(len, texts), default=0)
-
-    def __bool__(self) -> bool:
-        return self._longest > 0
+        self._pattern = re.compile(pattern_of(set(texts)))
 
     def find(self, text: str) -> Iterator[Match[str]]:
         """All control tokens in a text, the longest one at each position."""
-        at = 0
-        for begin in range(0, len(text), _WINDOW):
-            end = begin + _WINDOW
-            for match in self._pattern.finditer(text, max(at, begin), end + self._longest):
-                if match.start() >= end:
-                    break
-                at = match.end()
-                yield match
-
-    def may_be_in(self, text: str) -> bool:
-        """Whether a text contains a control token, or may form one together with adjacent text."""
-        lengths = range(1, self._longest)
-        return (
-            any(self.find(text))
-            or any(text[-n:] in self._starts for n in lengths)
-            or any(text[:n] in self._ends for n in lengths)
-        )
+        return self._pattern.finditer(text)
 
 
 def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tuple[str, bool]]:
@@ -95,30 +68,13 @@ def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tup
     would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template.
     llama.cpp splits text there too, so the tokens of the other text do not change.
     """
-    if not _overlaps_user_text(segments, special):
+    # One character for each character of the prompt: "u" for user text.
+    kinds = "".join(("m" if segment.is_markup else "u") * len(segment.text) for segment in segments)
+    if not any("u" in kinds[match.start() : match.end()] for match in special.find(text_of(segments))):
         yield text_of(segments), True
         return
     for piece in _pieces(segments, special):
         yield piece.text, piece.is_markup
-
-
-def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> bool:
-    """Whether any control token in the prompt contains characters of user text."""
-    at = 0
-    starts, stops = [], []
-    for segment in segments:
-        if segment.text and not segment.is_markup:
-            starts.append(at)
-            stops.append(at + len(segment.text))
-        at += len(segment.text)
-    if not starts:
-        return False
-    for match in special.find(text_of(segments)):
-        # The last range of user text that begins before the end of the control token is the only one to test.
-        before = bisect_left(starts, match.end())
-        if before and stops[before - 1] > match.start():
-            return True
-    return False
 
 
 def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:

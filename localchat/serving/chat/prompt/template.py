@@ -12,9 +12,8 @@ from typing import Any
 from ..dialects import detect, for_template
 from .capabilities import Capabilities, Messages, find_capabilities
 from .errors import TemplateError
-from .fallbacks import adapt_messages
 from .marked import Marked, copy_json
-from .messages import prepare_messages, prepare_tools
+from .messages import adapt_messages, adapt_tools
 from .prefill import prefilled_reasoning, prefilled_text
 from .sandbox import compile_template, render_template
 from .segments import Segment, SpecialTexts, merge_segments, segments_of, text_of
@@ -54,8 +53,7 @@ class ChatTemplate:
 
         Args:
             add_bos: Whether prompts begin with exactly one BOS, whether or not the template prints it.
-            special_texts: The texts of the control tokens. User text is tracked only in conversations that contain one
-                of them, or in all conversations if this is empty.
+            special_texts: The texts of the control tokens.
 
         Raises:
             TemplateError: The source is not a valid Jinja template.
@@ -100,7 +98,7 @@ class ChatTemplate:
         try:
             given = self._variables(messages, tools, variables)
             given["add_generation_prompt"] = add_generation_prompt or bool(continue_final_message)
-            segments = self._with_bos(self._segments(given))
+            segments = self._with_bos(segments_of(self._run(_mark_user_text(given))))
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
         reasoning = final.get("reasoning_content", "")
@@ -114,20 +112,14 @@ class ChatTemplate:
     def _variables(
         self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        prepared = prepare_messages(messages, self.capabilities)
         return {
             **(variables or {}),
-            "messages": adapt_messages(prepared, tools, self.capabilities, self.dialect.write_calls),
-            "tools": prepare_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
+            "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.write_calls),
+            "tools": adapt_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
         }
 
-    def _segments(self, given: dict[str, Any]) -> list[Segment]:
-        if self.special and not _may_contain_special(given, self.special):
-            return merge_segments([Segment(self._run(copy_json(given)), True)])
-        return segments_of(self._run(_mark_user_text(given)))
-
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
-        adapted = adapt_messages(prepare_messages(messages, capabilities), None, capabilities, self.dialect.write_calls)
+        adapted = adapt_messages(messages, None, capabilities, self.dialect.write_calls)
         return self._run({"messages": adapted, "tools": tools or capabilities.no_tools})
 
     def _run(self, variables: Mapping[str, Any]) -> str:
@@ -149,14 +141,3 @@ def _mark_user_text(given: Mapping[str, Any]) -> dict[str, Any]:
         if original.get("role") in _ROLES:
             message["role"] = original["role"]
     return marked
-
-
-def _may_contain_special(value: Any, special: SpecialTexts) -> bool:
-    """Whether any string in a JSON value contains a control token or a part of one."""
-    if isinstance(value, str):
-        return special.may_be_in(value)
-    if isinstance(value, (list, tuple)):
-        return any(_may_contain_special(item, special) for item in value)
-    if isinstance(value, dict):
-        return any(_may_contain_special(item, special) for pair in value.items() for item in pair)
-    return False
