@@ -1,139 +1,213 @@
-"""Special cases of single model families: variants, incomplete outputs and headers."""
+"""Special cases of the families: variants that models generate, and text that looks like a format."""
 
-import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.values import parameter_types, value_json
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
-from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, TOOLS, calls_of, text_of
+from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, SCHEMA, TOOLS, calls_of, text_of
 from .test_output import call, parse, parse_every_way, parser
+
+PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
+XML = "<response>\n <status>ok</status>\n</response>"
+DEEPSEEK = [f"<{BAR}tool▁{word}{BAR}>" for word in ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")]
+R1 = '{}{}function{}now\n```json\n{{"a": 1}}\n```{}{}'.format(*DEEPSEEK)
+K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+K3_CALL = '<O>tools<S><O>call tool="now" index="1"<S><O>argument key="x" type="string"<S>3<C>argument<S><O>argument '
+K3_CALL += 'key="y" type="number"<S>3<C>argument<S><C>call<S><C>tools<S>'
+K3_ESCAPED = K3_CALL.replace(' index="1"', "")
+DSML = '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
+DSML += '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
+M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
+M3_REST = 'P<invoke name="no">P</invoke>\nP</tool_call>'
+M3_JSON = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'
+CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
+ESCAPES = r'<tool_call>{"name": "now", "arguments": {"a": "grep \d+ \\d \u00zz \u00e9"}}'
+CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
+LFM = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
+WRAPPED = "<tool_call>" + '{"function": ' * 3 + '{"name": "now"}' + "}" * 3
+APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
+
+
+class Reasoning(str):
+    """Text of reasoning in the list of expected events."""
+
+
+def events_of(expected):
+    """The events in short: a text is content, a tuple is the name, the arguments and the id of a call."""
+    events, n_calls = [], 0
+    for item in expected:
+        if isinstance(item, tuple):
+            events += call(item[0], item[1], n_calls, *item[2:])
+            n_calls += 1
+        else:
+            events.append((ReasoningDelta if isinstance(item, Reasoning) else ContentDelta)(str(item)))
+    return events
+
+
+NOW, S21 = ("now", "{}"), ("get_analysis", "{}")
+# For each family: the case, the text, and the events.
+CASES = {
+    "llama-3": [
+        ("the answer is the call", '{"name": "now", "parameters": {}}', [NOW]),
+        ("a list of calls", '[{"name": "now", "parameters": {}}]', [NOW]),
+        ("no name, no call", '{"type": "function", "function": "now"}', ['{"type": "function", "function": "now"}']),
+        ("an answer in JSON", '{"answer": 42}', ['{"answer": 42}']),
+        ("JSON within text", 'It is {"name": "now", "parameters": {}}', ['It is {"name": "now", "parameters": {}}']),
+    ],
+    "mistral": [
+        ("id after the arguments", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "a"}]', [NOW]),
+        ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
+        ("cut before the id", '[TOOL_CALLS][{"name": "now", "arguments": {"a', [("now", '{"a')]),
+        ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
+    ],
+    "deepseek": [("R1", R1, [("now", '{"a": 1}')])],
+    "deepseek-dsml": [("types of values", DSML.replace("|", BAR), [("now", '{"x": "3", "y": 3}')])],
+    "qwen-coder": [
+        ("opening tag left out (K37)", CODER, [("weather", '{"city": "a\\n\\nb"}')]),
+        ("JSON of another family", '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', [NOW]),
+        (
+            "white space beside that of the template",
+            "<tool_call><function=weather><parameter=city>\n\n a\n\n</parameter></function></tool_call>",
+            [("weather", '{"city": "\\n a\\n"}')],
+        ),
+    ],
+    "seed": [
+        (
+            "white space that no template adds",
+            "<seed:tool_call><function=weather><parameter=city>\n a\n</parameter></function></seed:tool_call>",
+            [("weather", '{"city": "\\n a\\n"}')],
+        ),
+    ],
+    "hermes": [
+        ("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')]),
+        ("wrapped twice", WRAPPED, [WRAPPED]),
+        ("no call in reasoning", "<think>a <tool_call> b</think>Hi", [Reasoning("a <tool_call> b"), "Hi"]),
+        ("empty arguments", '<tool_call>{"name": "now", "arguments": ""}', [NOW]),
+        ("escapes that JSON does not have", ESCAPES, [("now", r'{"a": "grep \\d+ \\d \\u00zz \u00e9"}')]),
+        ("end tag without a start", "</think>Hi", ["</think>Hi"]),
+    ],
+    "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
+    "apertus": [
+        ("no object", "<|tools_prefix|>[now]", ["<|tools_prefix|>[now]"]),
+        ("name that was not offered", APERTUS, [NOW, '{"other": {}}]<|tools_suffix|>']),
+    ],
+    "lfm2": [("JSON", LFM, [("weather", '{"city": "[x]"}')])],
+    "kimi-k2": [
+        ("no arguments", K2_CALL.replace("{}", ""), [("now", "{}", "functions.now:0")]),
+        ("raw arguments (K19)", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
+        ("repeated id (K17)", K2_CALL * 2, [("now", "{}", "functions.now:0"), ("now", "{}", "id0")]),
+        (
+            "section of calls in reasoning",
+            "<think>hm <|tool_calls_section_begin|>" + K2_CALL,
+            [Reasoning("hm"), ("now", "{}", "functions.now:0")],
+        ),
+        ("end of a section that was not opened", "Hi<|tool_calls_section_end|>", ["Hi"]),
+    ],
+    "kimi-k3": [
+        ("types of values", K3_CALL, [("now", '{"x": "3", "y": 3}')]),
+        ("no index", K3_ESCAPED, [("now", '{"x": "3", "y": 3}')]),
+        ("response in reasoning", "<O>think<S>hm<O>response<S>Hi<C>response<S>", [Reasoning("hm"), "Hi"]),
+    ],
+    "cohere": [("response", "<|START_THINKING|>hm<|START_RESPONSE|>Hi<|END_RESPONSE|>", [Reasoning("hm"), "Hi"])],
+    "minimax-m3": [
+        ("value that ends with the call", M3_CALLS, [("weather", '{"days": 3}'), NOW]),
+        ("arguments in JSON", M3_JSON, [("weather", '{"days": 3}')]),
+        ("name that was not offered", M3_CALLS.replace("now", "no"), [("weather", '{"days": 3}'), M3_REST]),
+        ("empty reasoning", "</mm:think>\nHi", ["Hi"]),
+    ],
+    "minicpm5": [("white space after quotes", CDATA, [("weather", '{"city": "a]]> <b>"}'), "Hi"])],
+    "gemma-4": [
+        ("end of reasoning that was not opened", "<channel|>Hi", ["Hi"]),
+        ("the same in the text", "Hi <channel|>you", ["Hi you"]),
+        ("empty reasoning in the text", "Hi <|channel>thought\n<channel|>you", ["Hi you"]),
+        (
+            "reasoning twice",
+            "<|channel>thought\nhm\n<channel|>Hi\n<|channel>thought\nok<channel|>you",
+            [Reasoning("hm"), "Hi\n", Reasoning("ok"), "you"],
+        ),
+        (
+            "empty reasoning between calls",
+            "<|tool_call>call:now{}<tool_call|><|channel>thought\n<channel|><|tool_call>call:now{}<tool_call|>",
+            [NOW, NOW],
+        ),
+    ],
+    "harmony": [
+        ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
+        ("text like a header", " to=the store", [" to=the store"]),
+        ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
+        ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
+        ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
+        ("marker in a string", ' to=now<|message|>{"a": "<|end|>"}<|call|>', [("now", '{"a": "<|end|>"}')]),
+        (
+            "call in reasoning",
+            "<|channel|>analysis<|message|>hm<|channel|>commentary to=functions.now json<|message|>{}<|call|>",
+            [Reasoning("hm"), NOW],
+        ),
+    ],
+    "muse": [
+        ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [Reasoning("h "), NOW]),
+        ("text in the place of a call", " to=now<|message|>Hi<|eom|>", [" to=now<|message|>Hi<|eom|>"]),
+    ],
+    "functionary-3.2": [
+        ("Python's prompt", "all\n" + PYTHON, [PYTHON]),
+        ("marker repeated", ">>>all\n" + PYTHON, [PYTHON]),
+        ("no recipient at all", PYTHON, [PYTHON]),
+        ("recipient that is cut", "all\nHi\n>>>weath", ["Hi\n>>>weath"]),
+        ("name that was not offered", "all\nHi\n>>>storm\n{}", ["Hi\n>>>storm\n{}"]),
+        ("name without the end of its line", "all\nHi\n>>>now {}", ["Hi\n>>>now {}"]),
+        ("text twice", "all\nHi\n>>>all\nMore", ["HiMore"]),
+        ("bracket before the marker", "all\n<b>>>>now\n{}", ["<b>", NOW]),
+        ("a call after it", "all\n" + PYTHON + ">>>now\n{}", [PYTHON.rstrip(), NOW]),
+        ("text after a call", "now\n{}\n" + PYTHON, [NOW, PYTHON]),
+        ("two calls", "now\n{}>>>now\n{}", [NOW, NOW]),
+        ("call without arguments", "now\n>>>all\nHi", [NOW, "Hi"]),
+        ("raw arguments", "now\n>>> f(1)\n>>>all\nHi", [("now", ">>> f(1)"), "Hi"]),
+    ],
+    "granite-3": [
+        ("around the text", "<response>\nHi \n</response>\n", ["Hi"]),
+        ("end left out", " \n<response>Hi", ["Hi"]),
+        ("after reasoning", "<think>hm</think>\n<response>Hi</response>", [Reasoning("hm"), "Hi"]),
+        ("at the end of a text", "Write it:\n\n" + XML, ["Write it:\n\n" + XML]),
+        ("text follows", XML + "\nThat is it.", [XML.partition("\n ")[2] + "\nThat is it."]),
+        ("within the text", f"<response>So:\n{XML}\n</response>", ["So:\n" + XML + "\n"]),
+        ("end that is cut", "<response>Hi\n</respon", ["Hi\n</respon"]),
+        ("another tag", " <responses>", [" <responses>"]),
+        ("empty", "<response> </response>", []),
+        ("a call", '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', ["Hi", NOW]),
+        ("no call after it", "<response>Hi</response> <|tool_call|>no", ["Hi</response> <|tool_call|>no"]),
+    ],
+}
+
+
+def markers_of(text):
+    """A text with its markers, for which the tables have short forms."""
+    for short, marker in (("<O>", "<|open|>"), ("<C>", "<|close|>"), ("<S>", "<|sep|>"), ("P<", "]<]minimax[>[<")):
+        text = text.replace(short, marker)
+    return text
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "events"),
-    [
-        pytest.param("llama-3", '{"name": "now", "parameters": {}}', [("now", {})], id="llama: the answer is the call"),
-        pytest.param(
-            "llama-3", '{"type": "function", "function": "now", "parameters": {}}', [], id="llama: no name, no call"
-        ),
-        pytest.param("llama-3", '{"answer": 42}', [], id="llama: an answer in JSON"),
-        pytest.param("llama-3", 'It is {"name": "now", "parameters": {}}', [], id="llama: JSON within text"),
-        pytest.param(
-            "mistral",
-            '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "abc"}]',
-            [("now", {})],
-            id="mistral: a list",
-        ),
-        pytest.param("mistral", '[TOOL_CALLS]now{"a": 1}', [("now", {"a": 1})], id="mistral: no marker"),
-        pytest.param(
-            "deepseek",
-            f"<{BAR}tool▁calls▁begin{BAR}><{BAR}tool▁call▁begin{BAR}>function<{BAR}tool▁sep{BAR}>now\n```json\n"
-            f'{{"a": 1}}\n```<{BAR}tool▁call▁end{BAR}><{BAR}tool▁calls▁end{BAR}>',
-            [("now", {"a": 1})],
-            id="deepseek: R1",
-        ),
-        pytest.param(
-            "qwen-coder",
-            "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>",
-            [("weather", {"city": "a\n\nb"})],
-            id="coder: opening tag left out (K37)",
-        ),
-        pytest.param(
-            "hermes",
-            "<tool_call>\n<function=weather>\n<parameter=city>\nx\n</parameter>\n</function>\n</tool_call>",
-            [("weather", {"city": "x"})],
-            id="hermes: in the tags of another family",
-        ),
-        pytest.param(
-            "qwen-coder",
-            '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
-            [("now", {})],
-            id="coder: in the JSON of another family",
-        ),
-        pytest.param("harmony", "<|channel|>final<|message|>Hi", [], id="harmony: no call"),
-        pytest.param("functionary-3.1", "<function=now></function>", [("now", {})], id="functionary: no arguments"),
-        pytest.param(
-            "kimi-k2",
-            "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|><|tool_call_end|>",
-            [("now", {})],
-            id="kimi: no arguments",
-        ),
-        pytest.param("apertus", "<|tools_prefix|>[now]", [], id="apertus: no object"),
-        pytest.param(
-            "hermes",
-            "<tool_call>" + '{"function": ' * 3 + '{"name": "now"}' + "}" * 3,
-            [],
-            id="hermes: wrapped twice",
-        ),
-        pytest.param(
-            "minimax-m3",
-            (
-                'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\n'
-                'P<invoke name="now">P</invoke>\nP</tool_call>'
-            ).replace("P<", "]<]minimax[>[<"),
-            [("weather", {"days": 3}), ("now", {})],
-            id="minimax: value that ends with the call",
-        ),
-        pytest.param(
-            "minimax-m3",
-            'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<"),
-            [("weather", {"days": 3})],
-            id="minimax: arguments in JSON",
-        ),
-        pytest.param(
-            "deepseek-dsml",
-            (
-                '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
-                '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
-            ).replace("|", BAR),
-            [("now", {"x": "3", "y": 3})],
-            id="deepseek: types of values in attributes",
-        ),
-        pytest.param(
-            "kimi-k3",
-            (
-                '<O>tools<S><O>call tool="now" index="1"<S><O>argument key="x" type="string"<S>3<C>argument<S>'
-                '<O>argument key="y" type="number"<S>3<C>argument<S><C>call<S><C>tools<S>'
-            )
-            .replace("<O>", "<|open|>")
-            .replace("<C>", "<|close|>")
-            .replace("<S>", "<|sep|>"),
-            [("now", {"x": "3", "y": 3})],
-            id="kimi: types of values in attributes",
-        ),
-        pytest.param(
-            "lfm2",
-            '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>',
-            [("weather", {"city": "[x]"})],
-            id="lfm: in JSON",
-        ),
-    ],
+    ("name", "text", "expected"),
+    [pytest.param(name, *row[1:], id=f"{name}: {row[0]}") for name, rows in CASES.items() for row in rows],
 )
-def test_variant(name, text, events):
-    found = parse_every_way(text, DIALECTS[name], tools=TOOLS)
-    assert calls_of(found) == events
-    assert text_of(found, ContentDelta) == ("" if events else text.replace("<|channel|>final<|message|>", ""))
+def test_events_of_a_special_case(name, text, expected):
+    tools = [*TOOLS, {"function": {"name": "get_analysis"}}]
+    expected = [markers_of(item) if type(item) is str else item for item in expected]
+    assert parse_every_way(markers_of(text), DIALECTS[name], tools=tools) == events_of(expected)
 
 
-def test_repeated_call_id_is_replaced():
-    """K17."""
-    call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    heads = [
-        event for event in parse([call + call], DIALECTS["kimi-k2"], tools=TOOLS) if isinstance(event, ToolCallStart)
-    ]
-    assert [head.id for head in heads] == ["functions.now:0", "id0"]
-
-
-def test_markers_within_json_do_not_end_a_value():
-    value = json.dumps({"a": "</parameter>"})
-    text = f"<tool_call>\n<function=weather>\n<parameter=opt>\n{value}\n</parameter>\n</function>\n</tool_call>"
-    assert calls_of(parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)) == [
-        ("weather", {"opt": json.loads(value)})
-    ]
-    broken = text.replace('"}', "")
-    assert calls_of(parse_every_way(broken, DIALECTS["qwen-coder"], tools=TOOLS)) == [("weather", {"opt": '{"a": "'})]
+def test_tags_of_empty_reasoning_may_stay_in_the_content():
+    events = parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"], splits_reasoning=False)
+    assert events == [ContentDelta("</mm:think>\nHi")]
+    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
+    events = parse_every_way(text, DIALECTS["harmony"], splits_reasoning=False)
+    assert events == [ContentDelta("<|channel|>analysis<|message|>hm<|end|>Hi")]
 
 
 @pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
@@ -143,25 +217,18 @@ def test_value_without_its_start_tag_belongs_to_its_key(name, tag):
     assert calls_of(parse_every_way(text, DIALECTS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
 
 
+def test_markers_within_json_do_not_end_a_value():
+    text = '<tool_call>\n<function=weather>\n<parameter=opt>\n{"a": "</parameter>"}\n</parameter>\n</function>'
+    events = parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)
+    assert calls_of(events) == [("weather", {"opt": {"a": "</parameter>"}})]
+    broken = parse_every_way(text.replace('"}', ""), DIALECTS["qwen-coder"], tools=TOOLS)
+    assert calls_of(broken) == [("weather", {"opt": '{"a": "'})]
+
+
 def test_gemma_writes_names_in_the_order_of_its_template():
     arguments = {"B": [True, None, "x", []], "a": {"d": 2, "C": 3}}
     text = DIALECTS["gemma-4"].write_calls([{"name": "f", "arguments": arguments}])
     assert text == '<|tool_call>call:f{a:{C:3,d:2},B:[true,null,<|"|>x<|"|>,[]]}<tool_call|>'
-
-
-def test_arguments_that_are_not_json_are_emitted_raw():
-    """K19: text after the name of a call is its arguments."""
-    text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
-    events = parse_every_way(text, DIALECTS["kimi-k2"], tools=TOOLS)
-    assert events == [ToolCallStart(0, "functions.now:0", "now"), ToolCallArguments(0, "a = 1"), ContentDelta("Hi")]
-
-
-def test_minimax_closes_empty_reasoning():
-    assert parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"]) == [ContentDelta("Hi")]
-    assert parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"], splits_reasoning=False) == [
-        ContentDelta("</mm:think>\nHi")
-    ]
-    assert parse_every_way("</think>Hi", DIALECTS["hermes"]) == [ContentDelta("</think>Hi")]
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["opened", "opened by the prompt"])
@@ -178,141 +245,6 @@ def test_call_ends_reasoning_that_was_never_closed(name, is_open):
     assert text_of(events, ContentDelta) == ""
 
 
-K3_RESPONSE = "<|open|>response<|sep|>"
-K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "events"),
-    [
-        pytest.param(
-            "hermes",
-            "<think>I could <tool_call> it.</think>Hi",
-            [ReasoningDelta("I could <tool_call> it."), ContentDelta("Hi")],
-            id="marker in reasoning that begins no call",
-        ),
-        pytest.param(
-            "kimi-k3",
-            f"<|open|>think<|sep|>hm{K3_RESPONSE}Hi<|close|>response<|sep|>",
-            [ReasoningDelta("hm"), ContentDelta("Hi")],
-            id="response section in reasoning",
-        ),
-        pytest.param(
-            "cohere",
-            "<|START_THINKING|>hm<|START_RESPONSE|>Hi<|END_RESPONSE|>",
-            [ReasoningDelta("hm"), ContentDelta("Hi")],
-            id="response section of another family",
-        ),
-        pytest.param(
-            "kimi-k2",
-            "<think>hm <|tool_calls_section_begin|>" + K2_CALL,
-            [ReasoningDelta("hm"), *call("now", "{}", call_id="functions.now:0")],
-            id="section of calls in reasoning",
-        ),
-        pytest.param(
-            "harmony",
-            "<|channel|>analysis<|message|>hm<|channel|>commentary to=functions.now json<|message|>{}<|call|>",
-            [ReasoningDelta("hm"), *call("now", "{}")],
-            id="header of a call in reasoning",
-        ),
-        pytest.param(
-            "muse",
-            ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>',
-            [ReasoningDelta("h "), *call("now", "{}")],
-            id="call without a header in reasoning",
-        ),
-        pytest.param(
-            "kimi-k2", "Hi<|tool_calls_section_end|>", [ContentDelta("Hi")], id="end of a section that was not opened"
-        ),
-        pytest.param("gemma-4", "<channel|>Hi", [ContentDelta("Hi")], id="end of reasoning that was not opened"),
-        pytest.param("gemma-4", "Hi <channel|>you", [ContentDelta("Hi you")], id="the same in the text"),
-        pytest.param(
-            "gemma-4", "Hi <|channel>thought\n<channel|>you", [ContentDelta("Hi you")], id="empty reasoning in the text"
-        ),
-        pytest.param(
-            "gemma-4",
-            "<|channel>thought\nhm\n<channel|>Hi\n<|channel>thought\nok<channel|>you",
-            [ReasoningDelta("hm"), ContentDelta("Hi\n"), ReasoningDelta("ok"), ContentDelta("you")],
-            id="reasoning twice",
-        ),
-        pytest.param(
-            "gemma-4",
-            "<|tool_call>call:now{}<tool_call|><|channel>thought\n<channel|><|tool_call>call:now{}<tool_call|>",
-            [*call("now", "{}"), *call("now", "{}", 1)],
-            id="empty reasoning between calls",
-        ),
-        pytest.param(
-            "mistral",
-            '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "id": "abcdef123"}]',
-            call("now", '{"a": 1}'),
-            id="id after the arguments is dropped",
-        ),
-        pytest.param(
-            "mistral", '[TOOL_CALLS][{"name": "now", "arguments": {"a', call("now", '{"a'), id="cut before the id"
-        ),
-        pytest.param(
-            "mistral",
-            '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]',
-            call("now", '{}"id": <}]'),
-            id="broken after the arguments",
-        ),
-        pytest.param(
-            "seed",
-            "<seed:tool_call><function=weather><parameter=city>\n a\n</parameter></function></seed:tool_call>",
-            call("weather", '{"city": "\\n a\\n"}'),
-            id="white space that no template adds",
-        ),
-        pytest.param(
-            "qwen-coder",
-            "<tool_call><function=weather><parameter=city>\n\n a\n\n</parameter></function></tool_call>",
-            call("weather", '{"city": "\\n a\\n"}'),
-            id="white space beside that of the template",
-        ),
-        pytest.param(
-            "harmony",
-            "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>",
-            call("get_analysis", "{}"),
-            id="tool with the name of a channel",
-        ),
-        pytest.param("hermes", '<tool_call>{"name": "now", "arguments": ""}', call("now", "{}"), id="empty arguments"),
-        pytest.param(
-            "hermes",
-            r'<tool_call>{"name": "now", "arguments": {"a": "grep \d+ \\d \u00zz \u00e9"}}',
-            call("now", r'{"a": "grep \\d+ \\d \\u00zz \u00e9"}'),
-            id="escapes that JSON does not have",
-        ),
-        pytest.param(
-            "minicpm5",
-            '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi',
-            [*call("weather", '{"city": "a]]> <b>"}'), ContentDelta("Hi")],
-            id="white space after quotes",
-        ),
-        pytest.param("harmony", " to=the store", [ContentDelta(" to=the store")], id="text like a header"),
-        pytest.param("harmony", "Hi<|start|>x", [ContentDelta("Hi<|start|>x")], id="marker that starts nothing"),
-        pytest.param(
-            "harmony",
-            "Hi<|channel|>analysis<|message|>hm",
-            [ContentDelta("Hi"), ReasoningDelta("hm")],
-            id="text before a header",
-        ),
-        pytest.param(
-            "harmony",
-            " to=functions.now<|channel|>commentary<|message|><|call|>",
-            call("now", "{}"),
-            id="call without arguments",
-        ),
-        pytest.param(
-            "harmony",
-            ' to=functions.now<|channel|>commentary json<|message|>{"a": "<|end|>"}<|call|>',
-            call("now", '{"a": "<|end|>"}'),
-            id="marker in a string",
-        ),
-    ],
-)
-def test_ambiguous_output(name, text, events):
-    assert parse_every_way(text, DIALECTS[name], tools=[*TOOLS, {"function": {"name": "get_analysis"}}]) == events
-
-
 CALLS_IN_REASONING = {
     "mistral": '[TOOL_CALLS]now[ARGS]{"a": 1}',
     "lfm2": "<|tool_call_start|>[now(a=1)]<|tool_call_end|>",
@@ -324,82 +256,224 @@ CALLS_IN_REASONING = {
 @pytest.mark.parametrize("after", ["", " and more", " <", " and again CALL"])
 @pytest.mark.parametrize("name", CALLS_IN_REASONING)
 def test_call_inside_closed_reasoning_is_reasoning(name, after):
+    """S26."""
     dialect, text = DIALECTS[name], CALLS_IN_REASONING[name]
     reasoning = "I write " + text + after.replace("CALL", text)
     header = "<|start|>assistant to=now<|message|>" if name == "muse" else ""
     output = f"{dialect.reasoning.start}{reasoning}{dialect.reasoning.end}{header}{text}"
     events = parse_every_way(output, dialect, tools=TOOLS)
-    assert events == [ReasoningDelta(reasoning), *call("now", '{"a": 1}')]
+    assert (text_of(events, ReasoningDelta), calls_of(events)) == (reasoning, [("now", {"a": 1})])
+    assert text_of(events, ContentDelta) == ""
     content = parse_every_way(output, dialect, tools=TOOLS, splits_reasoning=False)
     assert text_of(content, ContentDelta) == output.removesuffix(header + text)
 
 
-def test_white_space_is_held_back_only_before_a_possible_marker():
+BROWSER = "<|channel|>commentary to=browser.search<|message|>{}<|end|>"
+CALL_IN_ANALYSIS = "<|channel|>analysis to=functions.now<|message|>{}<|call|>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "expected"),
+    [
+        pytest.param("", "Hi", ["Hi"], id="no header"),
+        pytest.param("<|channel|>final<|message|>", "Hi", ["Hi"], id="header in the prompt"),
+        pytest.param("<|channel|>analysis<|message|>It", "hm", [Reasoning("hm")], id="open reasoning"),
+        pytest.param("<|channel|>analysis<|message|>It<|end|>", "hm", ["hm"], id="closed reasoning"),
+        pytest.param("", CALL_IN_ANALYSIS, [NOW], id="call in the channel of reasoning"),
+        pytest.param("", BROWSER, [BROWSER], id="recipient that is not a function"),
+    ],
+)
+def test_harmony_headers(prompt, text, expected):
+    prompt = "<|start|>assistant" + prompt
+    assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS, prompt=prompt) == events_of(expected)
+
+
+def test_only_text_that_may_be_a_marker_is_held_back():
     for tools, pieces in ((), [ContentDelta("Hi \n")]), (TOOLS, [ContentDelta("Hi")]):
         assert parser(DIALECTS["hermes"], tools=tools).feed("Hi \n") == pieces
+    made = parser(DIALECTS["functionary-3.2"], tools=TOOLS)
+    assert made.feed("all\nHi\n>>>no") == [ContentDelta("Hi")]
+    assert made.feed("t so \n>>> 1") == [ContentDelta("\n>>>not so \n>>> 1")]
+    made = parser(DIALECTS["granite-3"], tools=())
+    assert made.feed(" <response>\nHi \n</response>\n") == [ContentDelta("Hi")]
+    assert made.feed("x <response>") == [ContentDelta(" \n</response>\nx <response>")]
+
+
+@given(text=st.lists(st.sampled_from([">>>", ">", "all", "now", "\n", " ", "x", "all\n"]), max_size=12).map("".join))
+def test_functionary_drops_only_its_markers(text):
+    first = re.sub(r"\A(>>>)?all\n", "", text)
+    expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
+    assert parse([text], DIALECTS["functionary-3.2"], tools=()) == expected
+    for tools in ((), TOOLS):
+        whole = parse([text], DIALECTS["functionary-3.2"], tools=tools)
+        assert parse(text, DIALECTS["functionary-3.2"], tools=tools) == whole
+
+
+# Values
+
+
+UNION = {"properties": {"a": {"type": ["string", "null"]}, "b": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
+NULLABLE = {"properties": {"a": {"type": "integer", "nullable": True}, "b": {"type": "integer", "nullable": False}}}
+REFERENCE = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"enum": [1, "one"]}}}
+ANY = "string number integer boolean null array object"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "text", "events"),
+    ("schema", "key", "types"),
     [
-        pytest.param("<|start|>assistant", "Hi", [ContentDelta("Hi")], id="no header"),
-        pytest.param(
-            "<|start|>assistant<|channel|>final<|message|>", "Hi", [ContentDelta("Hi")], id="header in the prompt"
-        ),
-        pytest.param(
-            "<|start|>assistant<|channel|>analysis<|message|>It", "hm", [ReasoningDelta("hm")], id="open reasoning"
-        ),
-        pytest.param(
-            "<|start|>assistant<|channel|>analysis<|message|>It<|end|>",
-            "hm",
-            [ContentDelta("hm")],
-            id="closed reasoning",
-        ),
-        pytest.param(
-            "<|start|>assistant",
-            "<|channel|>analysis to=functions.now<|message|>{}<|call|>",
-            call("now", "{}"),
-            id="call in the channel of reasoning",
-        ),
-        pytest.param(
-            "<|start|>assistant",
-            "<|channel|>commentary to=browser.search<|message|>{}<|end|>",
-            [ContentDelta("<|channel|>commentary to=browser.search<|message|>{}<|end|>")],
-            id="recipient that is not a function",
-        ),
+        (SCHEMA, "city", "string"),
+        (UNION, "a", "string null"),
+        (NULLABLE, "a", "integer null"),
+        (NULLABLE, "b", "integer"),
+        (UNION, "b", "integer string"),
+        (REFERENCE, "a", "integer string"),
+        ({"properties": {"a": {"const": None}}}, "a", "null"),
+        ({}, "a", ANY),
+        ({"properties": {"a": {"$ref": "#"}}}, "a", ANY),
+        ({"properties": {"a": {"$ref": "elsewhere"}}, "type": "object"}, "a", ANY),
+        ({"properties": {"a": True}}, "a", ANY),
+        ({"properties": 1}, "a", ANY),
     ],
+    ids=str,
 )
-def test_harmony_headers(prompt, text, events):
-    assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS, prompt=prompt) == events
-
-
-def test_harmony_reasoning_may_stay_in_the_content():
-    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    events = parse_every_way(text, DIALECTS["harmony"], splits_reasoning=False)
-    assert events == [ContentDelta("<|channel|>analysis<|message|>hm<|end|>Hi")]
-
-
-def test_second_call_of_a_name_that_was_not_offered_is_content():
-    text = 'P<tool_call>P<invoke name="now">P</invoke>P<invoke name="storm">P</invoke>'.replace("P<", "]<]minimax[>[<")
-    events = parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)
-    assert calls_of(events) == [("now", {})]
-    assert "storm" in text_of(events, ContentDelta)
+def test_types_of_a_parameter(schema, key, types):
+    assert parameter_types(schema, key) == set(types.split())
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "calls", "content"),
+    ("raw", "types", "expected"),
     [
-        ("apertus", '<|tools_prefix|>[{"other": {}}]<|tools_suffix|>', [], None),
-        (
-            "apertus",
-            'Sure.<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>',
-            [("now", {})],
-            'Sure.{"other": {}}]<|tools_suffix|>',
-        ),
-        ("muse", " to=now<|message|>Hi there<|eom|>", [], None),
-        ("muse", "<|start|>assistant to=now<|message|>\n<atem:function_calls>\nHi<|eot|>", [], None),
+        ("3", "integer", "3"),
+        (" 3\n", "number", "3"),
+        ("3.0", "integer", "3.0"),
+        ("1_000", "integer", "1000"),
+        ("1_000", "integer string", '"1_000"'),
+        ("3.5", "integer", '"3.5"'),
+        ("True", "boolean", "true"),
+        ("None", "null string", "null"),
+        ("null", "string", '"null"'),
+        ('{"a": 1}', "object", '{"a": 1}'),
+        ("{'a': (1, True)}", "object", '{"a": [1, true]}'),
+        ("[1, 2", "array", '"[1, 2"'),
+        ("[b'x']", "array", "\"[b'x']\""),
+        ("NaN", "number", '"NaN"'),
+        ("[" * 5000, "array", '"' + "[" * 5000 + '"'),
+        ('say "é"', "string integer", '"say \\"é\\""'),
+        ('"x"', "integer string", '"\\"x\\""'),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_value_as_json(raw, types, expected):
+    assert value_json(raw, frozenset(types.split())) == expected
+
+
+PYTHON_CALLS = [
+    ("[f(a=1)]", [("f", {"a": 1})]),
+    ("f(a=-1.5, b=null)", [("f", {"a": -1.5, "b": None})]),
+    ("[f(a={'x': [true], 1: None}, b=('y', 2,))]", [("f", {"a": {"x": [True], "1": None}, "b": ["y", 2]})]),
+    ("[f()\n, f(a=1)]", [("f", {}), ("f", {"a": 1})]),
+    ("f(a=1)\nf(a=2)", [("f", {"a": 1}), ("f", {"a": 2})]),
+    ('f({"a": 1})', [("f", {"a": 1})]),
+    ("[f(a='b\nc')]", [("f", {"a": "b\nc"})]),
+    (r"""[f(a='\'"\n\d\x41\u00e9\ud83d\ude00\U0001f600', b="'")]""", [("f", {"a": "'\"\n\\dAé😀😀", "b": "'"})]),
+    ("[get-it(a=1), return()]", [("get-it", {"a": 1}), ("return", {})]),
+    ("[x-get-it(), get-it()]", [("x-get-it", {}), ("get-it", {})]),
+    ("[f(a='get-it(1)')]", [("f", {"a": "get-it(1)"})]),
+    ("[f(a=red)]", [("f", {"a": "red"})]),
+    *((text, None) for text in ("[f(1)]", "[f(**x)]", "[y-get-it()]", "f(", "1 + 1")),
+]
+
+
+def named(*names):
+    return [{"function": {"name": name}} for name in names]
+
+
+@pytest.mark.parametrize(("text", "calls"), PYTHON_CALLS, ids=lambda value: value if isinstance(value, str) else "")
+def test_python_calls(text, calls):
+    text = f"<|tool_call_start|>{text}<|tool_call_end|>"
+    events = parse_every_way(text, DIALECTS["lfm2"], tools=named("f", "get-it", "x-get-it", "return"))
+    assert (calls_of(events) or text_of(events, ContentDelta)) == (calls or text)
+
+
+CUT = [
+    ("lfm2", "<|tool_call_start|>[f(a=g())]", '{"a": "g"())]'),
+    ("lfm2", "<|tool_call_start|>[f(a=1", '{"a": 1'),
+    ("lfm2", '<|tool_call_start|>[f(a="x\\', '{"a": "x\\'),
+    ("gemma-4", '<|tool_call>call:f{a:<|"|>x<tool_call|>', '{"a":"x'),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "raw"), CUT)
+def test_call_in_a_notation_that_breaks_off_counts_as_cut(name, text, raw):
+    """S25."""
+    made = parser(DIALECTS[name], tools=named("f"))
+    assert parse_every_way(text, DIALECTS[name], tools=named("f"))[1].text == raw
+    made.feed(text)
+    made.finish()
+    assert made.inside_tool_call
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('{a:<|"|>x:"y", {\\n<|"|>,b:[1,None]}', {"a": 'x:"y", {\\n', "b": [1, None]}),
+        ('{"a": "b:c", n: {x: true}}', {"a": "b:c", "n": {"x": True}}),
+        ('{city:New York,a:<|"|><|tool_call><|"|>}', {"city": "New York", "a": "<|tool_call>"}),
+    ],
+    ids=["quotes of the notation", "JSON", "no quotes"],
+)
+def test_gemma_notation(text, arguments):
+    events = parse_every_way(f"<|tool_call>call:f{text}<tool_call|>Hi", DIALECTS["gemma-4"], tools=named("f"))
+    assert (calls_of(events), text_of(events, ContentDelta)) == ([("f", arguments)], "Hi")
+
+
+STREAMED = {
+    "gemma-4": '<|tool_call>call:weather{city:<|"|>',
+    "lfm2": "<|tool_call_start|>[weather(city='",
+    "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "',
+    "minimax-m3": markers_of('P<tool_call>P<invoke name="weather">P<city>'),
+    "qwen-coder": "<tool_call>\n<function=weather>\n<parameter=city>\n",
+    "hermes": '<tool_call>\n{"name": "weather", "arguments": {"city": "',
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_text_of_an_argument_is_streamed(name):
+    """S27."""
+    made = parser(DIALECTS[name], tools=TOOLS)
+    made.feed(STREAMED[name])
+    for piece in ("Par", "is"):
+        assert made.feed(piece) == [ToolCallArguments(0, piece)]
+
+
+NESTED = {
+    "properties": {
+        "code": {"type": "array", "items": {"type": "string"}},
+        "at": {"type": "object", "properties": {"item": {"type": "string"}, "n": {"$ref": "#/$defs/n"}}},
+        "none": {"type": "array"},
+        "any": {},
+    },
+    "$defs": {"n": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("P<x>P<b>xP</b>P<c>2P</c>P</x>", {"x": {"b": "x", "c": 2}}, id="object without a schema"),
+        pytest.param("P<x>P<item>1P</item>P</x>", {"x": [1]}, id="list without a schema"),
+        pytest.param("P<x>P<x>P<x>1P</x>P</x>P</x>", {"x": {"x": {"x": 1}}}, id="elements of the same name"),
+        pytest.param("P<code>P<item>1P</item>\nP<item>aP</item>P</code>", {"code": ["1", "a"]}, id="texts of a list"),
+        pytest.param("P<at>P<item>5P</item>P</at>", {"at": {"item": "5"}}, id="field with the name of items"),
+        pytest.param("P<at>P<n>5P</n>P</at>P<none>P</none>", {"at": {"n": 5}, "none": []}, id="reference, empty list"),
+        pytest.param("P<at>\nP</at>", {"at": {}}, id="empty object"),
+        pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON inside"),
+        pytest.param("P<any>" + "P<a>" * 2000, None, id="nested too deeply"),
     ],
 )
-def test_text_in_the_place_of_a_call_is_content(name, text, calls, content):
-    events = parse_every_way(text, DIALECTS[name], tools=TOOLS)
-    assert (calls_of(events), text_of(events, ContentDelta)) == (calls, text if content is None else content)
+def test_nested_elements(body, expected):
+    tools = [{"function": {"name": "f", "parameters": NESTED}}]
+    text = markers_of(f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>')
+    events = parse([text], DIALECTS["minimax-m3"], tools=tools)
+    assert expected is None or calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)) == [("f", expected)]
+    assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["f"]
