@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.budget import ReasoningTracker
 from localchat.serving.chat.dialects.parser import OutputParser
-from localchat.serving.chat.dialects.reasoning import ReasoningBudget, ReasoningTracker
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Constraint, Engine, Finish
 
@@ -240,7 +240,7 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
 def open_reasoning(max_tokens: int, closing: tuple[int, ...]) -> ReasoningTracker:
     """The tracker of a budget for reasoning that the prompt has opened."""
     parser = OutputParser(DIALECTS["hermes"], prompt="<think>")
-    return ReasoningTracker(parser, ReasoningBudget(max_tokens, closing))
+    return ReasoningTracker(parser, max_tokens, closing)
 
 
 @pytest.mark.parametrize(

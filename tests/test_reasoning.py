@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -10,16 +11,12 @@ import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS, detect
+from localchat.serving.chat.dialects.budget import ReasoningTracker
 from localchat.serving.chat.dialects.parser import OutputParser
-from localchat.serving.chat.dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
+from localchat.serving.chat.dialects.reasoning import ReasoningStart
 from localchat.serving.chat.output import Output
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.chat.reasoning import (
-    ReasoningDefaults,
-    reasoning_budget,
-    reasoning_start,
-    reasoning_tracker,
-)
+from localchat.serving.chat.reasoning import ReasoningDefaults, budget_tracker, reasoning_start
 from localchat.serving.core.events import ReasoningDelta
 from localchat.serving.core.usage import Usage
 from localchat.serving.engine import Delta, Finish, OutputToken
@@ -46,7 +43,7 @@ def n_reasoning(pieces: Iterable[bytes], parser: OutputParser) -> int:
 def written(pieces: list[bytes], max_tokens: int, name: str = "qwen-coder", **options: Any) -> bytes:
     """The output of a model that samples these tokens, with the tokens that the budget forces."""
     forced = {MESSAGE: b" enough", END: DIALECTS[name].reasoning.end.encode()}
-    made = ReasoningTracker(parser(name, **options), ReasoningBudget(max_tokens, (MESSAGE, END)))
+    made = ReasoningTracker(parser(name, **options), max_tokens, (MESSAGE, END))
     text = b""
     for piece in [*pieces, b""]:
         while made.forced_token is not None:
@@ -143,7 +140,7 @@ def test_reasoning_does_not_end_within_a_character():
 
 
 def test_end_is_forced_once_even_if_the_reasoning_stays_open():
-    made = ReasoningTracker(parser(**OPEN), ReasoningBudget(1, (MESSAGE, END)))
+    made = ReasoningTracker(parser(**OPEN), 1, (MESSAGE, END))
     for piece in (b"a", b"so", b"so", b"b", b"c"):
         made.feed(piece)
     assert (made.is_open, made.forced_token) == (True, None)
@@ -240,22 +237,24 @@ def test_tags_come_from_the_template(template: str, start: str):
 @pytest.mark.parametrize(
     ("fields", "defaults", "closing"),
     [
-        ({"reasoning_budget": 8}, ReasoningDefaults(), (0, 8)),
-        ({"reasoning_budget": 8, "reasoning_budget_message": "So."}, ReasoningDefaults(3, "Enough."), (3, 8)),
-        ({}, ReasoningDefaults(3, "Enough."), (7, 8)),
+        ({"reasoning_budget": 0}, ReasoningDefaults(), [0, 8]),
+        ({"reasoning_budget": 0, "reasoning_budget_message": "So."}, ReasoningDefaults(3, "Enough."), [3, 8]),
+        ({}, ReasoningDefaults(0, "Enough."), [7, 8]),
         ({"reasoning_budget": -1}, ReasoningDefaults(3), None),
         ({}, ReasoningDefaults(), None),
     ],
     ids=["request", "request and default", "default", "no limit for this request", "no limit"],
 )
 def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: ReasoningDefaults, closing: Any):
-    request = ChatRequest(messages=({"role": "user", "content": "hello"},), **fields)
-    budget = reasoning_budget(request, DIALECTS["hermes"], lambda text, parse_special: [len(text)], defaults)
-    assert (budget and budget.closing) == closing
-
-
-@pytest.mark.parametrize("continued", [False, "reasoning_content"])
-def test_tracker_has_the_state_of_the_request(continued: Any):
+    """The tracker is made in the engine process, with the state of the request."""
     messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
-    request = ChatRequest(messages=messages, continue_final_message=continued)
-    assert reasoning_tracker(request, DIALECTS["hermes"], "", ReasoningBudget(1, ())).is_open == bool(continued)
+    request = ChatRequest(messages=messages, continue_final_message="reasoning_content", **fields)
+    new = budget_tracker(request, DIALECTS["hermes"], "", lambda text, parse_special: [len(text)], defaults)
+    if closing is None:
+        assert new is None
+        return
+    tracker = pickle.loads(pickle.dumps(new))()
+    assert tracker.is_open
+    for token in closing:
+        assert tracker.forced_token == token
+        tracker.feed(b"x")

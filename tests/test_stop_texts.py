@@ -118,7 +118,7 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>
     ],
 )
 def test_stop_text_counts_in_the_content_alone(text: str, stop: str, content: str, reason: str):
-    """S4, on all interfaces that have stop texts and calls, whole and streamed."""
+    """S4, on all interfaces that have stop texts and calls."""
     message = [{"role": "user", "content": "hello"}]
     claude = {"name": "look", "input_schema": {"type": "object"}}
     fields: dict[str, Any] = {"messages": message, "model": "Fake", "max_tokens": len(text)}

@@ -130,11 +130,6 @@ def test_template_that_requires_all_fields_of_a_tool_gets_them(function, shown):
     )
 
 
-def test_template_that_reads_only_the_name_of_a_tool_gets_it_unchanged():
-    source = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}"
-    assert render(source, tools=[{"type": "function", "function": {"name": "f"}}]) == '{"name": "f"}'
-
-
 def test_template_with_the_developer_role_gets_developer_messages():
     source = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}{# developer #}"
     assert render(source, [{"role": "developer", "content": "x"}]) == "developer x"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from ..api.chat import ChatRequest
-from ..core import errors
 from ..core.events import ContentDelta, OutputEvent, ReasoningDelta
 from ..engine import GenerationRequest
 from .constraints import constraint_for
 from .dialects import Dialect
+from .dialects.parser import OutputParser
 from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output
 from .prompt.segments import Segment, parts_of, text_of
 from .prompt.template import ChatTemplate
-from .reasoning import output_parser, reasoning_budget, reasoning_tracker
+from .reasoning import budget_tracker, parser_options
 from .run import Prepared
 
 
@@ -33,12 +32,11 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
         text = text_of(segments)
         prompt = model.tokenize_prompt(parts_of(segments, template.special), request.params)
         dialect = template.dialect
-        budget = reasoning_budget(request, dialect, model.tokenize, model.reasoning)
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, request.params),
             visible_tokens=visible_tokens,
             constraint=constraint_for(request, template, text),
-            new_budget_tracker=partial(reasoning_tracker, request, dialect, text, budget) if budget else None,
+            new_budget_tracker=budget_tracker(request, dialect, text, model.tokenize, model.reasoning),
             reports_progress=request.stream and request.return_progress,
         )
         n = request.params.n
@@ -64,21 +62,19 @@ def prompt_text(model: Model, request: ChatRequest) -> str:
 
 
 def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
-    try:
-        return template.render(
-            request.messages,
-            tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            prefix=request.prefix,
-            variables=request.template_vars,
-        )
-    except RecursionError as error:  # The arguments of a tool call are JSON text, which parse_chat does not check.
-        raise errors.BadRequest("'messages' is nested too deeply", "messages") from error
+    return template.render(
+        request.messages,
+        tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        prefix=request.prefix,
+        variables=request.template_vars,
+    )
 
 
 def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
-    parser = output_parser(request, dialect, prompt, splits_reasoning=request.splits_reasoning)
+    options = parser_options(request, dialect, prompt)
+    parser = OutputParser(dialect, splits_reasoning=request.splits_reasoning, **options)
     if request.continue_final_message == "reasoning_content":
         # rstrip(), since the parser would hold back white space at the end, and emit it with the first output text.
         parser.feed(request.prefill[0].rstrip())

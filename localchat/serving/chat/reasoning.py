@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from ..api.chat import ChatRequest
 from .dialects import Dialect
-from .dialects.parser import OutputParser
-from .dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
+from .dialects.budget import ReasoningTracker, new_tracker
+from .dialects.reasoning import ReasoningStart
 from .prompt.template import ChatTemplate
 
 
@@ -37,28 +39,23 @@ def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
     return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
 
 
-def output_parser(
-    request: ChatRequest, dialect: Dialect, prompt: str, *, splits_reasoning: bool = True
-) -> OutputParser:
-    """A parser for one output of a request with this rendered prompt."""
-    return OutputParser(
-        dialect,
-        tools=request.callable_tools,
-        prompt=parser_prompt(request, dialect, prompt),
-        splits_reasoning=splits_reasoning,
-        is_constrained=request.response_format is not None,
-    )
+def parser_options(request: ChatRequest, dialect: Dialect, prompt: str) -> dict[str, Any]:
+    """The options of the parsers of a request with this rendered prompt."""
+    return {
+        "tools": request.callable_tools,
+        "prompt": parser_prompt(request, dialect, prompt),
+        "is_constrained": request.response_format is not None,
+    }
 
 
-def reasoning_tracker(request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget) -> ReasoningTracker:
-    """The tracker that enforces a budget on one output, with its own parser."""
-    return ReasoningTracker(output_parser(request, dialect, prompt), budget)
-
-
-def reasoning_budget(
-    request: ChatRequest, dialect: Dialect, tokenize: Callable[[str, bool], list[int]], defaults: ReasoningDefaults
-) -> ReasoningBudget | None:
-    """The reasoning budget of a request; None: no limit.
+def budget_tracker(
+    request: ChatRequest,
+    dialect: Dialect,
+    prompt: str,
+    tokenize: Callable[[str, bool], list[int]],
+    defaults: ReasoningDefaults,
+) -> Callable[[], ReasoningTracker] | None:
+    """Makes the tracker of the reasoning budget of a request, in the engine process; None: no limit.
 
     `tokenize(text, parse_special)` must not add BOS. The budget message is tokenized without control tokens, and its
     tokens count as completion tokens.
@@ -67,4 +64,5 @@ def reasoning_budget(
     if max_tokens is None or max_tokens < 0:
         return None
     message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
-    return ReasoningBudget(max_tokens, (*tokenize(message, False), *tokenize(dialect.reasoning.end, True)))
+    closing = (*tokenize(message, False), *tokenize(dialect.reasoning.end, True))
+    return partial(new_tracker, dialect, parser_options(request, dialect, prompt), max_tokens, closing)

@@ -129,7 +129,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         keeps_marks = isinstance(owner, Marked) and name in vars(Marked)
         if keeps_marks or isinstance(__obj, (Macro, LoopContext, partial)) or isinstance(owner, (dict, list, tuple)):
             return result
-        return marked(result) if has_user_text((owner, args, kwargs)) else result
+        may_be_text = isinstance(result, (str, list, tuple))
+        return marked(result) if may_be_text and has_user_text((owner, args, kwargs)) else result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, list) and attr in _LIST_METHODS:
