@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import front, library_build
+from localchat.serving.engine import front, library_build, process
 from localchat.serving.http.check import COULD_BE_BETTER, FAILS, WORKS, Report
 from localchat.serving.models.catalog import DEMO_PATH
 
@@ -79,7 +79,8 @@ def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a signal")
 def test_matrix_instructions_that_crash_are_advice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(front, "engine_command", lambda number: [sys.executable, "-c", CRASHES_AT_AMX, str(number)])
+    monkeypatch.setattr(front, "has_matrix_instructions", lambda: True)
+    monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", CRASHES_AT_AMX, str(number)])
     done = run_check()
     assert done.returncode == COULD_BE_BETTER
     [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]

@@ -32,6 +32,7 @@ from localchat.serving.engine import (
     PromptTooLong,
     TextTooLong,
     front,
+    process,
 )
 from localchat.serving.models.catalog import DEMO_PATH
 
@@ -296,13 +297,14 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
 
 
 def front_of(monkeypatch: pytest.MonkeyPatch, program: str, path: Path = DEMO_PATH) -> Front:
-    monkeypatch.setattr(front, "engine_command", lambda number: [sys.executable, "-c", program, str(number)])
+    monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", program, str(number)])
     return Front(LoadRequest(str(path), LoadOptions(n_parallel=1, n_ctx=256)))
 
 
 def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
+    monkeypatch.setattr(front, "has_matrix_instructions", lambda: True)
     with front_of(monkeypatch, CRASHES_AT_AMX) as engine:
         resources = engine.start().facts.resources
         assert resources is not None
@@ -316,24 +318,25 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
 def test_third_failed_start_in_a_row_is_final_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"one")
+    monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
     with front_of(monkeypatch, ABORTS, path) as engine:
         n_started = 0
-        began = front.EngineProcess.__init__
+        began = process.EngineProcess.__init__
 
         def counted(self: Any, *args: Any) -> None:
             nonlocal n_started
             n_started += 1
             began(self, *args)
 
-        monkeypatch.setattr(front.EngineProcess, "__init__", counted)
+        monkeypatch.setattr(process.EngineProcess, "__init__", counted)
         for i in range(5):
             with pytest.raises(EngineError, match=r"killed by SIGABRT \(GGML_ASSERT\(n > 0\) failed\)"):
                 engine.start()
             assert (engine.failure is not None) == (i >= 2)
-        assert n_started == 3 * 2  # each with and without the matrix instructions
+        assert n_started == 3
         path.write_bytes(b"another")
         assert engine.failure is None
-        monkeypatch.setattr(front, "engine_command", lambda number: [sys.executable, "-c", REFUSES, str(number)])
+        monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", REFUSES, str(number)])
         with pytest.raises(EngineError, match="the file is cut"):
             engine.start()
         monkeypatch.setattr(front, "PAUSE_S", 0.0)
@@ -357,7 +360,7 @@ def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pyt
     for thread in threads:
         thread.start()
     wait_for(lambda: engine._process is not None)
-    monkeypatch.setattr(front, "_CLOSE_S", 0.1)
+    monkeypatch.setattr(process, "_CLOSE_S", 0.1)
     engine.close()
     for thread in threads:
         thread.join(DEADLINE_S)
@@ -396,4 +399,4 @@ def test_texts_of_tokens_are_those_of_the_vocabulary():
     [(0, None), (1, None), (-11, "SIGSEGV"), (-250, "signal 250"), (0xC0000005, "exception 0xC0000005")],
 )
 def test_signal_names(status: int, name: str | None):
-    assert front.signal_name(status) == name
+    assert process.signal_name(status) == name

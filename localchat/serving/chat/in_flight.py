@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Protocol
 
+from ..core import errors
+
 
 class Stoppable(Protocol):
     """A request in flight."""
@@ -26,14 +28,32 @@ class InFlight:
         # Guards `_requests` and writes to `is_stopped`.
         self._lock = threading.Lock()
         self._requests: set[Stoppable] = set()
+        self._n_admitted = 0
 
     @property
     def is_idle(self) -> bool:
-        return not self._requests
+        return self._n_admitted == 0
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a request as in flight for the `with` block, also before it generates, unless the server stops.
+
+        Raises:
+            ShuttingDown: New requests are refused.
+        """
+        with self._lock:
+            if self.is_stopping:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            self._n_admitted += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_admitted -= 1
 
     @contextlib.contextmanager
     def during(self, request: Stoppable) -> Iterator[None]:
-        """Count `request` as in flight for the `with` block. If `stop` was called already, stop it immediately."""
+        """Let `stop` end `request` in the `with` block. If `stop` was called already, end it immediately."""
         with self._lock:
             self._requests.add(request)
             if self.is_stopped:
@@ -46,7 +66,8 @@ class InFlight:
 
     def refuse(self) -> None:
         """Refuse new requests from now on."""
-        self.is_stopping = True
+        with self._lock:
+            self.is_stopping = True
 
     def stop(self) -> None:
         """Refuse new requests and end those in flight."""

@@ -54,10 +54,7 @@ class Service:
         Raises:
             ModelLoading: The model is not loaded yet.
             InferenceError: The engine has failed, or its process cannot be started.
-            ShuttingDown: The server is shutting down.
         """
-        if self.in_flight.is_stopping:
-            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         model = self._model
         if model is None:
             message = f"the model is loading ({self.progress:.0%}): try again soon"

@@ -1,4 +1,4 @@
-"""The front of an engine process: starts `python -m localchat.serving.engine`, and has the methods of its Engine.
+"""The front of an engine: has the methods of `Engine`, and runs them in an engine process, which it starts when needed.
 
 This process never loads llama.cpp, so a native crash ends only the engine process. Its requests end with EngineDied,
 which names the cause, and the next request starts it again. A process that cannot be started some times in a row is
@@ -7,31 +7,24 @@ not tried again for a while, or until the model file changes.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import replace
-from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.server_state import SequenceStats
-from .library_build import MATRIX_INSTRUCTIONS_OFF, rebuild_command
+from .library_build import MATRIX_INSTRUCTIONS_OFF, has_matrix_instructions, rebuild_command
 from .messages import LoadRequest
+from .process import EngineProcess
 from .run import RequestRun
 from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, Histogram
 from .token_texts import TokenTexts
-from .values import Ended, EngineDied, EngineError, EngineStopped, GenerationRequest, ModelFacts
+from .values import EngineDied, EngineError, EngineStopped, GenerationRequest, ModelFacts
 
 log = logging.getLogger("localchat.engine")
 
@@ -39,170 +32,8 @@ Result = TypeVar("Result")
 
 # A process that fails to start this often in a row is not started again for this many seconds.
 MAX_FAILED_STARTS, PAUSE_S = 3, 60.0
-# How long an engine process may take to end: its last step, and the memory of its model.
-_CLOSE_S = 10.0
-# How long a process may live after its connection has ended.
-_DEATH_S = 1.0
 # The interval at which an embedding checks whether it has been cancelled.
 _POLL_S = 0.05
-# What the native libraries write before they end a process.
-_CAUSE = re.compile(r"GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal error.*|CUDA error.*")
-
-
-class EngineProcess:
-    """One engine process, from its start to its end."""
-
-    def __init__(self, request: LoadRequest, on_progress: Callable[[float], None]) -> None:
-        # Why the process has ended; None while it lives.
-        self.death: EngineError | None = None
-        self._on_progress = on_progress
-        self._is_closing = False
-        self._ids = itertools.count()
-        # Guards the next two and `death`. The calls whose result is still to come, by their ids.
-        self._lock = threading.Lock()
-        self._calls: dict[int, Future[Any]] = {}
-        # By the id of the call "submit": the run, and the indexes of its sequences that have not ended.
-        self._runs: dict[int, tuple[RequestRun, set[int]]] = {}
-        self._sending = threading.Lock()
-        self._last_lines: deque[str] = deque(maxlen=30)
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._process = _started(theirs)
-        self._threads = [
-            threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
-            for run in (self._read_output, self._read)
-        ]
-        for thread in self._threads:
-            thread.start()
-        self.loaded: Future[tuple[ModelFacts, TokenTexts]] = self.call(self.new_id(), "load", request)
-
-    @property
-    def is_serving(self) -> bool:
-        return self.loaded.done() and self.death is None
-
-    def new_id(self) -> int:
-        return next(self._ids)
-
-    def call(self, id: int, method: str, *arguments: Any) -> Future[Any]:
-        """Call a method of `Calls` in the process. Its error may be EngineDied, which this may also raise."""
-        future: Future[Any] = Future()
-        with self._lock:
-            if self.death is not None:
-                raise self.death
-            self._calls[id] = future
-        self.send("call", id, method, arguments)
-        return future
-
-    def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        id = self.new_id()
-        run = RequestRun(
-            requests,
-            texts,
-            cancel=lambda i: self.send("cancel", id, i),
-            suspend=lambda is_suspended: self.send("suspend", id, is_suspended),
-        )
-        with self._lock:
-            self._runs[id] = run, set(range(len(requests)))
-        try:
-            self.call(id, "submit", requests).result()
-        except BaseException:
-            self._runs.pop(id, None)
-            raise
-        return run
-
-    def send(self, *message: Any) -> None:
-        try:
-            with self._sending:
-                self._connection.send(message)
-        except OSError:
-            pass  # The process has ended, and the reader tells those who wait.
-
-    def close(self) -> None:
-        """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
-        self._is_closing = True
-        self.send("close")
-        try:
-            self._process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            log.warning("the engine process does not end, it is killed")
-            self._process.kill()
-        for thread in self._threads:
-            thread.join(_CLOSE_S)
-
-    # --- the threads of the process ---
-
-    def _read_output(self) -> None:
-        """Keep what the native libraries write. After a crash, it goes to the log."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._last_lines.append(line.decode("utf-8", "replace").rstrip())
-                log.debug("%s", self._last_lines[-1])
-
-    def _read(self) -> None:
-        try:
-            while True:
-                self._receive(*self._connection.recv())
-        except (EOFError, OSError):
-            pass
-        except Exception:
-            log.exception("a message of the engine process cannot be read")
-        self._end()
-
-    def _receive(self, kind: str, *values: Any) -> None:
-        if kind == "step":
-            for id, method, index, *arguments in values[0]:
-                self._deliver(id, method, index, arguments)
-        elif kind == "progress":
-            self._on_progress(values[0])
-        elif kind == "log":
-            name, level, text = values
-            logging.getLogger(name).log(level, "%s", text)
-        elif kind == "result":
-            self._calls.pop(values[0]).set_result(values[1])
-        else:
-            self._calls.pop(values[0]).set_exception(values[1])
-
-    def _deliver(self, id: int, method: str, index: int, arguments: Sequence[Any]) -> None:
-        run, open_indexes = self._runs[id]
-        if method == "deliver" and isinstance(arguments[0], (Ended, EngineError)):
-            open_indexes.discard(index)
-            if not open_indexes:
-                self._runs.pop(id)
-        getattr(run, method)(index, *arguments)
-
-    def _end(self) -> None:
-        """The connection has ended: end all calls and runs."""
-        try:
-            status = self._process.wait(_DEATH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        self._threads[0].join(_DEATH_S)
-        death = EngineStopped("the engine has been closed") if self._is_closing else self._died(status)
-        with self._lock:
-            was_serving, self.death = self.is_serving, death
-            calls, runs = list(self._calls.values()), list(self._runs.values())
-        if was_serving and not self._is_closing:
-            log.error("%s; %d requests were running", death, len(runs))
-            for line in self._last_lines:
-                log.info("it wrote: %s", line)
-        for call in calls:
-            call.set_exception(death)
-        for run, open_indexes in runs:
-            for index in open_indexes:
-                run.deliver(index, death)
-        self._connection.close()
-
-    def _died(self, status: int) -> EngineDied:
-        name = signal_name(status)
-        text = f"was killed by {name}" if name else f"ended with exit code {status}"
-        cause = next((match[0] for line in reversed(self._last_lines) if (match := _CAUSE.search(line))), None)
-        if name == "SIGKILL":
-            cause = "most likely memory was short"
-        elif name is None and cause is None and self._last_lines:
-            cause = self._last_lines[-1]
-        return EngineDied(f"the engine process {text}{f' ({cause})' if cause else ''}", name)
 
 
 class Front:
@@ -212,10 +43,12 @@ class Front:
         self._request = request
         self._on_progress = on_progress
         self._is_closed = False
+        self._was_loaded = False
         # Held while a process is started; other requests wait for it.
         self._starting = threading.Lock()
         self._process: EngineProcess | None = None
-        self._loaded: tuple[ModelFacts, TokenTexts] | None = None
+        self._facts: ModelFacts
+        self._texts: TokenTexts
         self._n_failed_starts = 0
         # After too many failed starts: the error, the time of the next start, and the state of the file.
         self._failure: tuple[EngineError, float, object] | None = None
@@ -239,12 +72,8 @@ class Front:
 
     @property
     def facts(self) -> ModelFacts:
-        return self._load_result[0]
-
-    @property
-    def _load_result(self) -> tuple[ModelFacts, TokenTexts]:
-        assert self._loaded is not None, "the model has not been loaded yet"
-        return self._loaded
+        """Only after `start`."""
+        return self._facts
 
     @property
     def failure(self) -> EngineError | None:
@@ -258,7 +87,7 @@ class Front:
         return self.facts.n_parallel + self._request.max_queue
 
     def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
-        return self._repeated(lambda process: process.submit(requests, self._load_result[1]))
+        return self._repeated(lambda process: process.submit(requests, self._texts))
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -275,7 +104,7 @@ class Front:
         return pairs
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        return self._load_result[1].piece(token, special)
+        return self._texts.piece(token, special)
 
     def embed(
         self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
@@ -343,18 +172,21 @@ class Front:
             return process
 
     def _start(self) -> EngineProcess:
-        """A new process that has loaded the model. After a crash, a second one without the matrix instructions."""
-        request = self._request
+        """A new process that has loaded the model.
+
+        If the first one crashes and this CPU announces matrix instructions, a second one is started without them.
+        """
+        request, began_at = self._request, time.monotonic()
         while True:
-            process = self._process = EngineProcess(request, self._on_progress)
+            process = self._process = EngineProcess(request, self._show_first)
             if self._is_closed:  # by a thread that did not see this process
                 process.close()
             try:
-                self._loaded = process.loaded.result()
+                self._facts, self._texts = process.loaded.result()
                 break
             except EngineDied as error:
-                # With SIGKILL the system ends a process that takes too much memory.
-                if error.killed_by in (None, "SIGKILL") or not request.options.use_extra_bufts:
+                is_crash = error.killed_by not in (None, "SIGKILL")  # SIGKILL ends a process that takes much memory.
+                if self._was_loaded or not (is_crash and request.options.use_extra_bufts and has_matrix_instructions()):
                     raise
                 killed_by = error.killed_by
                 request = replace(request, options=replace(request.options, use_extra_bufts=False))
@@ -364,7 +196,14 @@ class Front:
         if request is not self._request:
             self._request = request
             log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, killed_by, rebuild_command())
+        if self._was_loaded:
+            log.info("the engine process has been started again, in %.1f s", time.monotonic() - began_at)
+        self._was_loaded = True
         return process
+
+    def _show_first(self, share: float) -> None:
+        if not self._was_loaded:
+            self._on_progress(share)
 
     def _file(self) -> object:
         """Changes with the model file."""
@@ -373,40 +212,3 @@ class Front:
         except OSError as error:
             return error.errno
         return status.st_size, status.st_mtime_ns
-
-
-def signal_name(status: int) -> str | None:
-    """The name of the signal that killed a process, by its exit status; None if it ended by itself."""
-    if status < 0:
-        try:
-            return signal.Signals(-status).name
-        except ValueError:
-            return f"signal {-status}"
-    # Windows ends a crashed process with an NTSTATUS, which starts with binary 11.
-    return f"exception 0x{status:08X}" if status >= 0xC0000000 else None
-
-
-def engine_command(number: int) -> list[str]:
-    return [sys.executable, "-m", "localchat.serving.engine", str(number)]
-
-
-def _started(connection: Connection) -> subprocess.Popen[bytes]:
-    """A process that inherits a connection. It imports this copy of the package, wherever that is."""
-    package_parent = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
-    number = connection.fileno()
-    inherited: dict[str, Any] = {}
-    if sys.platform == "win32":
-        os.set_handle_inheritable(number, True)
-        inherited["startupinfo"] = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [number]})
-        inherited["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP  # without Ctrl-C
-    else:
-        inherited["pass_fds"] = (number,)
-    return subprocess.Popen(
-        engine_command(number),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": path},
-        **inherited,
-    )

@@ -108,7 +108,8 @@ class Routes:
         endpoint = methods.get("GET" if head.method == "HEAD" else head.method)
         if endpoint is None:
             raise errors.MethodNotAllowed(f"{head.path} takes {' and '.join(allowed)}, not {head.method}", allowed)
-        endpoint(exchange)
+        with self._service.in_flight.admitted():
+            endpoint(exchange)
 
     def _row(self, path: str) -> str | None:
         """The key of the table for a path: the path itself, or a prefix of it that ends in a slash."""
