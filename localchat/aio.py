@@ -16,12 +16,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from .client import BaseClient, companion
 from .errors import Cancelled, LocalChatError
 from .events import Reply, StreamEvent, Value
 from .reply.models import Model
-from .reply.payloads import Prompt, check_prompt
+from .reply.payloads import Prompt
 from .transport.aio_sockets import AsyncDriver
-from .transport.base import BaseClient
 from .transport.call import Result, Steps
 from .transport.keywords import (
     ChatKeywords,
@@ -31,10 +31,8 @@ from .transport.keywords import (
     RequestKeywords,
     RunKeywords,
     StreamKeywords,
-    check_keywords,
 )
 from .transport.options import CHAT_PATH, TextPrompt
-from .transport.settings import companion
 from .transport.streams import Response
 
 if TYPE_CHECKING:
@@ -121,44 +119,34 @@ class AsyncClient(BaseClient):
 
     @overload
     async def chat(
-        self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[ChatKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatKeywords]
     ) -> Reply[T]: ...
 
     @overload
     async def chat(
-        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[ChatKeywords]
-    ) -> Reply[None]: ...
-
-    @overload
-    async def chat(
-        self, prompt: Prompt, /, *, response_format: object, **options: Unpack[ChatKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatKeywords]
     ) -> Reply[Any]: ...
 
-    async def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
+    async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply; see Client.chat."""
-        call_options = self._chat_options(prompt, options, ChatKeywords, "chat")
-        return await self._run(self._read_reply, call_options, CHAT_PATH, options.get("retries_on_mismatch") or 0)
+        return await self._run(self._read_reply, self._chat_options(prompt, options, ChatKeywords, "chat"), CHAT_PATH)
 
     @overload
     def stream(
-        self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamKeywords]
     ) -> AsyncStream[T]: ...
 
     @overload
     def stream(
-        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[StreamKeywords]
-    ) -> AsyncStream[None]: ...
-
-    @overload
-    def stream(
-        self, prompt: Prompt, /, *, response_format: object, **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamKeywords]
     ) -> AsyncStream[Any]: ...
 
-    def stream(self, prompt: Prompt, /, **options: Any) -> AsyncStream[Any]:
+    def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
-        call_options = self._chat_options(prompt, options, StreamKeywords, "stream")
         driver = AsyncDriver()
-        return AsyncStream(driver, *self._start(driver, call_options, CHAT_PATH))
+        return AsyncStream(
+            driver, *self._start(driver, self._chat_options(prompt, options, StreamKeywords, "stream"), CHAT_PATH)
+        )
 
     async def map(
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
@@ -176,16 +164,18 @@ class AsyncClient(BaseClient):
         """Send any other request, such as POST /rerank; see Client.request."""
         return await self._run(self._request, method, path, json, options)
 
-    async def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
+    async def run(
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+    ) -> Reply[Any]:
         """Send a prompt with tools, which may be coroutine functions, and run the tool calls; see Client.run."""
         return await self.run_stream(prompt, tools, **options).finish()
 
     def run_stream(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        check_prompt(prompt)
-        check_keywords(options, RunKeywords, "run")
+        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
+        options.pop("messages", None)
         tool_run = companion("agent.tool_run")
         run: AsyncToolRun = tool_run.start_run(tool_run.AsyncToolRun, self, prompt, tools, **options)
         return run
@@ -197,20 +187,15 @@ class AsyncClient(BaseClient):
 
     @overload
     async def complete(
-        self, prompt: TextPrompt, /, *, response_format: type[T], **options: Unpack[CompletionKeywords]
+        self, prompt: TextPrompt, *, response_format: type[T], **options: Unpack[CompletionKeywords]
     ) -> Reply[T]: ...
 
     @overload
     async def complete(
-        self, prompt: TextPrompt, /, *, response_format: None = None, **options: Unpack[CompletionKeywords]
-    ) -> Reply[None]: ...
-
-    @overload
-    async def complete(
-        self, prompt: TextPrompt, /, *, response_format: object, **options: Unpack[CompletionKeywords]
+        self, prompt: TextPrompt, *, response_format: object = None, **options: Unpack[CompletionKeywords]
     ) -> Reply[Any]: ...
 
-    async def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
+    async def complete(self, prompt: TextPrompt, **options: Any) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
         return await self._run(self._read_reply, self._completion_options(prompt, options), "completions")
 

@@ -1,25 +1,37 @@
-"""The chat client over blocking sockets.
+"""The chat client over blocking sockets, and the part of both clients that does not wait for the network.
 
 The client can be copied into another project, as one file (`python -m localchat.extras.vendor`) or as the files that
-docs/client.md lists; they need the standard library only. `aio` has the asynchronous client. The two share all code
-that does not wait for the network.
+docs/client.md lists; they need the standard library only. `aio` has the asynchronous client.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json as json_module
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
-from .errors import Cancelled, IncompleteReply, LocalChatError
+from .errors import (
+    BadRequestError,
+    Cancelled,
+    DoesNotFit,
+    LocalChatError,
+    ProtocolError,
+    StatusError,
+    UnprocessableError,
+)
 from .events import Reply, StreamEvent, Value
-from .reply.models import Model
-from .reply.payloads import Prompt, check_prompt, with_extra_body
-from .transport.base import BaseClient
-from .transport.call import Result, Steps
+from .reply.assembly import Accumulator
+from .reply.models import Model, choose_model
+from .reply.payloads import Prompt, check_prompt
+from .transport.call import Call, Result, Steps
+from .transport.http1 import check_method
 from .transport.keywords import (
+    AllClientKeywords,
     ChatKeywords,
+    ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
@@ -30,13 +42,14 @@ from .transport.keywords import (
     StreamKeywords,
     check_keywords,
 )
-from .transport.options import CHAT_PATH, TextPrompt
-from .transport.settings import companion
+from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete, read_options
+from .transport.pool import Pool
+from .transport.retries import lists_no_models, read_models
 from .transport.sockets import Driver
 from .transport.streams import Response
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from .agent.conversation import Conversation
     from .agent.tool_run import ToolRun
@@ -45,6 +58,191 @@ if TYPE_CHECKING:
 
 # The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
+
+
+class BaseClient:
+    """The base of Client and AsyncClient: their settings, and the steps of their methods."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+        **options: Unpack[ClientKeywords],
+    ) -> None:
+        check_keywords(options, ClientKeywords, type(self).__name__)
+        record = options.pop("record", None)
+        self._set_up(Settings(base_url=base_url, api_key=api_key, model=model, **options), record)
+
+    def with_options(self, **options: Unpack[AllClientKeywords]) -> Self:
+        """A client with other values for some arguments of `Client`. It shares the connections if it can."""
+        check_keywords(options, AllClientKeywords, "with_options")
+        if "record" in options:  # Otherwise the new client records into the same file.
+            options.setdefault("transport", None)
+        record = options.pop("record", None)
+        client = type(self).__new__(type(self))
+        client._set_up(self._settings.changed(options), record)
+        if client._settings.can_share_connections(self._settings):
+            client._pool = self._pool
+        return client
+
+    def _set_up(self, settings: Settings, record: Any) -> None:
+        if record is not None:
+            if settings.transport is not None:
+                raise ValueError("record and transport exclude each other: leave one of them out")
+            settings.transport = companion("extras.record").Recorder(record, settings.key)
+            settings.arguments["transport"] = settings.transport
+        self._settings, self._pool = settings, Pool()
+
+    @property
+    def base_url(self) -> str:
+        """The URL of the server, as passed to the client."""
+        return self._settings.base_url
+
+    def __repr__(self) -> str:
+        """Leave out the query of the base URL, which is a key for some servers."""
+        return f"{type(self).__name__}({self._settings.base_url.partition('?')[0]!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
+
+    def _chat_options(self, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
+        """The options of a call with messages, which are `prompt` or the option `messages`."""
+        given = dict(given)
+        messages = given.pop("messages", None)
+        if messages is not None and prompt is not None:
+            raise TypeError(f"{what} got a prompt and messages, which are the same argument: leave one out")
+        prompt = messages if prompt is None else prompt
+        check_prompt(prompt)
+        return self._options(prompt, given, keywords, what)
+
+    def _completion_options(self, prompt: Any, given: Mapping[str, Any]) -> CallOptions:
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
+            raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
+        return self._options(prompt, {"think_tags": "off", **given}, CompletionKeywords, "complete")
+
+    def _options(self, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
+        options = read_options(self._settings, prompt, given, keywords, what)
+        target = options.options.get("response_format")
+        kinds = ("json_schema", "json_object", "text")  # Of an object of OpenAI's API, which is sent as it is.
+        if target is None or (isinstance(target, Mapping) and target.get("type") in kinds):
+            return options
+        del options.options["response_format"]
+        return options._replace(expected=companion("schema.structured").ExpectedValue(target))
+
+    def _call(self, driver: Any, options: CallOptions) -> Call:
+        return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
+
+    # The methods of both clients, as steps.
+
+    def _start(self, driver: Any, options: CallOptions, path: str) -> tuple[Response, Steps[Reply[Any]]]:
+        """A response, and the steps that send the request and read the response."""
+        call = self._call(driver, options)
+        response = Response(call, Accumulator(options.n_choices, options.think_tags), options.expected)
+        return response, response.steps(self._send(call, options, path))
+
+    def _read_reply(self, driver: Any, options: CallOptions, path: str) -> Steps[Reply[Any]]:
+        """The complete reply. If the text does not match the expected value, the request is repeated."""
+        for left in reversed(range(options.retries_on_mismatch + 1)):
+            try:
+                reply = yield from self._start(driver, options, path)[1]
+                break
+            except DoesNotFit as error:
+                if not left:
+                    raise
+                options = companion("schema.structured").corrected(options, error)
+        if path == CHAT_PATH and not options.allow_truncated:
+            check_complete(reply, options.options)
+        return reply
+
+    def _list_models(self, driver: Any) -> Steps[list[Model]]:
+        settings = self._settings
+        call = Call(settings, self._pool, driver, settings.timeout, settings.max_retries)
+        return read_models(settings, (yield from call.fetch("GET", "models", None, {})))
+
+    def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Steps[Any]:
+        """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
+        check_method(method)
+        options = read_options(self._settings, "", given, RequestKeywords, "request")
+        raw = yield from self._call(driver, options).fetch(method, path, json, options.headers)
+        text = raw.decode("utf-8", "replace")
+        try:
+            return json_module.loads(text) if text.strip() else None
+        except (ValueError, RecursionError):
+            return text
+
+    def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Steps[Any]:
+        settings = self._settings
+        options = read_options(settings, "", given, EmbeddingKeywords, "embed")
+        embeddings = companion("extras.embeddings")
+        texts, parts = embeddings.check_texts(text), []
+        call = self._call(driver, options)
+        for batch in embeddings.batches(texts, options.batch_size):
+            model = options.model or (yield from self._embedding_model(call, options.headers))
+            body = embeddings.embedding_body(options, batch, model)
+            raw = yield from call.fetch("POST", "embeddings", body, options.headers)
+            parts.append(embeddings.read_vectors(settings, options, raw, len(batch)))
+        vectors = embeddings.joined(parts)
+        return embeddings.first_of(vectors) if isinstance(text, str) else vectors
+
+    # Parts of these steps.
+
+    def _send(self, call: Call, options: CallOptions, path: str) -> Steps[None]:
+        """Send a request for a completion. If the server refuses a field, repeat it without the field."""
+        settings, expected = self._settings, options.expected
+        if options.media:  # Their files are read in a thread.
+            attach = companion("extras.media").attach
+            prompt = yield from call.wait("call", None, lambda: attach(options.prompt, **options.media))
+            options = options._replace(prompt=prompt, media={})
+        model = options.model or (yield from self._default_model(call, options.headers))
+        body = options.body(path, model, settings.takes_stream_options)
+        is_weakened = False
+        while True:
+            try:
+                yield from call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
+                break
+            except (BadRequestError, UnprocessableError) as error:
+                if "stream_options" in body and "stream_options" in error.body:
+                    is_weakened = body.pop("stream_options") is not None
+                elif expected is None or not expected.weaken(error):
+                    raise
+        if is_weakened:
+            settings.takes_stream_options = False
+
+    def _default_model(self, call: Call, headers: Mapping[str, str]) -> Steps[str | None]:
+        """The model of the client, or the only one of the server; None if the server lists none."""
+        settings = self._settings
+        if settings.model is None and settings.found_model is None:
+            settings.found_model = choose_model((yield from self._listed_models(call, headers)))
+        return settings.model or settings.found_model
+
+    def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> Steps[str | None]:
+        """The model of the client (that of LOCALCHAT_MODEL only if it makes embeddings), or that of the server."""
+        embeddings, settings = companion("extras.embeddings"), self._settings
+        if settings.model is not None and (settings.is_model_named or embeddings.makes_embeddings(settings.model)):
+            return settings.model
+        if settings.found_embedding_model is None:
+            listed = yield from self._listed_models(call, headers)
+            settings.found_embedding_model = embeddings.choose_embedding_model(listed, settings.model)
+        return settings.found_embedding_model
+
+    def _listed_models(self, call: Call, headers: Mapping[str, str]) -> Steps[Sequence[Model]]:
+        """The models of the server; empty if it has no list."""
+        try:
+            return read_models(self._settings, (yield from call.fetch("GET", "models", None, headers)))
+        except (StatusError, ProtocolError) as error:
+            if lists_no_models(error):
+                return []
+            raise
+
+
+def companion(name: str) -> Any:
+    """Import an optional module, such as "agent.tools", which may be missing if the files of the client were copied."""
+    try:
+        return importlib.import_module(f".{name}", __package__)
+    except (ImportError, TypeError) as error:  # TypeError: the single file of `localchat.extras.vendor` has no package.
+        path = name.replace(".", "/")
+        raise ImportError(f"this needs localchat's {path}.py, which is not beside the client") from error
 
 
 class Stream(Generic[Value]):
@@ -150,48 +348,44 @@ class Client(BaseClient):
         self._pool.close()
 
     @overload
-    def chat(self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[ChatKeywords]) -> Reply[T]: ...
+    def chat(
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[ChatKeywords]
+    ) -> Reply[T]: ...
 
     @overload
     def chat(
-        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[ChatKeywords]
-    ) -> Reply[None]: ...
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[ChatKeywords]
+    ) -> Reply[Any]: ...
 
-    @overload
-    def chat(self, prompt: Prompt, /, *, response_format: object, **options: Unpack[ChatKeywords]) -> Reply[Any]: ...
-
-    def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
+    def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply.
 
         Args:
             prompt: Text, or a list of messages.
-            options: Those of `stream`, and `retries_on_mismatch` (0): how often to repeat the request if the text does
-                not match `response_format`, with the text and the mismatch added to the conversation.
+            options: Those of `stream`; `retries_on_mismatch` (0): how often to repeat the request if the text does
+                not match `response_format`, with the text and the mismatch added to the conversation;
+                `allow_truncated`: whether to return a reply that was cut.
 
         Raises:
+            IncompleteReply: A content filter cut the text, or a token limit although `max_tokens` is not set: an
+                incomplete text often looks complete. The error has the reply as `partial`.
             LocalChatError: The reply is not complete; see its subclasses.
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        call_options = self._chat_options(prompt, options, ChatKeywords, "chat")
-        return self._run(self._read_reply, call_options, CHAT_PATH, options.get("retries_on_mismatch") or 0)
+        return self._run(self._read_reply, self._chat_options(prompt, options, ChatKeywords, "chat"), CHAT_PATH)
 
     @overload
     def stream(
-        self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[StreamKeywords]
     ) -> Stream[T]: ...
 
     @overload
     def stream(
-        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[StreamKeywords]
-    ) -> Stream[None]: ...
-
-    @overload
-    def stream(
-        self, prompt: Prompt, /, *, response_format: object, **options: Unpack[StreamKeywords]
+        self, prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[StreamKeywords]
     ) -> Stream[Any]: ...
 
-    def stream(self, prompt: Prompt, /, **options: Any) -> Stream[Any]:
+    def stream(self, prompt: Prompt | None = None, **options: Any) -> Stream[Any]:
         """Send a prompt and return the response as a stream of events.
 
         Args:
@@ -204,9 +398,10 @@ class Client(BaseClient):
                 those of the client, `extra_headers` are added to its headers. `extra_body` has fields that are not
                 options.
         """
-        call_options = self._chat_options(prompt, options, StreamKeywords, "stream")
         driver = Driver()
-        return Stream(driver, *self._start(driver, call_options, CHAT_PATH))
+        return Stream(
+            driver, *self._start(driver, self._chat_options(prompt, options, StreamKeywords, "stream"), CHAT_PATH)
+        )
 
     def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order, with an error in place of a failed reply.
@@ -240,7 +435,9 @@ class Client(BaseClient):
         """
         return self._run(self._request, method, path, json, options)
 
-    def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
+    def run(
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+    ) -> Reply[Any]:
         """Send a prompt with tools, run the tool calls of the model, and repeat until it calls none.
 
         Args:
@@ -257,10 +454,12 @@ class Client(BaseClient):
         """
         return self.run_stream(prompt, tools, **options).finish()
 
-    def run_stream(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> ToolRun:
+    def run_stream(
+        self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+    ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        check_prompt(prompt)
-        check_keywords(options, RunKeywords, "run")
+        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
+        options.pop("messages", None)
         tool_run = companion("agent.tool_run")
         run: ToolRun = tool_run.start_run(tool_run.ToolRun, self, prompt, tools, **options)
         return run
@@ -272,20 +471,15 @@ class Client(BaseClient):
 
     @overload
     def complete(
-        self, prompt: TextPrompt, /, *, response_format: type[T], **options: Unpack[CompletionKeywords]
+        self, prompt: TextPrompt, *, response_format: type[T], **options: Unpack[CompletionKeywords]
     ) -> Reply[T]: ...
 
     @overload
     def complete(
-        self, prompt: TextPrompt, /, *, response_format: None = None, **options: Unpack[CompletionKeywords]
-    ) -> Reply[None]: ...
-
-    @overload
-    def complete(
-        self, prompt: TextPrompt, /, *, response_format: object, **options: Unpack[CompletionKeywords]
+        self, prompt: TextPrompt, *, response_format: object = None, **options: Unpack[CompletionKeywords]
     ) -> Reply[Any]: ...
 
-    def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
+    def complete(self, prompt: TextPrompt, **options: Any) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
         return self._run(self._read_reply, self._completion_options(prompt, options), "completions")
 
@@ -323,38 +517,21 @@ class Client(BaseClient):
 
 
 @overload
-def chat(prompt: Prompt, /, *, response_format: type[T], **options: Unpack[QuickKeywords]) -> Reply[T]: ...
+def chat(prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[QuickKeywords]) -> Reply[T]: ...
 
 
 @overload
-def chat(prompt: Prompt, /, *, response_format: None = None, **options: Unpack[QuickKeywords]) -> Reply[None]: ...
+def chat(
+    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[QuickKeywords]
+) -> Reply[Any]: ...
 
 
-@overload
-def chat(prompt: Prompt, /, *, response_format: object, **options: Unpack[QuickKeywords]) -> Reply[Any]: ...
-
-
-def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
+def chat(prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
     """Send a prompt with a new client and return the complete reply; see Client.chat.
 
     The options are those of Client.chat and of Client.
-
-    Raises:
-        IncompleteReply: A content filter cut the text, or a token limit although `max_tokens` is not set. The result
-            is often printed, and an incomplete text looks complete. `allow_truncated=True` turns this error off.
-        LocalChatError: As from Client.chat.
     """
     check_keywords(options, QuickKeywords, "chat")
-    allow_truncated = options.pop("allow_truncated", False)
-    fields = with_extra_body(options)
-    is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
     names = ("base_url", "api_key", *PeerKeywords.__annotations__)
-    client_options = {name: options.pop(name) for name in names if name in options}
-    with Client(**client_options) as client:
-        reply = client.chat(prompt, **options)
-    is_filtered = reply.finish_reason == "content_filter"
-    if (is_filtered or (reply.truncated and not is_limited)) and not allow_truncated:
-        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
-        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
-    return reply
+    with Client(**{name: options.pop(name) for name in names if name in options}) as client:
+        return client.chat(prompt, **options)

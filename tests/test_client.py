@@ -16,7 +16,7 @@ import localchat.client
 import localchat.transport.timeouts
 from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat
 from localchat.extras import vendor
-from localchat.transport.settings import Settings
+from localchat.transport.options import Settings
 
 from .clients import client_class, failure, make_client
 from .raw_server import (
@@ -200,6 +200,7 @@ BASE_URLS = {
     "no-path": ("http://h:1", "http", "h", 1, ""),
     "ipv6": ("http://[::1]:8080/v1", "http", "::1", 8080, "/v1"),
     "whole-endpoint": ("http://h/v1/chat/completions", "http", "h", 80, "/v1"),
+    "blanks-around": (" http://h:1/v1 \n", "http", "h", 1, "/v1"),
     "upper-case": ("HTTP://H/v1", "http", "h", 80, "/v1"),
     "blank-in-path": ("http://h/a b/v1", "http", "h", 80, "/a%20b/v1"),
     "host-of-other-letters": ("http://b\u00fccher.example/v1", "http", "xn--bcher-kva.example", 80, "/v1"),

@@ -13,8 +13,9 @@ import traceback
 import pytest
 
 import localchat.transport.addresses
+import localchat.transport.pool
 from localchat import ConnectError
-from localchat.transport.settings import Settings
+from localchat.transport.options import Settings
 
 from .clients import client_class, failure, failure_at, make_client
 from .raw_server import (
@@ -115,6 +116,20 @@ def test_end_of_a_body_is_read_for_the_next_request(client_class):
         assert server.connections == 1
 
 
+def test_c9_connection_that_was_idle_for_long_is_not_reused(client_class, monkeypatch):
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        client.chat("hi")
+        monkeypatch.setattr(localchat.transport.pool, "_MAX_IDLE_S", 0.0)
+        client.chat("hi")
+        assert server.connections == 2
+
+
+def test_c9_tcp_checks_whether_the_peer_is_there():
+    with socket.socket() as sock:
+        localchat.transport.pool.configure(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+
+
 def test_client_survives_a_fork():
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")
@@ -166,11 +181,12 @@ def test_stream_of_the_parent_is_not_cut_by_a_child():
         assert done.returncode == 0
 
 
-def test_unix_socket(tmp_path, client_class):
+def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
     path = tmp_path / "s"
     quoted = str(path).replace("/", "%2F")
     with at_unix_socket(always(HELLO), path) as server:
-        for url in (f"unix:{path}", f"unix://{path}", f"http+unix://{quoted}/v1"):
+        monkeypatch.chdir(tmp_path)
+        for url in (f"unix:{path}", f"unix://{path}", f"http+unix://{quoted}/v1", "unix:s"):
             with client_class(url, model="m") as client:
                 assert client.chat("hi").text == "Hello"
         assert {request.path for request in server.requests} == {"/v1/chat/completions"}
@@ -236,6 +252,12 @@ NO_PROXY = {
     "cidr6": ("fd00::/8", "http://[fd00::1]/v1", False),
     "cidr-and-name": ("10.0.0.0/8", "http://h.example/v1", True),
     "nonsense": ("a/b", "http://h.example/v1", True),
+    "ipv6": ("fd00::1", "http://[fd00::1]/v1", False),
+    "ipv6-in-brackets": ("[fd00::1]", "http://[fd00::1]/v1", False),
+    "ipv6-with-port": ("[fd00::1]:81", "http://[fd00::1]:81/v1", False),
+    "ipv6-with-other-port": ("[fd00::1]:81", "http://[fd00::1]:82/v1", True),
+    "ipv6-in-another-notation": ("[fd00:0::1]", "http://[fd00::1]/v1", False),
+    "other-ipv6": ("[fd00::2]", "http://[fd00::1]/v1", True),
 }
 
 
@@ -313,6 +335,11 @@ def test_tunnel_to_an_ipv6_address():
     address = Settings(base_url="https://[2001:db8::1]/v1").address
     request = localchat.transport.addresses.tunnel_request(address, "http://proxy")
     assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
+
+
+def test_c20_zone_of_an_ipv6_address_stays_on_this_machine():
+    address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
+    assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
 
 
 def test_proxy_with_a_wrong_url_is_a_connect_error():

@@ -15,7 +15,18 @@ from pathlib import Path
 import pytest
 
 import localchat.transport.call
-from localchat import Accumulator, AsyncClient, Client, NotFoundError, ProtocolError, ServerError, TimedOut, Timeout
+import localchat.transport.retries
+from localchat import (
+    Accumulator,
+    AsyncClient,
+    Client,
+    NotFoundError,
+    ProtocolError,
+    ServerError,
+    StatusError,
+    TimedOut,
+    Timeout,
+)
 from localchat.transport.addresses import find_proxy, numeric_addresses, parse_base_url
 from localchat.transport.http1 import Inflate
 
@@ -69,6 +80,36 @@ def test_inflated_pieces_are_limited_and_complete(size):
         pieces.append(inflate.feed(data))
         data = b""
     assert [max(map(len, pieces)) <= 2**20, sum(map(len, pieces))] == [True, size]
+
+
+RAW_DEFLATE = zlib.compress(b"slow down", wbits=-15)
+ENCODED_ERRORS: dict[str, tuple[str, str, bytes, str]] = {
+    "brotli": ("429 Many", "br", b"\x0b\x03slow down\x03", "slow down"),
+    "claims gzip": ("403 No", "gzip", b"slow down", "slow down"),
+    "raw deflate": ("503 Busy", "deflate", RAW_DEFLATE, "slow down"),
+    "claims deflate": ("503 Busy", "deflate", b"slow down", "slow down"),
+    "damaged gzip": ("429 Many", "gzip", gzip.compress(b"slow down" * 99)[:60] + b"?" * 50, "slow down"),
+    "unknown": ("429 Many", "secret", b"slow down", "slow down"),
+}
+
+
+@pytest.mark.parametrize(("status", "encoding", "body", "words"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
+def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, words, client_class, monkeypatch):
+    monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
+    server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
+    error = failure(server, StatusError, words, client_class, max_retries=1)
+    assert error.status == int(status[:3])
+    assert len(server.requests) == (1 if error.status == 403 else 2)
+
+
+def test_c10_deflate_without_its_header(client_class):
+    raw = with_length(zlib.compress(HELLO_JSON, wbits=-15), headers="Content-Encoding: deflate\r\n")
+    with always(raw) as server, make_client(server, client_class) as client:
+        assert client.chat("hi").text == "Hello"
+    packed = zlib.compress(b"text " * 50, wbits=-15)
+    for at in range(len(packed) + 1):
+        inflate = Inflate("deflate")
+        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"text " * 50, at
 
 
 def test_error_that_inflates_to_63_mb_is_cut(client_class):

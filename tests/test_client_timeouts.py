@@ -192,7 +192,7 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
             time.sleep(0.02)  # The pace of the payloads; nothing waits for it.
 
     payload: dict[str, Any] = {"id": "1", "choices": []}
-    timeout = Timeout(idle=5, stall=0.2, total=0.6)
+    timeout = Timeout(idle=5, stall=0.4, total=1.2)
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "stall"
     payload = {"prompt_progress": {"processed": 8}}
     assert failure(Server(handle), TimedOut, client_class=client_class, timeout=timeout).kind == "total"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, NotFoundError, Timeout
+from localchat import Client, IncompleteReply, NotFoundError, StreamError, Timeout, Tool, chat
 
 from .clients import client_class, make_client
-from .raw_server import HELLO, Peer, Server, always, with_length
+from .raw_server import DONE, HELLO, Peer, Server, always, chunked, clean_environment, piece, serving, with_length
 
-__all__ = ["client_class"]  # A fixture: used by name.
+__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
 
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
@@ -85,9 +85,123 @@ def test_wrong_text_of_a_completion_is_explained(prompt, client_class):
 def test_number_as_timeout_and_its_limits():
     assert Timeout.of(60) == Timeout(connect=5, first=60, idle=60)
     assert Timeout.of(1) == Timeout(connect=1, first=1, idle=1)
-    for wrong in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="above 0"):
-            Timeout.of(wrong)
+
+
+WRONG_VALUES: dict[str, Any] = {
+    **{f"timeout {wrong!r}": ({"timeout": wrong}, "timeout is a number") for wrong in (0, -1, "60", [], True)},
+    "timeout in a Timeout": ({"timeout": Timeout(idle="60")}, "timeout is a number"),  # type: ignore[arg-type]
+    **{f"retries {wrong!r}": ({"max_retries": wrong}, "max_retries is a whole") for wrong in ("2", -1, 1.5, True)},
+    "length": ({"headers": {"content-length": "3"}}, "sets the header content-length itself"),
+    **{
+        name: ({"headers": {name: "x"}}, "sets the header")
+        for name in ("Transfer-Encoding", "CONNECTION", "Upgrade", "TE", "Trailer", "Expect", "Keep-Alive")
+    },
+}
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_c16_c17_wrong_value_of_an_option_names_the_option(options, words, client_class):
+    with pytest.raises(ValueError, match=words):
+        client_class("http://127.0.0.1:1", **options)
+    options = {{"headers": "extra_headers"}.get(name, name): value for name, value in options.items()}
+    with client_class("http://127.0.0.1:1", model="m") as client, pytest.raises(ValueError, match=words):
+        client.chat("hi", **options)
+
+
+def test_c17_retries_of_none_are_the_default():
+    assert Client(max_retries=None)._settings.max_retries == Client()._settings.max_retries == 2
+
+
+def test_c1_client_keeps_what_it_was_made_with(monkeypatch, client_class):
+    with always(HELLO) as server, always(HELLO) as other:
+        for name, value in (("OPENAI_BASE_URL", server.url), ("OPENAI_API_KEY", "old-key"), ("LOCALCHAT_MODEL", "old")):
+            monkeypatch.setenv(name, value)
+        with client_class() as client:
+            for name, value in (("OPENAI_BASE_URL", other.url), ("OPENAI_API_KEY", "new"), ("LOCALCHAT_MODEL", "new")):
+                monkeypatch.setenv(name, value)
+            client.chat("hi")
+            client.map(["hi"])
+    assert [request.json["model"] for request in server.requests] == ["old", "old"]
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer old-key"}
+    assert other.requests == []
+
+
+CUTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "limit of the server": ("length", {}, "at a limit of tokens, after 5 characters: set max_tokens or allow"),
+    "limit of the call": ("length", {"max_tokens": 5}, ""),
+    "limit in the body": ("length", {"extra_body": {"max_completion_tokens": 5}}, ""),
+    "limit, allowed": ("length", {"allow_truncated": True}, ""),
+    "filter": ("content_filter", {"max_tokens": 5}, "by a content filter, after 5 characters: set allow_truncated"),
+    "filter, allowed": ("content_filter", {"allow_truncated": True}, ""),
+}
+
+
+@pytest.mark.parametrize(("finish", "options", "words"), CUTS.values(), ids=CUTS)
+def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class):
+    with always(chunked(piece("Hello", finish), DONE)) as server, make_client(server, client_class) as client:
+        if words:
+            with pytest.raises(IncompleteReply, match=words) as caught:
+                client.chat("hi", **options)
+            (outcome,) = client.map(["hi"], **options)
+            assert isinstance(outcome, IncompleteReply)
+            reply = caught.value.partial
+        else:
+            reply = client.chat("hi", **options)
+        assert (reply.text, reply.finish_reason) == ("Hello", finish)
+        assert all("allow_truncated" not in request.json for request in server.requests)
+
+
+def test_c21_prompt_and_messages_are_names_of_the_prompt(client_class):
+    messages = [{"role": "user", "content": "hi"}]
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        for options in ({"prompt": "hi"}, {"messages": messages}, {"prompt": messages}):
+            assert client.chat(**options).text == "Hello"
+            assert [event.type for event in client.stream(**options)][-1] == "message_stop"
+            assert client.run(**options).text == "Hello"
+        assert chat(base_url=server.url, model="m", messages=messages).text == "Hello"
+        assert all(request.json["messages"] == messages for request in server.requests)
+        with pytest.raises(TypeError, match="chat got a prompt and messages"):
+            client.chat("hi", messages=messages)
+        with pytest.raises(TypeError, match="text or a list of messages, not NoneType"):
+            client.chat()
+
+
+# The fields of a request of OpenAI's API, besides messages, model, stream and response_format.
+FIELDS = """
+    audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens max_tokens metadata
+    modalities moderation n parallel_tool_calls prediction presence_penalty prompt_cache_key prompt_cache_retention
+    reasoning_effort safety_identifier seed service_tier stop store stream_options temperature tool_choice tools
+    top_logprobs top_p user verbosity web_search_options
+"""
+
+
+def test_c22_every_field_of_openai_is_an_option(client_class):
+    values: dict[str, Any] = {
+        "n": 1,
+        "audio": {"voice": "x"},
+        "tools": [{"type": "function"}],
+        "stream_options": {"a": 1},
+    }
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        for name in FIELDS.split():
+            client.chat("hi", **{name: values.get(name, 1)})
+            assert server.requests[-1].json[name] == values.get(name, 1)
+
+
+def test_c18_no_images_are_no_images(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        client.chat("hi", images=[], audio=())
+        assert server.requests[-1].json["messages"] == [{"role": "user", "content": "hi"}]
+
+
+def test_c23_tool_is_sent_as_json(client_class):
+    def find(name: str) -> str:
+        """Find a name."""
+        return name
+
+    with always(HELLO) as server, make_client(server, client_class) as client:
+        client.chat("hi", tools=[Tool.of(find)])
+        assert server.requests[-1].json["tools"] == [Tool.of(find).definition]
 
 
 def test_other_options_share_the_connections():
@@ -128,3 +242,26 @@ def test_any_request(client_class):
             client.request("GET", "nowhere")
         with pytest.raises(ValueError, match="not a valid HTTP method"):
             client.request("GET /x", "y")
+
+
+def test_c19_response_to_head_has_no_body(client_class):
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with always(head) as server, make_client(server, client_class) as client:
+        assert [client.request("HEAD", "/health") for _ in range(2)] == [None, None]
+        assert server.connections == 1
+
+
+ERRORS_AT_200: dict[str, Any] = {
+    "object": {"error": {"message": "no luck", "code": "c"}},
+    "text": {"error": "no luck"},
+    "flat": {"message": "no luck", "code": 500},
+}
+
+
+@pytest.mark.parametrize("body", ERRORS_AT_200.values(), ids=ERRORS_AT_200)
+def test_c11_error_at_status_200_has_the_message_of_the_server(body, client_class):
+    raw = with_length(json.dumps(body).encode())
+    with serving(lambda request, number: raw) as server, make_client(server, client_class) as client:
+        for call in (client.models, lambda: client.embed("a"), lambda: client.embed(["a", "b"])):
+            with pytest.raises(StreamError, match="no luck"):
+                call()

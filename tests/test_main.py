@@ -176,7 +176,7 @@ def test_content_begins_a_new_line_after_reasoning():
     [
         ('images=["no.png"]', "no.png"),
         ("response_format=5", "5"),
-        ("timeout=[]", "list"),
+        ("timeout=[]", "timeout is a number"),
         ("api_key=sk-1", "no field"),
         ("extra_body=x", "mapping"),
     ],

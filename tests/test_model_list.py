@@ -63,16 +63,21 @@ VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).e
 CHOICES: dict[str, tuple[list[str], str | None, str | None]] = {
     "the only one": (["chat"], None, "chat"),
     "the only one for embeddings": (["qwen-chat", "nomic-embed-text"], None, "nomic-embed-text"),
-    "not the chat model of the client": (["qwen-chat", "bge-m3"], "qwen-chat", "bge-m3"),
-    "the client's, made for it": (["a", "b"], "all-minilm", "all-minilm"),
-    "none of several": (["a", "b"], "a", None),
+    "not the chat model of the environment": (["qwen-chat", "bge-m3"], "$qwen-chat", "bge-m3"),
+    "that of the environment, made for it": (["a", "b"], "$all-minilm", "all-minilm"),
+    "none of several": (["a", "b"], "$a", None),
+    "the model of the client (C5)": (["qwen-chat", "bge-m3"], "my-vectors", "my-vectors"),
     "one of two for embeddings": (["bge-m3", "nomic-embed-text"], None, None),
 }
 
 
 @pytest.mark.parametrize(("names", "default", "used"), CHOICES.values(), ids=CHOICES)
-def test_embeddings_do_not_use_a_chat_model(names, default, used, client_class):
+def test_model_of_embeddings(names, default, used, client_class, monkeypatch):
+    """A default with a $ is that of the environment."""
     entries = [{"id": name} for name in names]
+    if default and default.startswith("$"):
+        monkeypatch.setenv("LOCALCHAT_MODEL", default[1:])
+        default = None
     with serving(listing(*entries), VECTORS) as server, client_class(server.url, model=default) as client:
         if used is None:
             with pytest.raises(ModelNotNamed, match="embed"):

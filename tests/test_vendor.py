@@ -89,6 +89,7 @@ with c.Client(model="m", timeout=5) as client:
     assert client.models() == ["first"]
     with client.stream("hi") as stream:
         events = list(stream)
+    assert client.chat("hi", images=[]).text == "Hello"
     assert [event.type for event in events] == sys.argv[2].split()
     assert pickle.loads(pickle.dumps(events)) == copy.deepcopy(events) == events
     assert dataclasses.replace(events[1], delta="x") == c.ContentDelta("x", raw=1)

@@ -15,10 +15,11 @@ from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.models import parse_models
-from localchat.reply.payloads import build_request, normal_reason, parse_error
+from localchat.reply.payloads import normal_reason, parse_error
 from localchat.transport.call import Call, Steps
+from localchat.transport.keywords import StreamKeywords
+from localchat.transport.options import CHAT_PATH, Settings, read_options
 from localchat.transport.pool import Pool
-from localchat.transport.settings import Settings
 from localchat.transport.sockets import Driver
 from localchat.transport.streams import Response
 from localchat.transport.timeouts import Timeout
@@ -140,6 +141,11 @@ def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
         assert without_warnings == expected_events[: len(without_warnings)], end
 
 
+def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
+    options = read_options(Settings(api_key=""), prompt, given, StreamKeywords, "stream")
+    return options.body(CHAT_PATH, options.model)
+
+
 def test_request_from_text():
     assert build_request("hi") == {
         "messages": [{"role": "user", "content": "hi"}],
@@ -173,20 +179,20 @@ OPTIONS = {
 
 @pytest.mark.parametrize(("options", "fields"), OPTIONS.values(), ids=OPTIONS)
 def test_request_options(options, fields):
-    body = build_request("hi", options={**options, "extra_body": {**options.get("extra_body", {}), "stream": False}})
+    body = build_request("hi", **{**options, "extra_body": {**options.get("extra_body", {}), "stream": False}})
     assert body == {"messages": body["messages"], **fields, "stream": False}
 
 
 def test_function_as_a_tool_is_refused():
     """A function is not JSON, and only `run` calls it."""
     with pytest.raises(TypeError, match=r"functions as tools go to run\(\)"):
-        build_request("hi", options={"tools": [{"type": "function"}, print]})
+        build_request("hi", tools=[{"type": "function"}, print])
 
 
 def test_messages_are_refused_as_an_option():
     """They would replace the prompt."""
     with pytest.raises(ValueError, match="messages are the first argument"):
-        build_request("hi", options={"messages": []})
+        build_request("hi", extra_body={"messages": []})
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def test_messages_are_refused_as_an_option():
     ids=["own", "empty", "none"],
 )
 def test_request_stream_options(given, sent):
-    assert build_request("hi", options={"stream_options": given}).get("stream_options") == sent
+    assert build_request("hi", stream_options=given).get("stream_options") == sent
 
 
 FRAMES = {

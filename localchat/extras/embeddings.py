@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -11,9 +10,8 @@ from ..errors import ModelNotNamed, ProtocolError
 from ..events import Usage
 from ..reply.models import shown_names
 from ..reply.payloads import as_index, as_list, find_usage, parse_usage
-from ..transport.failures import not_json
-from ..transport.options import CallOptions
-from ..transport.settings import Settings
+from ..transport.options import CallOptions, Settings
+from ..transport.retries import read_json
 
 # Matches the names of embedding models.
 _EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)
@@ -164,9 +162,7 @@ def first_of(vectors: Embeddings[list[float]]) -> Embeddings[float]:
 
 def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None) -> dict[str, Any]:
     """The body of a request to /embeddings."""
-    given = dict(options.options)
-    given.update(given.pop("extra_body", None) or {})
-    body = {"model": model, **given, "input": texts}
+    body = {"model": model, **options.options, "input": texts}
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -174,10 +170,8 @@ def read_vectors(settings: Settings, given: CallOptions, raw: bytes, n_texts: in
     """The vectors of the body of a response of /embeddings.
 
     Raises:
+        StreamError: The body reports an error.
         ProtocolError: The body is not JSON, or does not have one vector for each text.
     """
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise not_json(settings, "embeddings are", raw) from error
+    body = read_json(settings, "embeddings are", raw)
     return parse_embeddings(body, n_texts, given.options.get("encoding_format") == "base64")

@@ -1,7 +1,6 @@
 """The JSON of OpenAI's API, with the variants that other servers send. No I/O.
 
-`build_request` makes the body of a request, strictly by the API; `parse_error` and `parse_usage` read parts of a
-response and accept every variant.
+`parse_error` and `parse_usage` read parts of a response and accept every variant.
 """
 
 from __future__ import annotations
@@ -60,52 +59,6 @@ _CACHED_NAMES = (
     "cache_read_input_tokens cached_tokens"
 )
 _REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens"
-
-
-def build_request(
-    prompt: Prompt, *, model: str | None = None, system: str | None = None, options: Mapping[str, Any] | None = None
-) -> Json:
-    """The body of a chat request. A text prompt becomes a user message; every option becomes a field.
-
-    An option that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream
-    requests its usage unless `stream_options` is given. `extra_body` may hold any field and overrides the options;
-    {"stream": False} is for servers that cannot stream.
-
-    Raises:
-        ValueError: `options` has messages.
-        TypeError: A tool is a function.
-    """
-    merged = with_extra_body(options or {})
-    if "messages" in merged:
-        raise ValueError("messages are the first argument: as an option they would replace the prompt")
-    fields = {name: value for name, value in merged.items() if value is not None}
-    if any(map(callable, fields.get("tools") or ())):
-        raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
-    if not fields.get("tools"):
-        fields.pop("tools", None)
-        if fields.get("tool_choice") in ("auto", "none"):
-            del fields["tool_choice"]
-    body: Json = {} if model is None else {"model": model}
-    body["messages"] = _messages(prompt, system)
-    body.update(fields)
-    body.setdefault("stream", True)
-    stream_options = body.pop("stream_options", {"include_usage": True})
-    if body["stream"] and stream_options:
-        body["stream_options"] = stream_options
-    return body
-
-
-def with_extra_body(options: Mapping[str, Any]) -> Json:
-    """The options with the fields of `extra_body`, which replace options of the same name."""
-    fields = {name: value for name, value in options.items() if name != "extra_body"}
-    return {**fields, **(options.get("extra_body") or {})}
-
-
-def _messages(prompt: Prompt, system: str | None) -> list[Json]:
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    if isinstance(prompt, str):
-        return [*messages, {"role": "user", "content": prompt}]
-    return [*messages, *(dict(message) for message in prompt)]
 
 
 def parse_error(body: Any) -> ErrorEvent:

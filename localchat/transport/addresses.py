@@ -19,14 +19,12 @@ from .http1 import ResponseReader, request_head
 if TYPE_CHECKING:  # Its import takes as long as that of the whole client; the first https request imports it.
     import ssl
 
-# Addresses
-
 
 class Address(NamedTuple):
     """The address of a server, parsed from a base URL."""
 
     scheme: str
-    # For a unix socket only the value of the Host header.
+    # For a unix socket only the value of the Host header. An IPv6 address may end with a zone, as in fe80::1%eth0.
     host: str
     port: int
     # The prefix of all paths, without a slash at the end.
@@ -37,8 +35,9 @@ class Address(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host and port, as in a CONNECT request."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Host and port, as in a CONNECT request. A zone has a meaning on this machine only and is left out."""
+        host = self.host.partition("%")[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def host_header(self) -> str:
@@ -82,10 +81,11 @@ def parse_base_url(text: str) -> Address:
     Raises:
         ValueError: The URL cannot be used.
     """
+    text = text.strip()
     if text.startswith(("unix:", "http+unix:")) and not hasattr(socket, "AF_UNIX"):
         raise ValueError("the base URL names a unix socket, which Python does not have on this system")
     if text.startswith("unix:"):
-        path = "/" + text[len("unix:") :].lstrip("/")
+        path = re.sub("^/+", "/", text[len("unix:") :])  # A path without a slash is relative to the working folder.
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = urlsplit(text if "://" in text else "http://" + text)
     if parts.scheme == "http+unix":
@@ -95,6 +95,7 @@ def parse_base_url(text: str) -> Address:
     if "@" in parts.netloc:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+    host = unquote(host) if ":" in host else host  # The % of a zone is quoted.
     if not host.isprintable() or " " in host:
         raise ValueError(f"the base URL has an invalid host: {cut(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
@@ -119,9 +120,6 @@ def is_loopback(host: str) -> bool:
     return _LOOPBACK.fullmatch(host) is not None
 
 
-# Proxies
-
-
 def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
     """The URL of the proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
 
@@ -144,17 +142,19 @@ def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
 def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
     """Whether `no_proxy` lists this host: by name, by suffix, with a port, or by network (CIDR)."""
     for entry in (item.strip().lower() for item in no_proxy.split(",")):
-        name, _, named_port = entry.rpartition(":") if entry.count(":") == 1 else (entry, "", "")
+        # An IPv6 address has several colons, and stands in brackets if a port follows it.
+        name, _, named_port = entry.rpartition(":") if re.search(r"^[^:]*:[^:]*$|\]:", entry) else (entry, "", "")
         if named_port and named_port != str(port):
             continue
-        name = name.lstrip("*").lstrip(".") if name != "*" else name
+        name = name.lstrip("*").lstrip(".").strip("[]") if name != "*" else name
         if name and (name == "*" or host == name or host.endswith("." + name) or _in_network(host, name)):
             return True
     return False
 
 
 def _in_network(host: str, network: str) -> bool:
-    if "/" not in network:
+    """Whether the host is an address in a network, or the same address in another notation."""
+    if "/" not in network and ":" not in network:
         return False
     import ipaddress
 
@@ -211,9 +211,6 @@ def take_tunnel(response: ResponseReader, data: bytes) -> bool:
     return response.status > 0
 
 
-# TLS
-
-
 _contexts: dict[Any, Any] = {}
 
 
@@ -241,9 +238,6 @@ def tls_context(verify: Any) -> ssl.SSLContext:
                 context.load_verify_locations(importlib.import_module("certifi").where())
         _contexts[verify] = context
     return _contexts[verify]  # type: ignore[no-any-return]  # The cache is untyped, as ssl is imported late.
-
-
-# Names of hosts
 
 
 def addresses(host: str, port: int) -> list[Any]:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from .addresses import addresses
-from .call import END, Result, Steps, Wait
+from .call import Result, Steps, Wait, with_result
 from .pool import BaseConnection, configure
 
 # The limit of bytes that are received before they are read.
@@ -36,8 +36,6 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         # The future that a read waits for, None if no read waits.
         self._waiter: asyncio.Future[None] | None = None
 
-    # Called by the event loop.
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
@@ -49,8 +47,7 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         self._wake()
 
     def eof_received(self) -> None:
-        self._ended = True
-        self._wake()
+        self.connection_lost(self._error)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ended, self._error = True, error
@@ -60,8 +57,6 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # Called by tasks.
-
     def is_usable(self) -> bool:
         """Whether an idle connection can be reused: it is open, without unread bytes, and of this event loop."""
         is_open = not self._ended and not self._buffer and not self.transport.is_closing()
@@ -70,7 +65,15 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
     async def receive(self, limit: float | None) -> bytes:
         """The next bytes; empty at the end of the connection."""
         if not self._buffer and not self._ended:
-            await self._wait(limit)
+            waiter = self._waiter = self._loop.create_future()
+            # Not asyncio.wait_for, which makes a task for every read and takes ten times as long.
+            timer = None if limit is None else self._loop.call_later(limit, _expire, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
         if not self._buffer and self._error is not None:
             raise self._error
         data = bytes(self._buffer)
@@ -79,17 +82,6 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
             self._paused = False
             self.transport.resume_reading()
         return data
-
-    async def _wait(self, limit: float | None) -> None:
-        waiter = self._waiter = self._loop.create_future()
-        # Not asyncio.wait_for, which makes a task for every read and takes ten times as long.
-        timer = None if limit is None else self._loop.call_later(limit, _expire, waiter)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
     def close(self) -> None:
         """Close the connection at once, without the closing alert of TLS, which would wait for the server."""
@@ -113,8 +105,6 @@ class AsyncDriver:
         # What an operation waits for: bytes of a connection, or something else.
         self._connection: AsyncConnection | None = None
         self._woken: asyncio.Future[None] | None = None
-        # What the steps returned at their end.
-        self._result: Any = None
 
     def cancel(self) -> None:
         """Stop the call at once, from any task of the loop. The task that runs the steps gets Cancelled."""
@@ -126,36 +116,30 @@ class AsyncDriver:
 
     async def run(self, steps: Steps[Result]) -> Result:
         """Run all steps, drop their events, and return their result."""
-        while await self._next(steps) is not END:
-            pass
-        result: Result = self._result
-        return result
+        last: Any = None
+        async for event in self.events(with_result(steps)):
+            last = event
+        return last  # type: ignore[no-any-return]
 
     async def events(self, steps: Steps[Any]) -> AsyncGenerator[Any, None]:
         """Run the steps and yield their events."""
         try:
-            while (event := await self._next(steps)) is not END:
-                yield event
-        finally:
-            steps.close()
-
-    async def _next(self, steps: Steps[Any]) -> Any:
-        """Run the steps up to their next event and return it; END at their end."""
-        try:
             item = next(steps)
-            while isinstance(item, Wait):
+            while True:
+                if not isinstance(item, Wait):
+                    yield item
+                    item = next(steps)
+                    continue
                 try:
                     result = await getattr(self, item.name)(item.limit, *item.arguments)
                 except BaseException as error:
                     item = steps.throw(error)
                 else:
                     item = steps.send(result)
-        except StopIteration as end:
-            self._result = end.value
-            return END
-        return item
-
-    # The operations.
+        except StopIteration:
+            return
+        finally:
+            steps.close()
 
     async def sleep(self, limit: float) -> None:
         with contextlib.suppress(socket.timeout):
@@ -168,15 +152,7 @@ class AsyncDriver:
     async def look_up(self, limit: float | None, host: str, port: int) -> Any:
         """The addresses of a host. The system's lookup has no timeout: a daemon thread runs it, so no loop waits."""
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[Any]] = loop.create_future()
-
-        def settle(outcome: Any) -> None:
-            if found.done():  # The call was cancelled.
-                return
-            if isinstance(outcome, Exception):
-                found.set_exception(outcome)
-            else:
-                found.set_result(outcome)
+        found: asyncio.Future[Any] = loop.create_future()
 
         def look_up() -> None:
             outcome: Any
@@ -187,8 +163,15 @@ class AsyncDriver:
             with contextlib.suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(settle, outcome)
 
+        def settle(outcome: Any) -> None:
+            if not found.done():  # It is done if the call was cancelled.
+                found.set_result(outcome)
+
         threading.Thread(target=look_up, name="localchat-lookup", daemon=True).start()
-        return await self._wait_for(found, limit)
+        outcome = await self._wait_for(found, limit)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
         """A connection to an address of `look_up`."""

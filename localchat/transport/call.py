@@ -16,18 +16,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError, ProtocolError
 from .addresses import find_proxy, numeric_addresses, proxy_headers, take_tunnel, tls_context, tunnel_request
-from .failures import add_model_names, connect_message, is_unknown_model, no_response_message, status_error
 from .http1 import Inflate, ResponseReader, request_head
-from .pool import BaseConnection, Pool, ReplayedConnection
-from .retries import retry_delay
-from .settings import Settings
+from .options import Settings
+from .pool import BaseConnection, Pool
+from .retries import (
+    add_model_names,
+    connect_message,
+    is_unknown_model,
+    no_response_message,
+    retry_delay,
+    status_error,
+)
 from .timeouts import Deadlines, Timeout, timed_out
 
 Result = TypeVar("Result")
 Steps = Generator[Any, Any, Result]
-
-# What a driver returns in place of an event at the end of the steps.
-END = object()
 
 # The limits of the body of an error.
 MAX_ERROR_BYTES = 65536
@@ -50,12 +53,19 @@ class Wait(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+def with_result(steps: Steps[Result]) -> Steps[None]:
+    """These steps, with their result as the last event."""
+    yield (yield from steps)
+
+
 class StaleConnection(Exception):
     """A reused connection was closed before any byte of the response."""
 
 
 class Call:
     """One call. It may send several requests, one after another: for example for the list of models, then the chat.
+
+    Its steps raise ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream and Cancelled.
 
     Args:
         settings: The settings of the client.
@@ -74,7 +84,7 @@ class Call:
         self._method = self._target = ""
         self._body: bytes | None = None
         self._headers: dict[str, str] = {}
-        self._tries = self._redirects = 0
+        self._tries = 0
         # Its response. `ended` is set when all bytes have been received.
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -87,16 +97,11 @@ class Call:
     # What the clients use.
 
     def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[None]:
-        """Send a request and receive the head of the response, with retries. `body` becomes JSON; None sends no body.
-
-        Raises:
-            ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream, Cancelled.
-        """
+        """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
         self._body = None if body is None else _as_json(body)
         self._headers = self.settings.request_headers(headers)
-        self._tries = self._redirects = 0
-        self.status, self.headers = 0, {}
+        self._tries, self.status, self.headers = 0, 0, {}
         self.deadlines.start()
         try:
             yield from self._send_with_retries()
@@ -126,25 +131,23 @@ class Call:
 
         Args:
             at_most_s: Seconds to wait, in place of the timeouts.
-
-        Raises:
-            IncompleteStream: The body was cut.
-            TimedOut, Cancelled, ProtocolError.
         """
-        received = self._take_early_body()
-        if received or self._connection is None or self.ended:
-            if self._inflate.has_more:
-                yield from self.wait("sleep", 0.0)  # Let other tasks run while a long response is inflated.
-            return received
-        try:
-            data = yield from self._receive(at_most_s)
-        except OSError as error:
-            raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
-        if not data:
-            self._response.feed_end()
-        body = self._response.feed(data)
-        self.ended = self._response.ended
-        return self._inflate.feed(body)
+        data, self._early_body = self._early_body, b""
+        if self._inflate.has_more:
+            self.deadlines.reading()
+            yield from self.wait("sleep", 0.0)  # Let other tasks run while a long response is inflated.
+        elif not data and self._response.framing_error:
+            raise ProtocolError(self._response.framing_error)
+        elif not data and not self.ended:
+            try:
+                received = yield from self._receive(at_most_s)
+            except OSError as error:
+                raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
+            if not received:
+                self._response.feed_end()
+            data = self._response.feed(received)
+            self.ended = self._response.ended
+        return self._inflate.feed(data)
 
     @property
     def all_read(self) -> bool:
@@ -210,26 +213,17 @@ class Call:
             except LocalChatError as error:
                 self._drop()
                 self.check_cancelled(error)
-                delay = self._next_delay(error)
+                delay = retry_delay(error, self._tries, self._max_retries)
+                if delay is None or self.deadlines.at_most(delay) < delay:
+                    raise
+                self._tries += 1
+                self.log("try %d in %.1f s: %s", self._tries + 1, delay, type(error).__name__)
+                if self.settings.on_retry is not None:
+                    self.settings.on_retry(self._tries, delay, error)
             yield from self.wait("sleep", delay)
 
-    def _next_delay(self, error: LocalChatError) -> float:
-        """Seconds to wait before the next try.
-
-        Raises:
-            LocalChatError: This error, if it is not retried, or if the delay exceeds the total timeout.
-        """
-        delay = retry_delay(error, self._tries, self._max_retries)
-        if delay is None or self.deadlines.at_most(delay) < delay:
-            raise error
-        self._tries += 1
-        self.log("try %d in %.1f s: %s", self._tries + 1, delay, type(error).__name__)
-        if self.settings.on_retry is not None:
-            self.settings.on_retry(self._tries, delay, error)
-        return delay
-
     def _send_once(self) -> Steps[None]:
-        while True:
+        for left in reversed(range(_MAX_REDIRECTS + 1)):
             self._connection = self._pool.take()
             if self._connection is None:
                 yield from self._connect()
@@ -240,22 +234,17 @@ class Call:
                 self._drop()
                 yield from self._connect()
                 yield from self._exchange()
-            if not self._redirect():
+            if 200 <= self.status < 300:
+                return
+            target = None
+            if left and self.status in (307, 308) and self.settings.follow_redirects:
+                target = self.settings.address.same_origin(self._target, self.headers.get("location", ""))
+            if target is None:
                 break
+            self._target = target
             yield from self.drain()
-        if not 200 <= self.status < 300:
-            raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
-            raise status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
-
-    def _redirect(self) -> bool:
-        """Set the target of a redirect to the same server, and return whether there is one to follow."""
-        if self.status not in (307, 308) or not self.settings.follow_redirects or self._redirects >= _MAX_REDIRECTS:
-            return False
-        target = self.settings.address.same_origin(self._target, self.headers.get("location", ""))
-        if target is None:
-            return False
-        self._target, self._redirects = target, self._redirects + 1
-        return True
+        raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
+        raise status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
 
     def _drop(self) -> None:
         if self._connection is not None:
@@ -269,7 +258,8 @@ class Call:
         settings = self.settings
         tape = None if settings.transport is None else settings.transport.tape()
         if tape is not None and settings.transport.is_replay:
-            self._connection = ReplayedConnection(tape)
+            connection = self._connection = BaseConnection()
+            connection.is_replay, connection.tape = True, tape
             return
         limit, kind = self.deadlines.connecting()
         end = None if limit is None else time.monotonic() + limit
@@ -320,8 +310,10 @@ class Call:
     def _exchange(self) -> Steps[None]:
         connection = self._connection
         reused, connection.used = connection.used, True
+        self.deadlines.sent()
+        self._response, self._early_body, self.ended = ResponseReader(self._method != "HEAD"), b"", False
         try:
-            yield from self._write(self._begin(connection.proxy), reused)
+            yield from self._write(self._request(connection.proxy), reused)
             while not self._take_head((yield from self._receive())):
                 pass
         except OSError as error:
@@ -329,10 +321,8 @@ class Call:
                 raise StaleConnection from error
             raise ConnectError(no_response_message(self.settings, error)) from error
 
-    def _begin(self, proxy: str | None) -> bytes:
-        """Begin a try and return the bytes of the request."""
-        self.deadlines.sent()
-        self._response, self._early_body, self.ended = ResponseReader(), b"", False
+    def _request(self, proxy: str | None) -> bytes:
+        """The bytes of the request."""
         target, headers, body = self._target, self._headers, self._body or b""
         if proxy is not None:  # A request to a proxy names the whole URL.
             target = f"http://{self.settings.address.host_header}{target}"
@@ -377,14 +367,7 @@ class Call:
         return data
 
     def _take_head(self, data: bytes) -> bool:
-        """Take the next bytes, empty for the end of the connection. Return whether the head is complete.
-
-        Raises:
-            ConnectionResetError: The connection ended before any byte of the response.
-            ConnectError: The bytes are not HTTP.
-            IncompleteStream: The connection ended before the end of the head.
-            ProtocolError: The body has an encoding that the client did not offer.
-        """
+        """Take the next bytes, empty for the end of the connection. Return whether the head is complete."""
         response = self._response
         if not data:
             if not response.begun:
@@ -399,25 +382,14 @@ class Call:
             return False
         self.status, self.ended, self.headers = response.status, response.ended, dict(response.headers)
         self.log("status %d", self.status)
-        transfer = self.headers.get("transfer-encoding", "").strip().lower()
-        if transfer not in ("", "identity", "chunked"):
+        transfer, content = (
+            self.headers.get(name, "").strip().lower() for name in ("transfer-encoding", "content-encoding")
+        )
+        is_error = self.status >= 300
+        if transfer not in ("", "identity", "chunked") and not is_error:
             raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
-        self._inflate = Inflate(self.headers.get("content-encoding", "").strip().lower())
+        self._inflate = Inflate(content, is_error)
         return True
-
-    def _take_early_body(self) -> bytes:
-        """The next part of the body that is available without a read, perhaps empty.
-
-        Raises:
-            ProtocolError: The framing of the body is wrong.
-            TimedOut: A timeout has expired.
-        """
-        if self._inflate.has_more:
-            self.deadlines.reading()
-        elif not self._early_body and self._response.framing_error:
-            raise ProtocolError(self._response.framing_error)
-        data, self._early_body = self._early_body, b""
-        return self._inflate.feed(data)
 
 
 def _left(end: float | None) -> float | None:

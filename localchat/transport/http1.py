@@ -1,7 +1,7 @@
 """HTTP/1.1 without I/O: write the head of a request, parse the status, headers and body of a response.
 
-Independent of sockets, JSON and chat. `ResponseReader` raises ProtocolError for bytes that are not HTTP and
-IncompleteStream if the connection ends before the response does.
+`ResponseReader` raises ProtocolError for bytes that are not HTTP and IncompleteStream if the connection ends before the
+response does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from ..errors import IncompleteStream, ProtocolError, cut
 
 # A token of RFC 9110: a method or the name of a header.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# The headers of the message's framing and of the connection, which only the client itself may send.
+_FRAMING_HEADERS = "content-length transfer-encoding connection keep-alive proxy-connection te trailer upgrade expect"
 
 # Limits above what servers send.
 _MAX_HEAD_BYTES = 256 * 1024
@@ -33,9 +35,11 @@ def check_method(method: str) -> None:
 
 
 def check_header(name: str, value: str) -> None:
-    """Raise ValueError for a name or a value that HTTP does not allow."""
+    """Raise ValueError for a name or a value that HTTP does not allow, and for a header of the framing."""
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"not a valid header name: {cut(name, 40)!r}")
+    if name.lower() in _FRAMING_HEADERS.split():
+        raise ValueError(f"the client sets the header {name} itself: leave it out")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         raise ValueError(f"the value of the header {name} is not text, or has a line end or a non-ASCII character")
 
@@ -46,9 +50,10 @@ def request_head(line: str, headers: Mapping[str, str]) -> bytes:
 
 
 class ResponseReader:
-    """The parser of one HTTP/1 response: bytes in, body out."""
+    """The parser of one HTTP/1 response: bytes in, body out. The response to a HEAD request has no body."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_body: bool = True) -> None:
+        self._has_body = has_body
         # 0 until the head is complete.
         self.status = 0
         # Names are in lower case.
@@ -64,14 +69,12 @@ class ResponseReader:
         # The incomplete head or line, and the number of missing bytes of the body or the chunk.
         self._held = b""
         self._left = 0
+        # A plain function, since a bound method would be a reference cycle. It takes bytes and returns the part of the
+        # body in them.
         self._step = ResponseReader._take_head
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes and return the part of the body in them.
-
-        Raises:
-            ProtocolError: The bytes are not HTTP.
-        """
+        """Take the next bytes and return the part of the body in them."""
         self.begun = self.begun or data != b""
         if self.ended or self.framing_error:
             self.surplus += data
@@ -80,19 +83,12 @@ class ResponseReader:
         return self._step(self, data)
 
     def feed_end(self) -> None:
-        """Report the end of the connection.
-
-        Raises:
-            IncompleteStream: The response is not complete.
-        """
+        """Report the end of the connection."""
         if self._step is ResponseReader._take_until_close:
             self.ended = True
         if not self.ended:
             missing = f"{self._left} bytes" if self._left else "at least one chunk"
             raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
-
-    # A step takes bytes and returns the part of the body in them. `_step` is a plain function, since a bound method
-    # would be a reference cycle.
 
     def _take_head(self, data: bytes) -> bytes:
         while not self.status:
@@ -124,7 +120,7 @@ class ResponseReader:
         connection = self._values("connection")
         lengths = set(self._values("content-length"))
         self.keeps_alive = "keep-alive" in connection if is_http_10 else "close" not in connection
-        if self.status in (204, 304):
+        if self.status in (204, 304) or not self._has_body:
             self.ended = True
         elif self._values("transfer-encoding")[-1:] == ["chunked"]:
             self._held = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
@@ -167,7 +163,10 @@ class ResponseReader:
                     break
             size = _CHUNK_SIZE.match(data, at)
             if size is None:
-                self._hold_size_line(data[at:])
+                self._held = data[at:]
+                if len(self._held) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(self._held):
+                    shown = cut(self._held.decode("latin-1"), 40)
+                    self.framing_error = f"this is not the size of a chunk: {shown!r}"
                 break
             at = size.end()
             self._left = int(size[1], 16)
@@ -176,11 +175,6 @@ class ResponseReader:
                 self._take_trailer(b"\n" + data[at:])
                 break
         return b"".join(body)
-
-    def _hold_size_line(self, line: bytes) -> None:
-        if len(line) > _MAX_LINE_BYTES or not _PARTIAL_CHUNK_SIZE.fullmatch(line):
-            self.framing_error = f"this is not the size of a chunk: {cut(line.decode('latin-1'), 40)!r}"
-        self._held = line
 
     def _take_trailer(self, data: bytes) -> bytes:
         """Skip the trailer, which ends with an empty line."""
@@ -197,31 +191,37 @@ _INFLATE_BYTES = 1024 * 1024
 
 
 class Inflate:
-    """Decompresses a body piece by piece; a gzip body may have several members.
+    """Decompresses a body piece by piece; a gzip body may have several members, and deflate may lack its header.
 
-    Raises:
-        ProtocolError: The content encoding is not supported, or the data is damaged.
+    Args:
+        is_error: Whether the body explains a status. The status is reported in any case, so bytes that cannot be
+            decompressed are not an error: they are returned as they are.
     """
 
-    def __init__(self, encoding: str) -> None:
+    def __init__(self, encoding: str, is_error: bool = False) -> None:
+        self._is_error = is_error
+        self._may_be_raw = encoding == "deflate"
         self._inflate: Any = None
-        # Bytes that are not inflated yet.
+        # All bytes so far, until one is inflated.
+        self._start = b""
+        self._has_begun = False
+        # Bytes that are not inflated yet, and whether `feed(b"")` would return more.
         self._held = b""
-        # Whether `feed(b"")` would return more.
         self.has_more = False
         if encoding in ("gzip", "x-gzip", "deflate"):
             import zlib  # Late: the request asks for no compression, so few responses have any.
 
             self._zlib: Any = zlib
             self._inflate = zlib.decompressobj(wbits=47)
-        elif encoding not in ("", "identity"):
+        elif encoding not in ("", "identity") and not is_error:
             raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return the inflated ones, at most a MiB; `has_more` is set if there are more."""
         if self._inflate is None:
-            return data
+            return b"" if self._has_begun else data
         self._held, out = self._held + data, b""
+        self._start = b"" if self._has_begun else self._start + data
         while (self._held or self.has_more) and len(out) < _INFLATE_BYTES:
             if self._inflate.eof:
                 self._held = self._held.lstrip(b"\0")  # Zeros may follow the last member.
@@ -231,9 +231,21 @@ class Inflate:
             try:
                 out += self._inflate.decompress(self._held, _INFLATE_BYTES - len(out))
             except self._zlib.error as error:
-                raise ProtocolError(f"the compressed response is damaged: {error}") from error
+                return out + self._recover(error)
+            self._has_begun = self._has_begun or out != b""
             ended = self._inflate.eof
             self._held = self._inflate.unused_data if ended else self._inflate.unconsumed_tail
             self.has_more = not ended and len(out) == _INFLATE_BYTES  # zlib holds output back only at this limit.
         self.has_more = self.has_more or self._held != b""
         return out
+
+    def _recover(self, error: Exception) -> bytes:
+        """Inflate damaged data as deflate without a header, or return it as it is if the body explains a status."""
+        self._held, self.has_more = b"", False
+        if self._may_be_raw and not self._has_begun:
+            self._may_be_raw, self._inflate, start, self._start = False, self._zlib.decompressobj(-15), self._start, b""
+            return self.feed(start)
+        if not self._is_error:
+            raise ProtocolError(f"the compressed response is damaged: {error}") from error
+        self._inflate = None  # The rest is returned as it is, or dropped if bytes before it were inflated.
+        return b"" if self._has_begun else self._start

@@ -46,7 +46,7 @@ class ClientKeywords(PeerKeywords, total=False):
     """Arguments of a client besides its server, key and model; see Client."""
 
     timeout: Timeout | float | None
-    max_retries: int
+    max_retries: int | None
 
 
 class AllClientKeywords(ClientKeywords, total=False):
@@ -70,6 +70,7 @@ class CallKeywords(RequestKeywords, total=False):
 
     model: str | None
     extra_body: Mapping[str, Any] | None
+    user: str | None
 
 
 class GenerationKeywords(CallKeywords, total=False):
@@ -102,49 +103,56 @@ class GenerationKeywords(CallKeywords, total=False):
     # What the response reports.
     logprobs: bool | int | None
     stream_options: Json | None
-    # Data about the user.
-    user: str | None
+    # How a service handles the request.
     metadata: Json | None
+    service_tier: str | None
+    store: bool | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
 
 
 class MessageKeywords(GenerationKeywords, total=False):
     """Arguments of every method that takes messages."""
 
-    # Parts of the messages.
+    # The messages: `messages` in place of the first argument, and parts of them.
+    messages: Sequence[Mapping[str, Any]]
     system: str | None
     images: Iterable[Any] | None
     audio: Any
     # Fields of the request.
     tool_choice: str | Json | None
     parallel_tool_calls: bool | None
+    functions: Sequence[Json] | None
+    function_call: str | Json | None
     top_logprobs: int | None
     reasoning_effort: str | None
     verbosity: str | None
     modalities: Sequence[str] | None
     prediction: Json | None
-    service_tier: str | None
-    store: bool | None
+    web_search_options: Json | None
+    moderation: Any
     chat_template_kwargs: Json | None
     add_generation_prompt: bool | None
     continue_final_message: bool | None
 
 
 class StreamKeywords(MessageKeywords, total=False):
-    """Arguments of `stream` besides `response_format`. Tools are JSON."""
+    """Arguments of `stream` besides `response_format`. Tools are JSON, or a Tool."""
 
-    tools: Sequence[Json] | None
+    tools: Sequence[Any] | None
 
 
 class ChatKeywords(StreamKeywords, total=False):
     """Arguments of `chat` besides `response_format`."""
 
     retries_on_mismatch: int
+    allow_truncated: bool
 
 
 class QuickKeywords(ChatKeywords, PeerKeywords, total=False):
     """Arguments of the function `chat` besides `response_format`: of the method `chat`, and of the client."""
 
-    allow_truncated: bool
     base_url: str | None
     api_key: str | None
 
@@ -172,13 +180,13 @@ class EmbeddingKeywords(CallKeywords, total=False):
     batch_size: int | None
     dimensions: int | None
     encoding_format: str | None
-    user: str | None
 
 
 class RunKeywords(MessageKeywords, total=False):
     """Arguments of `run` and `run_stream`. Tools are functions."""
 
     response_format: Any
+    allow_truncated: bool
     max_rounds: int
     on_call: Callable[[Any], object] | None
     parallel: bool | int
@@ -206,19 +214,16 @@ _HINTS = {
 
 def _hint(name: str, known: Any) -> str:
     """What to do about an unknown name, as the end of the message."""
+    import difflib  # Late: only an error message needs it.
+
+    found = difflib.get_close_matches(name, known.__annotations__, 1, 0.6)
+    nearest = f": is {found[0]} meant?" if found else ""
     if known is AllClientKeywords or known is ClientKeywords:
-        return _nearest(name, known)
+        return nearest
     if known is RequestKeywords and name not in ("base_url", "api_key", "headers"):
-        return _nearest(name, known) + ": fields of the body go into `json`"
+        return nearest + ": fields of the body go into `json`"
     if name in _HINTS:
         return ": " + _HINTS[name]
     if name in AllClientKeywords.__annotations__:
         return f": it belongs to the client, Client({name}=...) or client.with_options({name}=...)"
-    return _nearest(name, known) + "; extra_body={...} sends any field"
-
-
-def _nearest(name: str, known: Any) -> str:
-    import difflib  # Late: only an error message needs it.
-
-    nearest = difflib.get_close_matches(name, known.__annotations__, 1, 0.6)
-    return f": is {nearest[0]} meant?" if nearest else ""
+    return nearest + "; extra_body={...} sends any field"

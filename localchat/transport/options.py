@@ -1,18 +1,34 @@
-"""The options of a call: parsed, and converted to the body of a request. No I/O."""
+"""The options of a client (`Settings`) and of one call (`CallOptions`), parsed from keyword arguments. No I/O."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from ..errors import StatusError
-from ..reply.payloads import build_request, with_extra_body
-from .http1 import check_method
-from .keywords import RequestKeywords, check_keywords
-from .settings import Settings, companion
+from ..errors import IncompleteReply, LocalChatError, ProtocolError
+from ..events import Reply
+from ..reply.payloads import find_error
+from .addresses import is_loopback, parse_base_url
+from .http1 import check_header
+from .keywords import AllClientKeywords, check_keywords
 from .timeouts import Timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
+# Larger than any response, and small enough for the memory.
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
+DEFAULT_MAX_RETRIES = 2
+
+# The variables of the environment that a client reads when it is made.
+_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
+
+_JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 # The prompt of `complete`: a text or a list of tokens, or a list of these.
 TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
@@ -20,139 +36,228 @@ TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
 CHAT_PATH = "chat/completions"
 
 
-def check_text_prompt(prompt: object) -> None:
-    """Raise TypeError for a prompt that `complete` does not accept."""
-    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
-        raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
+class Settings:
+    """The options of a client, which `Client` describes. They include what the environment says when it is made."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None, **arguments: Unpack[AllClientKeywords]) -> None:
+        if environment is None:
+            environment = {name: os.environ.get(name, "") for name in _VARIABLES}
+        # For other settings that are made of these.
+        self.environment, self.arguments = environment, arguments
+        self.base_url = arguments.get("base_url") or environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
+        self.address = parse_base_url(self.base_url)
+        api_key = arguments.get("api_key")
+        self.key = _clean_key(self._environment_key() if api_key is None else api_key)
+        self.model = arguments.get("model") or environment["LOCALCHAT_MODEL"] or None
+        self.is_model_named = bool(arguments.get("model"))
+        self.timeout = Timeout.of(arguments.get("timeout"))
+        self.max_retries = _max_retries(arguments.get("max_retries"), DEFAULT_MAX_RETRIES)
+        self.on_retry = arguments.get("on_retry")
+        self.headers = dict(arguments.get("headers") or {})
+        self.proxy = arguments.get("proxy")
+        self.verify = arguments.get("verify", True)
+        self.follow_redirects = arguments.get("follow_redirects", False)
+        self.log_bodies = arguments.get("log_bodies", False)
+        self.max_bytes = arguments.get("max_bytes", DEFAULT_MAX_BYTES)
+        self.transport: Any = arguments.get("transport")
+        # What the client has learned of the server: its only model, and whether it accepts stream_options.
+        self.found_model: str | None = None
+        self.found_embedding_model: str | None = None
+        self.takes_stream_options = True
+        self.request_headers({})  # Raises ValueError for a header that is not valid.
+
+    def _environment_key(self) -> str:
+        """OPENAI_API_KEY if the server is the one of OPENAI_BASE_URL, on this machine, or uses https; else empty.
+
+        Any other server would get the key of a different server in plain text.
+        """
+        address = self.address
+        is_local = address.socket_path is not None or is_loopback(address.host)
+        is_trusted = is_local or address.scheme == "https" or self.base_url == self.environment["OPENAI_BASE_URL"]
+        return self.environment["OPENAI_API_KEY"] if is_trusted else ""
+
+    def changed(self, arguments: AllClientKeywords) -> Settings:
+        """Settings with other values for some arguments, and the same environment."""
+        merged: AllClientKeywords = {**self.arguments, **arguments}
+        settings = Settings(self.environment, **merged)
+        if settings.base_url == self.base_url:
+            settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
+        return settings
+
+    def can_share_connections(self, other: Settings) -> bool:
+        """Whether a connection that was made with these settings can be used with the others."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("address", "proxy", "verify", "transport"))
+
+    def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """The headers of a request, with `extra` headers.
+
+        Raises:
+            ValueError: A header is not valid.
+        """
+        headers = {
+            "Host": self.address.host_header,
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",
+            "Cache-Control": "no-store",
+            "User-Agent": "localchat",
+        }
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        # A later header replaces an earlier one of the same name in any case.
+        pairs = [*headers.items(), *self.headers.items(), *extra.items()]
+        by_name = {name.lower(): (name, value) for name, value in pairs}
+        for name, value in by_name.values():
+            check_header(name, value)
+        return dict(by_name.values())
+
+    # Some servers repeat the key in their error messages, so it is masked in every text that may be shown.
+
+    def mask_error(self, error: LocalChatError) -> None:
+        """Mask the key in an error."""
+        error.args = tuple(self.mask(item) if isinstance(item, str) else item for item in error.args)
+        if isinstance(error, ProtocolError):
+            error.head = self.mask(error.head)
+
+    def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """Mask the key in a payload that may report an error; any other payload is returned unchanged."""
+        # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
+        if payload.get("choices") and find_error(payload) is None and "detail" not in payload:
+            return payload
+        # Only strings are masked: a number may contain a key of digits by chance.
+        masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
+        return dict(json.loads(masked))
+
+    def mask(self, text: str) -> str:
+        """The text with asterisks in place of the key, also where JSON escapes characters of the key, such as /."""
+        if len(self.key) <= 3:
+            return text
+        key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
+        return re.sub(key, "***", text)
+
+
+def _clean_key(key: str) -> str:
+    """Strip blanks and line ends, with which keys from files end. The error does not show the key."""
+    key = key.strip()
+    if not key.isascii() or not key.isprintable():
+        raise ValueError("the key has characters that cannot be sent: is the API key right?")
+    return key
+
+
+def _max_retries(value: Any, default: int) -> int:
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"max_retries is a whole number from 0, not {value!r}")
+    return value
 
 
 class CallOptions(NamedTuple):
     """The parsed options of one call."""
 
+    # Text or messages; for `complete` a TextPrompt.
     prompt: Any
-    # The number of choices that the response has to contain.
-    n_choices: int
+    system: str | None
+    # `images` and `audio`, which are added to the prompt.
+    media: Mapping[str, Any]
+    model: str | None
     think_tags: str
-    # The value that the completion has to contain (structured.ExpectedValue), None for any text.
-    expected: Any
     timeout: Timeout
     max_retries: int
-    system: str | None
-    model: str | None
     headers: Mapping[str, str]
-    # `images` and `audio`, which `with_media` adds to the prompt.
-    media: Mapping[str, Any]
-    # The other options: fields of the request, and `extra_body`.
-    options: Mapping[str, Any]
+    retries_on_mismatch: int
+    batch_size: int | None
+    # Whether a reply that a limit or a filter cut is returned, and not an error.
+    allow_truncated: bool
+    # The fields of the request, with those of `extra_body`, which replace others of the same name.
+    options: dict[str, Any]
+    # The value that the completion has to contain (structured.ExpectedValue), None for any text.
+    expected: Any = None
+
+    @property
+    def n_choices(self) -> int:
+        """The number of choices that the response has to contain: `n`, for each prompt of `complete`."""
+        n, prompt = self.options.get("n"), self.prompt
+        several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
+        return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
+
+    def body(self, path: str, model: str | None, takes_stream_options: bool = True) -> dict[str, Any]:
+        """The body of a request for a completion; one for /completions has `prompt` in place of `messages`.
+
+        A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream
+        requests its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream.
+
+        Raises:
+            ValueError: `extra_body` has messages.
+            TypeError: A tool is a function.
+        """
+        fields = {name: value for name, value in self.options.items() if value is not None}
+        tools = [getattr(tool, "definition", tool) for tool in fields.pop("tools", None) or ()]
+        if any(map(callable, tools)):
+            raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
+        if tools:
+            fields["tools"] = tools
+        elif fields.get("tool_choice") in ("auto", "none"):
+            del fields["tool_choice"]
+        body: dict[str, Any] = {} if model is None else {"model": model}
+        if path != CHAT_PATH:
+            body["prompt"] = self.prompt
+        elif "messages" in fields:
+            raise ValueError("messages are the first argument: in extra_body they would replace the prompt")
+        else:
+            body["messages"] = [{"role": "system", "content": self.system}] if self.system is not None else []
+            is_text = isinstance(self.prompt, str)
+            body["messages"] += [{"role": "user", "content": self.prompt}] if is_text else map(dict, self.prompt)
+        body.update(fields)
+        body.setdefault("stream", True)
+        stream_options = body.pop("stream_options", {"include_usage": True})
+        if body["stream"] and stream_options and takes_stream_options:
+            body["stream_options"] = stream_options
+        return body
 
 
-def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
+def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
+    """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
+    is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
+    is_filtered = reply.finish_reason == "content_filter"
+    if is_filtered or (reply.truncated and not is_limited):
+        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
+        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
+
+
+def read_options(settings: Settings, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
     """Parse the options of a call.
 
     Raises:
         TypeError: An option is not in the TypedDict `keywords`; `what` is the name of the method in the message.
         ValueError: The value of an option is not valid.
     """
-    check_keywords(options, keywords, what)
-    for name, value in options.items():
+    check_keywords(given, keywords, what)
+    for name, value in given.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}, which is not a finite number")
-    fields = dict(options)
-    media, expected = take_media(fields), None
-    if _is_value_format(fields.get("response_format")):
-        expected = companion("schema.structured").ExpectedValue(fields.pop("response_format"))
-    for name in ("retries_on_mismatch", "batch_size"):  # The methods read these options themselves.
-        fields.pop(name, None)
-    timeout, max_retries = fields.pop("timeout", None), fields.pop("max_retries", None)
+    fields = dict(given)
+    media, timeout = take_media(fields), fields.pop("timeout", None)
+    extra_body = fields.pop("extra_body", None) or {}
     return CallOptions(
         prompt=prompt,
-        n_choices=_n_choices(prompt, fields),
-        think_tags=fields.pop("think_tags", "auto"),
-        expected=expected,
-        timeout=settings.timeout if timeout is None else Timeout.of(timeout),
-        max_retries=settings.max_retries if max_retries is None else max_retries,
         system=fields.pop("system", None),
-        model=fields.pop("model", None),
-        headers=fields.pop("extra_headers", None) or {},
         media=media,
-        options=fields,
+        model=fields.pop("model", None),
+        think_tags=fields.pop("think_tags", "auto"),
+        timeout=settings.timeout if timeout is None else Timeout.of(timeout),
+        max_retries=_max_retries(fields.pop("max_retries", None), settings.max_retries),
+        headers=fields.pop("extra_headers", None) or {},
+        retries_on_mismatch=fields.pop("retries_on_mismatch", None) or 0,
+        batch_size=fields.pop("batch_size", None),
+        allow_truncated=fields.pop("allow_truncated", False),
+        options={**fields, **extra_body},
     )
-
-
-def with_media(call_options: CallOptions) -> CallOptions:
-    """Add the images and the audio to the prompt. This reads their files, so it may block.
-
-    Raises:
-        ValueError, OSError: A file cannot be read, or has an unknown format.
-    """
-    if not call_options.media:
-        return call_options
-    return call_options._replace(
-        prompt=companion("extras.media").attach(call_options.prompt, **call_options.media), media={}
-    )
-
-
-def read_request_options(settings: Settings, method: str, options: Mapping[str, Any]) -> CallOptions:
-    """Parse the options of Client.request.
-
-    Raises:
-        TypeError, ValueError: An option is unknown, or an option or the method is not valid.
-    """
-    check_method(method)
-    return read_options(settings, "", options, RequestKeywords, "request")
-
-
-def parse_any_body(raw: bytes) -> Any:
-    """Parse a body: its JSON, its text if it is not JSON, None if it is empty."""
-    text = raw.decode("utf-8", "replace")
-    try:
-        return json.loads(text) if text.strip() else None
-    except (ValueError, RecursionError):
-        return text
-
-
-def request_body(settings: Settings, call_options: CallOptions, model: str | None, path: str) -> dict[str, Any]:
-    """The body of a request; one for /completions has `prompt` in place of `messages`."""
-    prompt = call_options.prompt if path == CHAT_PATH else []
-    body = build_request(prompt, model=model, system=call_options.system, options=call_options.options)
-    if not settings.takes_stream_options:
-        body.pop("stream_options", None)
-    if path != CHAT_PATH:
-        del body["messages"]
-        body["prompt"] = call_options.prompt
-    return body
-
-
-def adapted_body(call_options: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:
-    """The body without the field that the server refused, or with a weaker mode of the expected value.
-
-    Raises:
-        StatusError: This error, if the server refused something else.
-    """
-    if "stream_options" in body and "stream_options" in error.body:
-        return {name: value for name, value in body.items() if name != "stream_options"}
-    if call_options.expected is None or not call_options.expected.weaken(error):
-        raise error
-    return body
-
-
-def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
-    """The number of choices: `n`, for each prompt of `complete` if there are several."""
-    n = with_extra_body(options).get("n")
-    several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
-    return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
     """Remove images and audio from the options and return them. `audio` that is a mapping is OpenAI's option."""
-    return {
-        name: options.pop(name)
-        for name in ("images", "audio")
-        if options.get(name) is not None and not (name == "audio" and isinstance(options[name], Mapping))
-    }
-
-
-def _is_value_format(target: Any) -> bool:
-    """Whether a response_format is a type or a schema, and not an object of OpenAI's API."""
-    kinds = ("json_schema", "json_object", "text")
-    return target is not None and not (isinstance(target, Mapping) and target.get("type") in kinds)
+    names = [name for name in ("images", "audio") if not (name == "audio" and isinstance(options.get(name), Mapping))]
+    found = {name: options.pop(name, None) for name in names}
+    return {name: sources for name, sources in found.items() if sources is not None and sources not in ([], ())}

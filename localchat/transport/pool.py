@@ -13,7 +13,6 @@ MAX_IDLE_CONNECTIONS = 8
 # over it would get no response and no error.
 _MAX_IDLE_S = 30.0
 
-
 # Seconds without a byte before TCP checks whether the peer is still there, between two checks, and their number.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
@@ -48,15 +47,6 @@ class BaseConnection:
 
     def close(self) -> None:
         """Close the connection at once."""
-
-
-class ReplayedConnection(BaseConnection):
-    """Replays one response of a recording in place of a connection."""
-
-    is_replay = True
-
-    def __init__(self, tape: Any) -> None:
-        self.tape = tape
 
 
 class Pool:

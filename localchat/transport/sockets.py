@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from .addresses import addresses
-from .call import END, Result, Steps, Wait
+from .call import Result, Steps, Wait, with_result
 from .pool import BaseConnection, configure
 
 READ_BYTES = 65536
@@ -36,37 +36,23 @@ class Connection(BaseConnection):
         # The timeout of the socket; -1 means that it is not known.
         self._limit: float | None = -1.0
 
-    def send(self, data: bytes, limit: float | None) -> None:
-        self._set_limit(limit)
-        self.sock.sendall(data)
+    def set_limit(self, seconds: float | None) -> Any:
+        """Set the timeout of the socket, and return the socket. It is a system call, so an equal timeout is left."""
+        if seconds != self._limit:
+            self._limit = seconds
+            self.sock.settimeout(seconds)
+        return self.sock
 
     def receive(self, limit: float | None) -> bytes:
         if _STEP_S is None:
-            self._set_limit(limit)
-            return bytes(self.sock.recv(READ_BYTES))
+            return bytes(self.set_limit(limit).recv(READ_BYTES))
         end = None if limit is None else time.monotonic() + limit
         while True:
             left = _STEP_S if end is None else min(end - time.monotonic(), _STEP_S)
             if left <= 0:
                 raise socket.timeout
-            self._set_limit(left)
             with contextlib.suppress(socket.timeout):
-                return bytes(self.sock.recv(READ_BYTES))
-
-    def start_tls(self, context: Any, host: str) -> None:
-        """Wrap the socket; the handshake follows."""
-        self.sock = context.wrap_socket(self.sock, server_hostname=host, do_handshake_on_connect=False)
-        self._limit = -1.0
-
-    def handshake(self, limit: float | None) -> None:
-        self._set_limit(limit)
-        self.sock.do_handshake()
-
-    def _set_limit(self, seconds: float | None) -> None:
-        """Set the timeout of the socket. This is a system call, so it is left out if the timeout is the same."""
-        if seconds != self._limit:
-            self._limit = seconds
-            self.sock.settimeout(seconds)
+                return bytes(self.set_limit(left).recv(READ_BYTES))
 
     def is_usable(self) -> bool:
         """Whether this process made the connection, and the server has not closed it: the socket is then readable."""
@@ -110,8 +96,6 @@ class Driver:
         # the operation: another call may use it then. It is an RLock, as a signal handler may cancel as well.
         self._lock = threading.RLock()
         self._busy: Connection | None = None
-        # What the steps returned at their end.
-        self._result: Any = None
 
     @property
     def is_cancelled(self) -> bool:
@@ -126,10 +110,10 @@ class Driver:
 
     def run(self, steps: Steps[Result]) -> Result:
         """Run all steps, drop their events, and return their result."""
-        while self._next(steps) is not END:
-            pass
-        result: Result = self._result
-        return result
+        last: Any = None
+        for event in self.events(with_result(steps)):
+            last = event
+        return last  # type: ignore[no-any-return]
 
     def events(self, steps: Steps[Any]) -> Generator[Any, None, None]:
         """Run the steps and yield their events.
@@ -137,28 +121,22 @@ class Driver:
         This is a generator that runs during an operation, so another thread cannot close it then.
         """
         try:
-            while (event := self._next(steps)) is not END:
-                yield event
-        finally:
-            steps.close()
-
-    def _next(self, steps: Steps[Any]) -> Any:
-        """Run the steps up to their next event and return it; END at their end."""
-        try:
             item = next(steps)
-            while isinstance(item, Wait):
+            while True:
+                if not isinstance(item, Wait):
+                    yield item
+                    item = next(steps)
+                    continue
                 try:
                     result = getattr(self, item.name)(item.limit, *item.arguments)
                 except BaseException as error:
                     item = steps.throw(error)
                 else:
                     item = steps.send(result)
-        except StopIteration as end:
-            self._result = end.value
-            return END
-        return item
-
-    # The operations.
+        except StopIteration:
+            return
+        finally:
+            steps.close()
 
     def sleep(self, limit: float) -> None:
         self._cancelled.wait(limit)
@@ -195,32 +173,32 @@ class Driver:
         connection = Connection(sock)
         try:
             configure(sock)
-            sock.settimeout(limit)
-            self._blocking(connection, sock.connect, address)
+            self._blocking(connection, lambda: connection.set_limit(limit).connect(address))
         except BaseException:
             connection.close()
             raise
         return connection
 
     def start_tls(self, limit: float | None, connection: Connection, context: Any, host: str) -> None:
-        connection.start_tls(context, host)
-        self._blocking(connection, connection.handshake, limit)
+        connection.sock = context.wrap_socket(connection.sock, server_hostname=host, do_handshake_on_connect=False)
+        self._blocking(connection, lambda: connection.set_limit(limit).do_handshake())
 
     def write(self, limit: float | None, connection: Connection, data: bytes) -> None:
-        self._blocking(connection, connection.send, data, limit)
+        self._blocking(connection, lambda: connection.set_limit(limit).sendall(data))
 
-    def read(self, limit: float | None, connection: Connection) -> Any:
+    def read(self, limit: float | None, connection: Connection) -> bytes:
         """The next bytes; empty at the end of the connection."""
-        return self._blocking(connection, connection.receive, limit)
+        data: bytes = self._blocking(connection, lambda: connection.receive(limit))
+        return data
 
-    def _blocking(self, connection: Connection, operation: Callable[..., Any], *arguments: Any) -> Any:
+    def _blocking(self, connection: Connection, operation: Callable[[], Any]) -> Any:
         """Run an operation of a connection; `cancel` may wake it."""
         with self._lock:
             if self.is_cancelled:
                 raise ConnectionAbortedError("the call was cancelled")
             self._busy = connection
         try:
-            return operation(*arguments)
+            return operation()
         finally:
             with self._lock:
                 self._busy = None

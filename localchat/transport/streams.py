@@ -119,7 +119,14 @@ class Response:
             DoesNotFit: The text does not match the expected value.
             StreamError, IncompleteStream, ProtocolError: The response is not a complete chat completion.
         """
-        events = self._finish_accumulator()
+        try:
+            events = self._accumulator.finish(self._done or self._is_complete_response)
+        except IncompleteStream as error:
+            head = self._frames.head
+            if self._frames.documents and not self._accumulator.started:
+                raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
+            message = str(error) if self._cause is None else f"{error} ({self._cause})"
+            raise IncompleteStream(message) from self._cause
         settings = self._call.settings
         try:
             if self._expected is not None:
@@ -130,13 +137,3 @@ class Response:
             yield from (event for event in events if event.type != "message_stop")
             raise
         yield from events
-
-    def _finish_accumulator(self) -> list[StreamEvent]:
-        try:
-            return self._accumulator.finish(self._done or self._is_complete_response)
-        except IncompleteStream as error:
-            head = self._frames.head
-            if self._frames.documents and not self._accumulator.started:
-                raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
-            message = str(error) if self._cause is None else f"{error} ({self._cause})"
-            raise IncompleteStream(message) from self._cause

@@ -30,13 +30,14 @@ class Timeout(NamedTuple):
         """The timeouts for an option `timeout`. A number sets `first`, `idle` and `connect` (5 s at most).
 
         Raises:
-            ValueError: A timeout is not above zero, or is infinite.
+            ValueError: A timeout is not a finite number above zero.
         """
         if value is None:
             return cls()
-        limits = value if isinstance(value, Timeout) else (float(value),)
-        if not all(limit is None or 0 < limit < float("inf") for limit in limits):
-            raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {value!r}")
+        for limit in value if isinstance(value, Timeout) else (value,):
+            is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+            if limit is not None and not (is_number and 0 < limit < float("inf")):
+                raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {limit!r}")
         return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
 
 
@@ -50,7 +51,7 @@ class Deadlines:
         # The deadline of the next event, and the timeout that it comes from: "first" or "stall".
         self._event_end: float | None = None
         self._event_kind = "first"
-        # When the last read ended; 0 during a read.
+        # When the last read ended; 0 during a read. The time until the next read counts against the total only.
         self._paused_at = 0.0
 
     def start(self) -> None:
@@ -74,7 +75,7 @@ class Deadlines:
         return self._earliest(self._timeout.connect, "connect", None, "")
 
     def pause(self) -> None:
-        """Report the end of a read. The time until the next read counts against the total only."""
+        """Report the end of a read."""
         self._paused_at = time.monotonic()
 
     def reading(self) -> tuple[float | None, str]:
