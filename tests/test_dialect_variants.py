@@ -11,7 +11,7 @@ from localchat.serving.chat.dialects.values import parameter_types, value_json
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, SCHEMA, TOOLS, calls_of, text_of
-from .test_output import call, parse, parse_every_way, parser
+from .test_output import Reasoning, events_of, parse, parse_every_way, parser
 
 PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
 XML = "<response>\n <status>ok</status>\n</response>"
@@ -32,22 +32,6 @@ CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </para
 LFM = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
 WRAPPED = "<tool_call>" + '{"function": ' * 3 + '{"name": "now"}' + "}" * 3
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
-
-
-class Reasoning(str):
-    """Text of reasoning in the list of expected events."""
-
-
-def events_of(expected):
-    """The events in short: a text is content, a tuple is the name, the arguments and the id of a call."""
-    events, n_calls = [], 0
-    for item in expected:
-        if isinstance(item, tuple):
-            events += call(item[0], item[1], n_calls, *item[2:])
-            n_calls += 1
-        else:
-            events.append((ReasoningDelta if isinstance(item, Reasoning) else ContentDelta)(str(item)))
-    return events
 
 
 NOW, S21 = ("now", "{}"), ("get_analysis", "{}")

@@ -56,53 +56,109 @@ def tool_call(text):
     return f"<tool_call>\n{text}\n</tool_call>"
 
 
-# --- content and reasoning ---
+class Reasoning(str):
+    """Text of reasoning in a list of expected events."""
 
 
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
-        pytest.param("", [], id="empty"),
-        pytest.param(" Hi <there> \n", [ContentDelta(" Hi <there> \n")], id="content keeps its white space"),
-        pytest.param(
-            "<think>\nhm \n</think>\n\nHi",
-            [ReasoningDelta("hm"), ContentDelta("Hi")],
-            id="reasoning, white space at its ends is dropped",
-        ),
-        pytest.param(
-            " \n<think>hm</think>Hi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="white space before reasoning"
-        ),
-        pytest.param("<think>\n\n</think>\n\nHi", [ContentDelta("Hi")], id="empty reasoning is no event"),
-        pytest.param("<think>a\n\nb", [ReasoningDelta("a\n\nb")], id="reasoning that is cut"),
-        pytest.param("<think>a </thi", [ReasoningDelta("a </thi")], id="end tag that is cut"),
-        pytest.param("<think>", [], id="opened and cut"),
-        pytest.param("<thin", [ContentDelta("<thin")], id="start tag that is cut"),
-        pytest.param("<thing>", [ContentDelta("<thing>")], id="another tag"),
-        pytest.param("Hi <think>no</think>", [ContentDelta("Hi <think>no</think>")], id="tags within content"),
-        pytest.param(
-            "<think>a</think>b</think>", [ReasoningDelta("a"), ContentDelta("b</think>")], id="second end tag"
-        ),
-        pytest.param("<think>a</think> \n ", [ReasoningDelta("a")], id="only white space after reasoning"),
-        pytest.param(
-            "<think>" + tool_call("{}") + "</think>", [ReasoningDelta(tool_call("{}"))], id="no calls in reasoning"
-        ),
-    ],
-)
-def test_reasoning_and_content(text, events):
-    assert parse_every_way(text) == events
+def events_of(expected):
+    """The events in short: a text is content, a tuple is the name, the arguments and the id of a call."""
+    events, n_calls = [], 0
+    for item in expected:
+        if isinstance(item, tuple):
+            events += call(item[0], item[1], n_calls, *item[2:])
+            n_calls += 1
+        else:
+            events.append((ReasoningDelta if isinstance(item, Reasoning) else ContentDelta)(str(item)))
+    return events
 
 
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
-        pytest.param("\nhm\n</think>\n\nHi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="closed"),
-        pytest.param("hm", [ReasoningDelta("hm")], id="cut"),
-        pytest.param("</think>Hi", [ContentDelta("Hi")], id="closed at once"),
-    ],
-)
+R = Reasoning
+F, EMPTY = ("f", '{"a": 1}'), ("f", "{}")
+IN_STRINGS = r'{"a": "x } \" ] \\", "b": "</tool_call>"}'
+CALL, CALL_F = '<tool_call>{"name": "f", "arguments": {}}', '<tool_call>{"name": "f", '
+# The case, the text, and its events.
+REASONING = [
+    ("empty", "", []),
+    ("content keeps its white space", " Hi <there> \n", [" Hi <there> \n"]),
+    ("white space at the ends of reasoning", "<think>\nhm \n</think>\n\nHi", [R("hm"), "Hi"]),
+    ("white space before reasoning", " \n<think>hm</think>Hi", [R("hm"), "Hi"]),
+    ("empty reasoning is no event", "<think>\n\n</think>\n\nHi", ["Hi"]),
+    ("reasoning that is cut", "<think>a\n\nb", [R("a\n\nb")]),
+    ("end tag that is cut", "<think>a </thi", [R("a </thi")]),
+    ("opened and cut", "<think>", []),
+    ("start tag that is cut", "<thin", ["<thin"]),
+    ("another tag", "<thing>", ["<thing>"]),
+    ("tags within content", "Hi <think>no</think>", ["Hi <think>no</think>"]),
+    ("second end tag", "<think>a</think>b</think>", [R("a"), "b</think>"]),
+    ("only white space after reasoning", "<think>a</think> \n ", [R("a")]),
+    ("no calls in reasoning", "<think>" + tool_call("{}") + "</think>", [R(tool_call("{}"))]),
+]
+CALLS = [
+    ("one", tool_call('{"name": "f", "arguments": {"a": 1}}'), [F]),
+    ("without white space", '<tool_call>{"name":"f","arguments":{}}</tool_call>', [EMPTY]),
+    (
+        "pretty-printed",
+        tool_call('{\n "name" : "f",\n "arguments" : {\n "a": [1,\n 2]\n }\n}'),
+        [("f", '{\n "a": [1,\n 2]\n }')],
+    ),
+    ("arguments first", tool_call('{"arguments": {"a": 1}, "name": "f"}'), [F]),
+    ("in strings", tool_call(f'{{"name": "f", "arguments": {IN_STRINGS}}}'), [("f", IN_STRINGS)]),
+    ("parameters", tool_call('{"name": "f", "parameters": {"a": 1}}'), [F]),
+    ("no arguments", tool_call('{"name": "f"}'), [EMPTY]),
+    ("null arguments stay raw", tool_call('{"name": "f", "arguments": null}'), [("f", "null")]),
+    ("as a string", tool_call('{"name": "f", "arguments": "{\\"a\\": 1}"}'), [F]),
+    ("wrapped", tool_call('{"type": "function", "function": {"name": "f", "arguments": {}}}'), [EMPTY]),
+    ("own id", tool_call('{"id": "abc", "name": "f", "arguments": {}}'), [(*EMPTY, "abc")]),
+    ("id too long", tool_call(f'{{"id": "{"x" * 65}", "name": "f", "arguments": {{}}}}'), [EMPTY]),
+    ("further fields", tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), [EMPTY]),
+    ("second name", tool_call('{"name": "f", "name": "g"}'), [EMPTY]),
+    ("second arguments", tool_call('{"name": "f", "arguments": {}, "arguments": {"a": 1}}'), [EMPTY]),
+    ("an object after a call", tool_call(CALL[11:] + '{"x": 1}'), [EMPTY, '{"x": 1}\n</tool_call>']),
+    ("after text", "Sure.\n\n" + tool_call('{"name": "f"}') + "\n", ["Sure.", EMPTY]),
+    ("between", "<think>hm</think>\n" + tool_call('{"name": "f"}') + "\nDone. ", [R("hm"), EMPTY, "Done. "]),
+    (
+        "two",
+        CALL + "</tool_call>\n" + tool_call('{"name": "get_weather", "arguments": 1}'),
+        [EMPTY, ("get_weather", "1")],
+    ),
+    ("closing tags left out", CALL * 2, [EMPTY, EMPTY]),
+    ("closing tag cut", CALL + "</tool", [EMPTY]),
+    ("after text that is not a call", "<tool_call>no\n" + CALL, ["<tool_call>no", EMPTY]),
+]
+# K19: the start of the call has been emitted, so the raw text is emitted as its arguments.
+BROKEN = [
+    ("wrong bracket", tool_call('{"name": "f", "arguments": {"a": 1]}') + "x", [("f", '{"a": 1]}'), "x"]),
+    ("only the tag is closed", tool_call('{"name": "f", "arguments": {"a": 1') + "x", [("f", '{"a": 1\n'), "x"]),
+    ("another field", tool_call('{"name": "f", "argument": {"a": 1') + "x", [("f", '"argument": {"a": 1\n'), "x"]),
+    ("cut in another field", CALL_F + '"x": [1', [("f", '"x": [1')]),
+    ("invalid name of a field", CALL_F + "5: 6}", [("f", "5: 6}")]),
+    ("in a wrapper", '<tool_call>{"function": {"name": "f", "x": [1<}}', [("f", '"x": [1<}}')]),
+    ("cut in a string of JSON", CALL_F + '"arguments": "{\\"a', [("f", '"{\\"a')]),
+]
+NO_CALLS = [
+    *("<tool_call", "Hi \n <tool_call>", "<tool_call> \n", "<tool_call>\nno JSON here </tool_call>\n"),
+    tool_call('{"name": "g", "arguments": {"a": 1}}') + " and on\n",
+    *map(
+        tool_call, ('{"arguments": {"a": 1}, "name": "g"}', '{"arguments": {"a": 1}}', '{"name": 5, "arguments": {}}')
+    ),
+    *map(tool_call, ('{"name": "f', '{"arguments": {"a": "f', '["name", "f"]', "{name: f}", "{}")),
+    *("<tool_calls>", "a < b <<tool_call <tool_ call>"),
+]
+CASES = [*REASONING, *CALLS, *BROKEN, *((repr(text), text, [text]) for text in NO_CALLS)]
+
+
+@pytest.mark.parametrize(("text", "expected"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
+def test_events_of_an_output(text, expected):
+    assert parse_every_way(text) == events_of(expected)
+    if text in NO_CALLS:
+        assert parse_every_way(text, tools=()) == events_of(expected)
+
+
 @pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
-def test_reasoning_that_the_prompt_opens(text, events, prompt):
-    assert parse_every_way(text, prompt=prompt) == events
+def test_reasoning_that_the_prompt_opens(prompt):
+    assert parse_every_way("\nhm\n</think>\n\nHi", prompt=prompt) == [ReasoningDelta("hm"), ContentDelta("Hi")]
+    assert parse_every_way("hm", prompt=prompt) == [ReasoningDelta("hm")]
+    assert parse_every_way("</think>Hi", prompt=prompt) == [ContentDelta("Hi")]
 
 
 @pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
@@ -123,108 +179,6 @@ def test_reasoning_in_the_content_is_unchanged(text, prompt):
     assert parse_every_way(text, prompt=prompt, splits_reasoning=False) == [ContentDelta(text)]
 
 
-# --- calls ---
-
-WEATHER = '{"city": "Paris"}'
-
-
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
-        pytest.param(tool_call('{"name": "f", "arguments": {"a": 1}}'), call("f", '{"a": 1}'), id="one"),
-        pytest.param('<tool_call>{"name":"f","arguments":{}}</tool_call>', call("f", "{}"), id="without white space"),
-        pytest.param(
-            tool_call('{\n  "name" : "f",\n  "arguments" : {\n    "a": [1,\n 2]\n  }\n}'),
-            call("f", '{\n    "a": [1,\n 2]\n  }'),
-            id="pretty-printed",
-        ),
-        pytest.param(tool_call('{"arguments": {"a": 1}, "name": "f"}'), call("f", '{"a": 1}'), id="arguments first"),
-        pytest.param(
-            tool_call(r'{"name": "f", "arguments": {"a": "x } \" ] \\", "b": "</tool_call>"}}'),
-            call("f", r'{"a": "x } \" ] \\", "b": "</tool_call>"}'),
-            id="brackets and markers in strings",
-        ),
-        pytest.param(tool_call('{"name": "f", "parameters": {"a": 1}}'), call("f", '{"a": 1}'), id="parameters"),
-        pytest.param(tool_call('{"name": "f"}'), call("f", "{}"), id="no arguments"),
-        pytest.param(tool_call('{"name": "f", "arguments": null}'), call("f", "null"), id="null arguments stay raw"),
-        pytest.param(tool_call('{"name": "f", "arguments": "{\\"a\\": 1}"}'), call("f", '{"a": 1}'), id="as a string"),
-        pytest.param(
-            tool_call('{"type": "function", "function": {"name": "f", "arguments": {}}}'), call("f", "{}"), id="wrapped"
-        ),
-        pytest.param(
-            tool_call('{"id": "abc", "name": "f", "arguments": {}}'), call("f", "{}", call_id="abc"), id="own id"
-        ),
-        pytest.param(
-            tool_call(f'{{"id": "{"x" * 65}", "name": "f", "arguments": {{}}}}'), call("f", "{}"), id="id too long"
-        ),
-        pytest.param(
-            tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), call("f", "{}"), id="further fields"
-        ),
-        pytest.param(tool_call('{"name": "f", "name": "g"}'), call("f", "{}"), id="second name"),
-        pytest.param(
-            tool_call('{"name": "f", "arguments": {}, "arguments": {"a": 1}}'), call("f", "{}"), id="second arguments"
-        ),
-        pytest.param(
-            tool_call('{"name": "f", "arguments": {}}{"x": 1}'),
-            [*call("f", "{}"), ContentDelta('{"x": 1}\n</tool_call>')],
-            id="an object after a call",
-        ),
-        pytest.param(
-            "Sure.\n\n" + tool_call('{"name": "f", "arguments": {}}') + "\n",
-            [ContentDelta("Sure."), *call("f", "{}")],
-            id="after text, white space is dropped",
-        ),
-        pytest.param(
-            "<think>hm</think>\n" + tool_call('{"name": "f", "arguments": {}}') + "\nDone. ",
-            [ReasoningDelta("hm"), *call("f", "{}"), ContentDelta("Done. ")],
-            id="between reasoning and text",
-        ),
-        pytest.param(
-            tool_call('{"name": "f", "arguments": {}}') + "\n" + tool_call('{"name": "get_weather", "arguments": 1}'),
-            [*call("f", "{}"), *call("get_weather", "1", 1)],
-            id="two",
-        ),
-        pytest.param(
-            '<tool_call>{"name": "f", "arguments": {}}<tool_call>{"name": "f", "arguments": {}}',
-            [*call("f", "{}"), *call("f", "{}", 1)],
-            id="closing tags left out",
-        ),
-        pytest.param('<tool_call>{"name": "f", "arguments": {}}</tool', call("f", "{}"), id="closing tag cut"),
-    ],
-)
-def test_calls(text, events):
-    assert parse_every_way(text) == events
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call",
-        "Hi \n <tool_call>",
-        "<tool_call> \n",
-        "<tool_call>\nno JSON here </tool_call>\n",
-        tool_call('{"name": "g", "arguments": {"a": 1}}') + " and on\n",
-        tool_call('{"arguments": {"a": 1}, "name": "g"}'),
-        tool_call('{"arguments": {"a": 1}}'),
-        tool_call('{"name": 5, "arguments": {}}'),
-        tool_call('{"name": "f'),
-        tool_call('{"arguments": {"a": "f'),
-        tool_call('["name", "f"]'),
-        tool_call("{name: f}"),
-        tool_call("{}"),
-        "<tool_calls>",
-        "a < b <<tool_call <tool_ call>",
-    ],
-)
-def test_text_that_is_not_a_call_is_content(text):
-    assert parse_every_way(text) == [ContentDelta(text)]
-
-
-def test_call_after_text_that_is_not_a_call():
-    text = "<tool_call>no\n" + tool_call('{"name": "f", "arguments": {}}')
-    assert parse_every_way(text) == [ContentDelta("<tool_call>no"), *call("f", "{}")]
-
-
 def test_name_nested_too_deeply_is_content():
     text = tool_call('{"name": ' + "[" * 5000 + "]" * 5000)
     assert parse([text]) == [ContentDelta(text)]
@@ -235,52 +189,16 @@ def test_tool_without_a_name_cannot_be_called():
     assert parse([text], tools=[{"function": {"name": ""}}, {"function": {}}]) == [ContentDelta(text)]
 
 
-def test_call_without_tools_is_content():
-    text = tool_call('{"name": "f", "arguments": {}}')
-    assert parse_every_way(text, tools=()) == [ContentDelta(text)]
-
-
-@pytest.mark.parametrize(
-    ("text", "events"),
-    [
-        pytest.param(
-            tool_call('{"name": "f", "arguments": {"a": 1]}') + "x",
-            [*call("f", '{"a": 1]}'), ContentDelta("x")],
-            id="wrong bracket",
-        ),
-        pytest.param(
-            tool_call('{"name": "f", "arguments": {"a": 1') + "x",
-            [*call("f", '{"a": 1\n'), ContentDelta("x")],
-            id="only the tag is closed",
-        ),
-        pytest.param(
-            tool_call('{"name": "f", "argument": {"a": 1') + "x",
-            [*call("f", '"argument": {"a": 1\n'), ContentDelta("x")],
-            id="another field is never closed",
-        ),
-        pytest.param('<tool_call>{"name": "f", "x": [1', call("f", '"x": [1'), id="cut in another field"),
-        pytest.param('<tool_call>{"name": "f", 5: 6}', call("f", "5: 6}"), id="invalid name of a field"),
-        pytest.param(
-            '<tool_call>{"function": {"name": "f", "x": [1<}}', call("f", '"x": [1<}}'), id="broken within a wrapper"
-        ),
-        pytest.param('<tool_call>{"name": "f", "arguments": "{\\"a', call("f", '"{\\"a'), id="cut in a string of JSON"),
-    ],
-)
-def test_broken_arguments_are_emitted_raw(text, events):
-    """K19: the start of the call has been emitted, so the raw text is emitted as its arguments."""
-    assert parse_every_way(text) == events
-
-
 @pytest.mark.parametrize(
     ("text", "has_calls", "is_inside"),
     [
-        pytest.param("Hi", False, False, id="no call"),
-        pytest.param('<tool_call>{"na', False, False, id="incomplete name"),
-        pytest.param('<tool_call>{"name": "f"', True, True, id="start emitted"),
-        pytest.param('<tool_call>{"name": "f", "arguments": {"a": "x', True, True, id="in the arguments"),
-        pytest.param('<tool_call>{"name": "f", "arguments": {}', True, True, id="object not closed"),
-        pytest.param('<tool_call>{"name": "f", "arguments": {}}', True, False, id="complete, tag missing"),
-        pytest.param(tool_call('{"name": "f", "arguments": {}}') + "Hi", True, False, id="text after it"),
+        ("Hi", False, False),
+        ('<tool_call>{"na', False, False),
+        ('<tool_call>{"name": "f"', True, True),
+        ('<tool_call>{"name": "f", "arguments": {"a": "x', True, True),
+        ('<tool_call>{"name": "f", "arguments": {}', True, True),
+        ('<tool_call>{"name": "f", "arguments": {}}', True, False),
+        (tool_call('{"name": "f", "arguments": {}}') + "Hi", True, False),
     ],
 )
 def test_cut_call_is_reported(text, has_calls, is_inside):
