@@ -16,10 +16,8 @@ _KNOWN_TAGS = tuple(dict.fromkeys((THINK, *(dialect.reasoning for dialect in DIA
 def detect(template: str) -> Dialect:
     """The dialect of the family whose markers are in the template, or "hermes" if there is none."""
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
-    matching = [dialect for dialect in DIALECTS.values() if dialect.matches(template)]
-    overridden = {name for dialect in matching for name in dialect.overrides}
-    names = [dialect.name for dialect in matching if dialect.name not in overridden]
-    return for_template(names[0] if names else "hermes", template)
+    name = next((dialect.name for dialect in DIALECTS.values() if dialect.matches(template)), "hermes")
+    return for_template(name, template)
 
 
 def for_template(name: str, template: str) -> Dialect:

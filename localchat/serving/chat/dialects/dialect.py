@@ -22,9 +22,7 @@ class Dialect:
     name: str
     """The key in `DIALECTS`."""
     detected_by: tuple[tuple[str, ...], ...] = ()
-    """Sets of texts. A template that contains all texts of one set belongs to this family."""
-    overrides: tuple[str, ...] = ()
-    """Families whose `detected_by` also matches templates of this family; this family takes precedence."""
+    """Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one."""
     calls: tuple[CallLayout, ...] = ()
     """The call formats of the family, the preferred one first."""
     also_read: tuple[CallLayout, ...] = ()

@@ -64,6 +64,7 @@ class _WithoutReasoning(Dialect):
         return ReasoningStart.CLOSED
 
 
+# If a template has the texts of several families, it belongs to the first one.
 _FAMILIES = (
     Dialect(
         "apertus",
@@ -88,13 +89,6 @@ _FAMILIES = (
         ),
         also_dropped=("<｜tool▁calls▁end｜>",),
         has_own_tool_prompt=True,
-    ),
-    Dialect(
-        "functionary-3.1",
-        detected_by=(("<function=", "</function>"),),
-        overrides=("llama-3",),
-        calls=_FUNCTION_JSON,
-        also_read=_BARE_FUNCTION_TAGS,
     ),
     _WithoutReasoning(
         "functionary-3.2",
@@ -163,7 +157,6 @@ _FAMILIES = (
     Dialect(
         "cohere",
         detected_by=(("<|START_ACTION|>",),),
-        overrides=("command-r",),
         calls=_list(
             "<|START_ACTION|>",
             "<|END_ACTION|>",
@@ -213,12 +206,6 @@ _FAMILIES = (
                 other_ends=("<|message_sep|>",),
             ),
         ),
-    ),
-    # A call as the whole output, or after <|python_tag|>.
-    Dialect(
-        "llama-3",
-        detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
-        calls=call_layouts(*(f"{start}@({_PARAMETERS}); @" for start in ("", "<|python_tag|>"))),
     ),
     Dialect(
         "kimi-k2",
@@ -287,7 +274,6 @@ _FAMILIES = (
     Dialect(
         "qwen-coder",
         detected_by=(("<tool_call>", "<function=", "<parameter="),),
-        overrides=("functionary-3.1",),
         calls=(*_FUNCTION_TAGS, *_BARE_FUNCTION_TAGS),
         also_read=(*_JSON_OBJECT, *_KEY_VALUE_TAGS),
     ),
@@ -295,7 +281,6 @@ _FAMILIES = (
     Dialect(
         "seed",
         detected_by=(("<seed:tool_call>",),),
-        overrides=("functionary-3.1",),
         calls=(
             *call_layouts(f"@(<seed:tool_call>~{_ONE_LINE_FUNCTION}~</seed:tool_call>)~@"),
             *call_layouts(f"@({_ONE_LINE_FUNCTION})~@", other_ends=("</seed:tool_call>",)),
@@ -315,6 +300,18 @@ _FAMILIES = (
         also_dropped=("<|end|>", "<|calls|>"),
         text_start=("<|content|>", "<|begin|>assistant<|content|>"),
         reasoning=ReasoningTags("<|think|>", "<|end|>"),
+    ),
+    Dialect(
+        "functionary-3.1",
+        detected_by=(("<function=", "</function>"),),
+        calls=_FUNCTION_JSON,
+        also_read=_BARE_FUNCTION_TAGS,
+    ),
+    # A call as the whole output, or after <|python_tag|>.
+    Dialect(
+        "llama-3",
+        detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
+        calls=call_layouts(*(f"{start}@({_PARAMETERS}); @" for start in ("", "<|python_tag|>"))),
     ),
 )
 
