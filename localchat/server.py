@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .serving.engine.library_build import LIBRARY
-from .serving.http.cors import is_loopback
+from .serving.http.access import is_loopback
 from .serving.http.listener import listening, why_not_listening
 from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
 from .serving.http.options import option_warnings, read_options, settings_of

@@ -6,11 +6,14 @@ import contextlib
 import http.client
 import json
 import re
+import select
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +35,9 @@ DEADLINE_S = 8
 # With this chat template, the prompt is the text of the last message, which the model `echo` repeats.
 LAST_MESSAGE = "{{ messages[-1].content }}"
 ANY_PORT = Settings(port=0)
+CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
+TLS = Settings(port=0, tls_cert=CERTIFICATE)
+CLIENT_TLS = ssl.create_default_context(cafile=str(CERTIFICATE))
 BIG = {"n_ctx": 2000, "n_cells": 8000}
 REASONING_AND_TEXT = "<think>hm</think>Let me look."
 GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
@@ -196,23 +202,42 @@ def chat_request(content: str = "hello", **fields: Any) -> bytes:
     return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **fields}).encode())
 
 
+def chunked(*lines: str) -> bytes:
+    head = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
+    return ("\r\n".join(head) + "\r\n".join(lines)).encode()
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Read until the server closes."""
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def trickle(sock: socket.socket, byte: bytes) -> None:
+    """Send a byte every few milliseconds until the server responds or closes."""
+    deadline = time.monotonic() + DEADLINE_S
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        while not select.select([sock], [], [], 0.005)[0]:
+            sock.sendall(byte)
+            assert time.monotonic() < deadline, "the deadline passed"
+
+
 def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
     """Send bytes, and read until the server closes; return the head of the response, and its JSON."""
     with serving.connect() as sock:
         sock.sendall(request)
-        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+        raw = read_all(sock)
     head, _, body = raw.partition(b"\r\n\r\n")
     return head, json.loads(body)
 
 
 def read_until(sock: socket.socket, end: bytes) -> bytes:
     """Read up to and including `end`, and no further."""
-    raw = b""
+    raw = bytearray()
     while not raw.endswith(end):
         piece = sock.recv(1)
         assert piece, f"closed after {raw!r}"
         raw += piece
-    return raw
+    return bytes(raw)
 
 
 def dechunked(raw: bytes) -> bytes:

@@ -1,13 +1,30 @@
-"""Access to the server: API keys, host names and origins."""
+"""Access to the server: API keys, host names and origins, and CORS."""
 
 import contextlib
 import json
+from email.message import Message
 
 import pytest
 
+from localchat.serving.http.access import Access
 from localchat.serving.http.settings import Settings
 
-from .serving import GOOD, read_response, serving
+from .serving import GOOD, exchange, raw_request, read_response, serving
+
+PAGE = "https://page.example"
+
+
+@pytest.fixture(scope="module")
+def with_keys():
+    settings = Settings(port=0, api_keys=("secret", "other"), cors=(PAGE,))
+    with serving(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def without_keys():
+    with serving() as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -27,10 +44,9 @@ from .serving import GOOD, read_response, serving
         ({"Authorization": "Bearer wrong", "X-API-Key": "secret"}, 200),
     ],
 )
-def test_a_key_is_needed_except_for_health(headers, status):
-    """H8."""
-    settings = Settings(port=0, api_keys=("secret", "other"))
-    with serving(settings=settings) as running, contextlib.closing(running.client()) as client:
+def test_a_key_is_needed_except_for_health(with_keys, headers, status):
+    """H8, H17."""
+    with contextlib.closing(with_keys.client()) as client:
         client.request("POST", "/v1/chat/completions", GOOD, headers)
         response = client.getresponse()
         body = json.loads(response.read())
@@ -40,6 +56,16 @@ def test_a_key_is_needed_except_for_health(headers, status):
     if status == 401:
         assert response.getheader("WWW-Authenticate") == "Bearer"
         assert body["error"]["code"] == "invalid_api_key"
+        assert "send the API key of this server as 'Authorization: Bearer KEY'" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("sent", [raw_request(GOOD), raw_request(GOOD)[:-5], raw_request(b"x" * 100_000)])
+def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
+    """H7."""
+    head, body = exchange(with_keys, sent)
+    assert head.startswith(b"HTTP/1.1 401 ")
+    assert b"Connection: close" in head
+    assert body["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +77,10 @@ def test_a_key_is_needed_except_for_health(headers, status):
         pytest.param({"Host": "[0:0:0:0:0:0:0:1]"}, 200, id="IPv6 in full"),
         pytest.param({"Host": "LocalHost"}, 200, id="host in any case"),
         pytest.param({"Host": "localhost.:8080"}, 200, id="host with the root's dot"),
+        pytest.param({"Host": "foo.localhost"}, 200, id="name under localhost"),
+        pytest.param({"Host": "a.b.localhost.:80"}, 200, id="two names under localhost"),
+        pytest.param({"Host": "foolocalhost"}, 403, id="name that ends like localhost"),
+        pytest.param({"Host": "localhost.evil.example"}, 403, id="name that begins with localhost"),
         pytest.param({"Host": "evil@localhost"}, 403, id="user name before the host"),
         pytest.param({"Host": "localhost/"}, 403, id="host with a path"),
         pytest.param({"Host": "127.0.0.999"}, 403, id="no address"),
@@ -58,9 +88,13 @@ def test_a_key_is_needed_except_for_health(headers, status):
         pytest.param({"Host": "127.0.0.1.evil.example"}, 403, id="name like an address"),
         pytest.param({"Host": "["}, 403, id="broken host"),
         pytest.param({"Origin": "https://evil.example"}, 403, id="page of another site"),
+        pytest.param({"Origin": "https://evil.example", "Host": "localhost"}, 403, id="its request to this machine"),
         pytest.param({"Origin": "null"}, 403, id="page without origin"),
         pytest.param({"Origin": "http://localhost:3000"}, 200, id="page of this machine"),
         pytest.param({"Origin": "HTTP://LOCALHOST:3000"}, 200, id="origin in any case"),
+        pytest.param({"Origin": "http://tauri.localhost"}, 200, id="Tauri"),
+        pytest.param({"Origin": "http://wails.localhost:34115"}, 200, id="Wails"),
+        pytest.param({"Origin": "http://tauri.localhost.evil.example"}, 403, id="name that begins like Tauri's"),
         pytest.param({"Origin": "HTTPS://evil.example"}, 403, id="other site, scheme in any case"),
         pytest.param({"Origin": "http://localhost@evil.example"}, 403, id="other site behind a user name"),
         pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="image or script of another site"),
@@ -69,12 +103,23 @@ def test_a_key_is_needed_except_for_health(headers, status):
         pytest.param({"Origin": "vscode-webview://x"}, 200, id="a program's page"),
     ],
 )
-def test_web_pages_of_others_are_refused(headers, status):
-    """H4, H5."""
-    with serving() as running:
-        assert running.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
-    with serving(settings=Settings(port=0, api_keys=("k",))) as running:
-        assert running.request("GET", "/v1/models", headers={**headers, "Authorization": "Bearer k"})[0] == 200
+def test_web_pages_of_others_are_refused(without_keys, with_keys, headers, status):
+    """H4, H5. A server with keys does not check them, since no page has a key."""
+    assert without_keys.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
+    assert with_keys.request("GET", "/v1/models", headers={**headers, "X-Api-Key": "secret"})[0] == 200
+
+
+def test_absolute_target_names_the_host_in_place_of_the_header(without_keys):
+    """H6: a proxy and the server must agree on the host (RFC 9112, 3.2.2)."""
+    with without_keys.connect() as sock:
+        sock.sendall(raw_request(GOOD, path="http://evil.example/v1/chat/completions"))
+        assert sock.recv(12) == b"HTTP/1.1 403"
+
+
+@pytest.fixture(scope="module")
+def in_network():
+    with serving(settings=Settings(host="0.0.0.0", port=0)) as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -88,15 +133,42 @@ def test_web_pages_of_others_are_refused(headers, status):
         pytest.param("1.evil.example", 403, id="name that begins like an address"),
     ],
 )
-def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged(name, status):
+def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged(in_network, name, status):
     headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
-    with serving(settings=Settings(host="0.0.0.0", port=0)) as running:
-        assert running.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
+    assert in_network.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
 
 
-PAGE = "https://page.example"
-PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
-KEY = {"Authorization": "Bearer secret"}
+# --- CORS ---
+
+
+def headers_of(**given: str) -> Message:
+    message = Message()
+    for name, value in given.items():
+        message[name.replace("_", "-")] = value
+    return message
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "allowed"),
+    [
+        pytest.param((), PAGE, None, id="off"),
+        pytest.param((PAGE,), PAGE, PAGE, id="named"),
+        pytest.param((PAGE + "/",), PAGE, PAGE, id="named with a slash"),
+        pytest.param((PAGE,), "https://other.example", None, id="another"),
+        pytest.param((PAGE,), PAGE + ".evil.example", None, id="prefix of another"),
+        pytest.param(("*",), PAGE, PAGE, id="all"),
+        pytest.param((PAGE, "http://b"), "http://b", "http://b", id="second"),
+    ],
+)
+def test_allowed_pages_get_the_cors_header(origins, origin, allowed):
+    access, request = Access(Settings(cors=origins)), headers_of(Origin=origin)
+    assert access.cors_headers(request).get("Access-Control-Allow-Origin") == allowed
+    assert access.cors_headers(headers_of()) == ({"Vary": "Origin"} if origins else {})
+    assert bool(access.preflight_headers(request)) is (allowed is not None)
+    assert "Access-Control-Allow-Private-Network" not in access.preflight_headers(request)
+    request["Access-Control-Request-Private-Network"] = "true"
+    is_private = access.preflight_headers(request).get("Access-Control-Allow-Private-Network") == "true"
+    assert is_private is (allowed is not None)
 
 
 def exchanged(running, method, path, headers):
@@ -106,19 +178,20 @@ def exchanged(running, method, path, headers):
         return response.status, response.headers, response.read()
 
 
-@pytest.mark.parametrize("allowed", [PAGE, "*"])
-def test_allowed_page_may_send_and_read(allowed):
-    with serving(settings=Settings(port=0, cors=(allowed,), api_keys=("secret",))) as running:
-        status, headers, body = exchanged(running, "OPTIONS", "/v1/chat/completions", PREFLIGHT)
-        assert (status, body) == (204, b"")
-        assert headers["Access-Control-Allow-Origin"] == PAGE
-        assert headers["Access-Control-Allow-Headers"] == "x-a"
-        assert "POST" in headers["Access-Control-Allow-Methods"]
-        # The page can also read errors, and it still needs the key.
-        status, headers, _ = exchanged(running, "GET", "/v1/models", {"Origin": PAGE})
-        assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
-        status, headers, _ = exchanged(running, "GET", "/v1/models", {"Origin": PAGE, **KEY})
-        assert (status, headers["Vary"]) == (200, "Origin")
+PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
+
+
+def test_allowed_page_may_send_and_read(with_keys):
+    status, headers, body = exchanged(with_keys, "OPTIONS", "/v1/chat/completions", PREFLIGHT)
+    assert (status, body) == (204, b"")
+    assert headers["Access-Control-Allow-Origin"] == PAGE
+    assert headers["Access-Control-Allow-Headers"] == "Authorization, *"
+    assert "POST" in headers["Access-Control-Allow-Methods"]
+    # The page can also read errors, and it still needs the key.
+    status, headers, _ = exchanged(with_keys, "GET", "/v1/models", {"Origin": PAGE})
+    assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
+    status, headers, _ = exchanged(with_keys, "GET", "/v1/models", {"Origin": PAGE, "X-Api-Key": "secret"})
+    assert (status, headers["Vary"]) == (200, "Origin")
 
 
 @pytest.mark.parametrize(

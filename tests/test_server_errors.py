@@ -51,12 +51,12 @@ EMPTY = [{"role": "user", "content": ""}]
         ),
         pytest.param(POST, chat_body(stop_token_ids=[257]), 400, INVALID, "stop_token_ids", id="unknown stop token"),
         pytest.param("GET /v1/chat/completions", None, 405, "method_not_allowed", None, id="GET chat"),
-        pytest.param("PUT /v1/chat/completions", GOOD, 405, "method_not_allowed", None, id="PUT chat"),
-        pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
+        pytest.param("PUT /v1/chat/completions", None, 405, "method_not_allowed", None, id="PUT chat"),
+        pytest.param("POST /v1/models", None, 405, "method_not_allowed", None, id="POST models"),
         pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
-        pytest.param("POST /", GOOD, 405, "method_not_allowed", None, id="root"),
+        pytest.param("POST /", None, 405, "method_not_allowed", None, id="root"),
         pytest.param("GET models", None, 404, "unknown_path", None, id="path without a slash"),
-        pytest.param("POST http://localhost", GOOD, 405, "method_not_allowed", None, id="host without a path"),
+        pytest.param("POST http://localhost", None, 405, "method_not_allowed", None, id="host without a path"),
         pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
     ],
 )
@@ -77,6 +77,29 @@ def test_bad_request_gets_its_error_and_the_connection_stays_open(line, body, st
     assert set(error) == {"message", "type", "param", "code"}
     assert (error["code"], error["param"]) == (code, param)
     assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("line", "upgrade", "status"),
+    [
+        ("GET /v1/responses", "websocket", 426),
+        ("GET /v1/responses", "WebSocket", 426),
+        ("GET /v1/chat/completions", "websocket", 426),
+        ("GET /v1/responses", "h2c", 405),
+        ("GET /v1/models", "websocket", 200),
+        ("GET /v1/nothing", "websocket", 404),
+    ],
+)
+def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(line, upgrade, status):
+    """Codex repeats the request after status 405, and sends it by POST after 426."""
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request(*line.split(), headers={"Connection": "Upgrade", "Upgrade": upgrade})
+        response = client.getresponse()
+        body = json.loads(response.read())
+    assert response.status == status
+    if status == 426:
+        assert response.getheader("Upgrade") == "HTTP/1.1"
+        assert "takes POST and OPTIONS over HTTP/1.1, not a WebSocket" in body["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,32 @@
-"""Early ends of requests: clients that disconnect during a response, and the shutdown of the server."""
+"""Clients that disconnect or do not read during a response, and the shutdown of the server."""
 
 import contextlib
 import json
 import logging
+import select
 import socket
+import sys
 import threading
+import time
 
 import pytest
 
 from localchat.serving.chat import constraints
+from localchat.serving.chat.run import GenerationRun
 from localchat.serving.engine.compiling import compiling
+from localchat.serving.http import exchange
+from localchat.serving.http.disconnects import DisconnectWatcher, has_disconnected
 from localchat.serving.http.settings import Settings
 
 from .fakes import endless
 from .serving import (
+    CLIENT_TLS,
     DEADLINE_S,
     GOOD,
+    TLS,
     chat_request,
+    dechunked,
+    delta_text,
     payloads,
     raw_request,
     read_response,
@@ -26,32 +36,81 @@ from .serving import (
     wait_for,
 )
 
+LONG = {"n_ctx": 100_000, "n_cells": 1_000_000}
+linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report it behind unread bytes")
 
+
+def half_close(sock: socket.socket) -> None:
+    socket.socket.shutdown(sock, socket.SHUT_WR)
+
+
+def close_cleanly(sock: socket.socket) -> None:
+    """With TLS, this sends a last record before the connection ends."""
+    with contextlib.suppress(OSError):
+        if hasattr(sock, "unwrap"):
+            sock.settimeout(0.01)
+            sock.unwrap()
+    sock.close()
+
+
+@pytest.fixture(scope="module")
+def long():
+    """Servers whose responses do not end, without and with TLS."""
+    with serving(endless, **LONG) as plain, serving(endless, settings=TLS, **LONG) as tls:
+        yield {"plain": plain, "TLS": tls}
+
+
+def connected(running) -> socket.socket:
+    sock = running.connect()
+    return CLIENT_TLS.wrap_socket(sock, server_hostname="localhost") if running.server.url[:5] == "https" else sock
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("leave", [socket.socket.close, reset, lambda sock: sock.shutdown(socket.SHUT_WR)])
-def test_k33_disconnect_frees_the_sequence(leave, stream, caplog):
+@pytest.mark.parametrize("leave", [close_cleanly, reset, half_close])
+def test_k33_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
     """T18, T19, T24, V45, G41."""
     caplog.set_level(logging.INFO)
-    with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
-        sock = running.connect()
-        sock.sendall(chat_request(stream=stream))
-        wait_for(lambda: running.engine.stats().n_running == 1)
-        leave(sock)
-        running.wait_until_idle()
-        sock.close()
-        wait_for(lambda: " 499 POST" in caplog.text)
+    running = long[kind]
+    sock = connected(running)
+    sock.sendall(chat_request(stream=stream))
+    wait_for(lambda: running.engine.stats().n_running == 1)
+    leave(sock)
+    running.wait_until_idle()
+    sock.close()
+    wait_for(lambda: " 499 POST" in caplog.text)
     # The disconnect ended the generation, long before it filled the context.
     assert "Traceback" not in caplog.text
+
+
+@linux
+@pytest.mark.parametrize("kind", ["plain", "TLS"])
+@pytest.mark.parametrize("more", [b"\r\n", chat_request()], ids=["an empty line", "a pipelined request"])
+def test_disconnect_behind_unread_bytes_is_detected(long, more, kind):
+    """Old clients send an empty line after a body (RFC 9112, 2.2)."""
+    running = long[kind]
+    with connected(running) as sock:
+        sock.sendall(chat_request())
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        sock.sendall(more)
+    running.wait_until_idle()
+
+
+def test_pipelined_request_is_no_disconnect():
+    with serving(is_gated=True) as running, running.connect() as sock:
+        sock.sendall(chat_request("one"))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        sock.sendall(chat_request("two"))
+        running.gate.release(1000)
+        read_until(sock, b'"one"')
+        read_until(sock, b'"two"')
 
 
 def test_k33_disconnect_ends_a_request_that_waits_for_a_slot():
     def step_until(n_waiting):
         wait_for(lambda: running.gate.release() or running.engine.stats().n_waiting == n_waiting)
 
-    with (
-        serving(endless, is_gated=True, n_parallel=1, n_ctx=100_000, n_cells=100_000) as running,
-        running.connect() as first,
-    ):
+    with serving(endless, is_gated=True, n_parallel=1, **LONG) as running, running.connect() as first:
         first.sendall(chat_request(stream=True))
         wait_for(lambda: running.engine.stats().n_running == 1)
         with running.connect() as second:
@@ -61,14 +120,34 @@ def test_k33_disconnect_ends_a_request_that_waits_for_a_slot():
         assert running.engine.stats().n_running == 1
 
 
-def test_disconnect_after_an_empty_line_is_detected():
-    """Old clients send an empty line after a body (RFC 9112, 2.2)."""
-    with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
-        with running.connect() as sock:
-            sock.sendall(chat_request())
-            wait_for(lambda: running.engine.stats().n_running == 1)
-            sock.sendall(b"\r\n")
-        running.wait_until_idle()
+def test_check_for_a_disconnect_does_not_wait(long):
+    """A thousand checks take milliseconds, also with TLS and with unread bytes."""
+    for running in long.values():
+        with connected(running) as sock:
+            sock.sendall(raw_request(b"", path="/health", method="GET"))
+            select.select([sock], [], [], DEADLINE_S)
+            began_at = time.monotonic()
+            assert not any(has_disconnected(sock) for _ in range(1000))
+            assert time.monotonic() - began_at < 1
+        assert not has_disconnected(sock)  # closed by this process, not by its peer
+
+
+def test_watch_reports_the_request_that_is_watched_at_the_time():
+    """The next request of a connection, and one of another connection, at the moment at which a watch ends."""
+    reported: list[str] = []
+    with contextlib.closing(DisconnectWatcher()) as watcher, contextlib.ExitStack() as stack:
+        (ours, theirs), (other, peer) = ([stack.enter_context(s) for s in socket.socketpair()] for _ in range(2))
+        for _ in range(50):
+            with watcher.watch(ours, lambda: reported.append("earlier")):
+                pass
+        with (
+            watcher.watch(ours, lambda: reported.append("later")),
+            watcher.watch(other, lambda: reported.append("other")),
+        ):
+            theirs.close()
+            peer.close()
+            wait_for(lambda: len(reported) == 2)
+    assert sorted(reported) == ["later", "other"]
 
 
 _MESSAGES = [{"role": "user", "content": "a"}]
@@ -80,6 +159,7 @@ _CLAUDE_TOOLS = {
 }
 
 
+@pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -92,7 +172,7 @@ _CLAUDE_TOOLS = {
         ("/v1/messages/count_tokens", _CLAUDE_TOOLS),
     ],
 )
-def test_disconnect_ends_the_compilation_of_a_constraint(path, body, monkeypatch):
+def test_disconnect_ends_the_compilation_of_a_constraint(long, path, body, kind, monkeypatch):
     has_begun, must_end, has_ended = threading.Event(), threading.Event(), threading.Event()
 
     @contextlib.contextmanager
@@ -107,46 +187,79 @@ def test_disconnect_ends_the_compilation_of_a_constraint(path, body, monkeypatch
             has_ended.set()
 
     monkeypatch.setattr(constraints, "compiling", compile_for_ever)
-    with serving() as running:
-        with running.connect() as sock:
-            sock.sendall(raw_request(json.dumps({"model": "Fake", **body}).encode(), path=path))
-            assert has_begun.wait(DEADLINE_S)
-        try:
-            assert has_ended.wait(DEADLINE_S)
-        finally:
-            must_end.set()
+    with connected(long[kind]) as sock:
+        sock.sendall(raw_request(json.dumps({"model": "Fake", **body}).encode(), path=path))
+        assert has_begun.wait(DEADLINE_S)
+    try:
+        assert has_ended.wait(DEADLINE_S)
+    finally:
+        must_end.set()
 
 
-def test_pipelined_request_is_no_disconnect():
-    with serving(is_gated=True) as running, running.connect() as sock:
-        sock.sendall(chat_request("one"))
-        wait_for(lambda: running.engine.stats().n_running == 1)
-        sock.sendall(chat_request("two"))
-        running.gate.release(1000)
-        read_until(sock, b'"one"')
-        read_until(sock, b'"two"')
+# --- clients that do not read ---
+
+
+def slow_reader(running, content="x", **fields) -> socket.socket:
+    """A connection with small buffers, on which a stream begins that the client does not read."""
+    # Connections inherit the buffer sizes of the listening socket.
+    running.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(DEADLINE_S)
+    sock.connect(("127.0.0.1", running.port))
+    sock.sendall(chat_request(content, stream=True, logprobs=True, **fields))
+    return sock
 
 
 def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
     """H15. It delays no other request."""
     settings = Settings(port=0, write_timeout_s=0.3)
-    with serving(endless, settings=settings, n_ctx=10_000_000, n_cells=100_000_000) as running:
-        # Connections inherit the small buffers of the listening socket, which are soon full.
-        running.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        stuck = socket.socket()
-        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        stuck.connect(("127.0.0.1", running.port))
-        with stuck:
-            stuck.sendall(chat_request(stream=True))
-            wait_for(lambda: running.engine.stats().n_running == 1)
-            for _ in range(3):
-                assert running.chat(max_tokens=20)[0] == 200
-            running.wait_until_idle()
+    with serving(endless, settings=settings, **LONG) as running, slow_reader(running):
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        for _ in range(3):
+            assert running.chat(max_tokens=20)[0] == 200
+        running.wait_until_idle()
+
+
+def test_unread_streams_give_their_slots_to_a_request_that_is_read():
+    """H15. The output of each stream is larger than the buffers of its socket."""
+    n_slots = 4
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(serving(endless, n_parallel=n_slots, n_ctx=30_000, n_cells=150_000))
+        for _ in range(n_slots):
+            stack.enter_context(slow_reader(running, max_tokens=20_000))
+        wait_for(lambda: running.engine.stats().n_running == n_slots)
+        status, response = running.chat("hello", max_tokens=5)
+        assert (status, response["choices"][0]["finish_reason"]) == (200, "length")
+
+        def all_are_open() -> bool:
+            stats = running.engine.stats()
+            return stats.n_running + stats.n_waiting == n_slots
+
+        wait_for(all_are_open)  # The unread streams have not ended.
+
+
+def test_stream_that_is_read_again_is_complete(monkeypatch):
+    """A stall within a part is noticed too: the socket accepts the beginning of the part, and then nothing."""
+    monkeypatch.setattr(exchange, "STALL_S", 0.02)
+    stalls: list[bool] = []
+    real = GenerationRun.suspend
+    monkeypatch.setattr(GenerationRun, "suspend", lambda run: stalls.append(True) or real(run))
+    text = "ab" * 150
+    with serving(n_ctx=1000, n_cells=1000) as running, slow_reader(running, content=text) as sock:
+        wait_for(lambda: stalls)
+        raw = b""
+        while not raw.endswith(b"\r\n0\r\n\r\n"):
+            raw += sock.recv(65536)
+    assert delta_text(payloads(dechunked(raw.partition(b"\r\n\r\n")[2]))) == text
+
+
+# --- shutdown ---
 
 
 def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
     with (
-        serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running,
+        serving(endless, **LONG) as running,
         contextlib.closing(running.client()) as client,
         running.connect() as idle,
     ):
@@ -165,7 +278,7 @@ def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
 
 
 def test_request_in_flight_and_later_requests_get_503_when_the_server_stops():
-    with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
+    with serving(endless, **LONG) as running:
         with contextlib.closing(running.client()) as client:
             client.request("POST", "/v1/chat/completions", GOOD)
             wait_for(lambda: running.engine.stats().n_running == 1)

@@ -1,27 +1,20 @@
-"""The bodies of /props, /slots, /metrics and /tokenize, and the CORS headers."""
+"""The bodies of /, /v1, /props, /slots, /metrics and /tokenize, and the methods HEAD and OPTIONS."""
 
 from __future__ import annotations
 
-from email.message import Message
+import contextlib
 from typing import Any
 
 import pytest
 
 from localchat.serving.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.server_state import (
-    SequenceStats,
-    Series,
-    counter,
-    gauge,
-    histogram,
-    metrics_text,
-    props_body,
-    slots_body,
-)
-from localchat.serving.http.cors import OriginPolicy
+from localchat.serving.core.server_state import SequenceStats, props_body, slots_body
 from localchat.serving.http.metrics import Metrics
+from localchat.serving.models.catalog import ModelFile
 
+from .serving import exchange, serving
 from .wire_schemas import validate
 
 
@@ -58,40 +51,98 @@ def test_props_have_the_names_of_llama_cpp():
 
 
 def test_metrics_are_prometheus_text():
-    text = metrics_text(
-        [
-            counter("a_total", "As.", Series(2, (("path", 'x"\\\n'), ("status", "200")))),
-            gauge("b", "Bs.", 0.5),
-            histogram("c_seconds", "Cs.", bounds=(0.1, 2.0), counts=(1, 3), n=4, total=7.25),
-        ]
-    )
-    assert text.splitlines() == [
-        "# HELP localchat_a_total As.",
-        "# TYPE localchat_a_total counter",
-        'localchat_a_total{path="x\\"\\\\\\n",status="200"} 2',
-        "# HELP localchat_b Bs.",
-        "# TYPE localchat_b gauge",
-        "localchat_b 0.5",
-        "# HELP localchat_c_seconds Cs.",
-        "# TYPE localchat_c_seconds histogram",
-        'localchat_c_seconds_bucket{le="0.1"} 1',
-        'localchat_c_seconds_bucket{le="2.0"} 3',
-        'localchat_c_seconds_bucket{le="+Inf"} 4',
-        "localchat_c_seconds_sum 7.25",
-        "localchat_c_seconds_count 4",
+    """Requests that are not HTTP have a label of their own, as have paths without an endpoint."""
+    with serving() as running:
+        exchange(running, b"hello\r\n\r\n")
+        exchange(running, b"GET / HTTP/1.1\r\n\r\n")
+        for path in ("/v1/models/Fake", "/nothing", "/nothing/else", "/health"):
+            running.request("GET", path)
+        with contextlib.closing(running.client()) as client:
+            client.request("GET", "/metrics")
+            response = client.getresponse()
+            lines = response.read().decode().split("\n")
+    assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
+    assert lines.pop() == ""
+    assert [line for line in lines if line.startswith("localchat_requests_total")] == [
+        'localchat_requests_total{path="/health",status="200"} 1',
+        'localchat_requests_total{path="/models/",status="200"} 1',
+        'localchat_requests_total{path="malformed",status="400"} 2',
+        'localchat_requests_total{path="other",status="404"} 2',
     ]
-    assert text.endswith("\n")
+    duration = "localchat_request_duration_seconds"
+    assert f'{duration}_bucket{{le="+Inf"}} 6' in lines
+    assert f"{duration}_count 6" in lines
+    assert lines[lines.index(f"# TYPE {duration} histogram") - 1].startswith(f"# HELP {duration} ")
+    assert "localchat_up 1" in lines
 
 
-def test_requests_are_counted_by_path_and_status():
+def test_metrics_while_the_model_loads_are_those_of_requests():
+    with serving(is_ready=False) as running:
+        _, text = running.request("GET", "/metrics")
+    assert "localchat_up 0" in text
+    assert "localchat_slots" not in text
+
+
+def test_durations_are_cumulative_counts():
     metrics = Metrics()
-    for status, seconds in ((200, 0.05), (200, 400.0), (None, 0.0)):
-        metrics.count("/x", status, seconds)
-    text = metrics_text(metrics.of_requests())
-    assert 'localchat_requests_total{path="/x",status="200"} 2' in text
-    assert 'localchat_requests_total{path="/x",status="0"} 1' in text
-    assert 'localchat_request_duration_seconds_bucket{le="300.0"} 2' in text
-    assert 'localchat_request_duration_seconds_bucket{le="+Inf"} 3' in text
+    for seconds in (0.05, 0.3, 400.0):
+        metrics.count("/x", 200, seconds)
+    text = metrics.text(Service(ModelFile(path=None, name="Fake")))
+    bounds = {"0.025": 0, "0.1": 1, "0.5": 2, "300.0": 2, "+Inf": 3}
+    assert all(f'_duration_seconds_bucket{{le="{bound}"}} {n}\n' in text for bound, n in bounds.items())
+    assert "localchat_request_duration_seconds_sum 400.35\n" in text
+
+
+# --- home, HEAD and OPTIONS ---
+
+
+def test_home_names_the_state_and_the_list_of_endpoints():
+    for is_ready, state in ((True, "the model Fake is ready"), (False, "the model is loading (0%)")):
+        with serving(is_ready=is_ready) as running:
+            _, text = running.request("GET", "/", headers={"Accept": "text/html,*/*;q=0.8"})
+            _, index = running.request("GET", "/v1/")
+        assert text.startswith(f"localchat: {state}")
+        assert "GET /v1 lists the endpoints" in text
+        assert {"POST /v1/chat/completions", "GET /v1/models"} <= set(index["endpoints"])
+
+
+@pytest.fixture(scope="module")
+def running():
+    with serving() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("OPTIONS", "*", 204, "GET, HEAD, POST, DELETE, OPTIONS"),
+        ("OPTIONS", "/health", 204, "GET, HEAD, OPTIONS"),
+        ("OPTIONS", "/v1/models?limit=20&after=x", 204, "GET, HEAD, OPTIONS"),
+        ("OPTIONS", "/v1/chat/completions", 204, "POST, OPTIONS"),
+        ("OPTIONS", "/nothing", 404, None),
+        ("HEAD", "/health", 200, None),
+        ("HEAD", "/v1/models?limit=20&after=x", 200, None),
+        ("HEAD", "HTTP://LOCALHOST/v1/models", 200, None),
+        ("HEAD", "/metrics", 200, None),
+        ("HEAD", "/props", 200, None),
+        ("HEAD", "/slots", 200, None),
+        ("HEAD", "/v1/models/Fake", 200, None),
+        ("HEAD", "/", 200, None),
+        ("HEAD", "/v1", 200, None),
+        ("HEAD", "/v1/chat/completions", 405, "POST, OPTIONS"),
+        ("HEAD", "/nothing", 404, None),
+        ("HEAD", "*", 404, None),
+    ],
+)
+def test_head_and_options(running, method, path, status, allowed):
+    """H13."""
+    with contextlib.closing(running.client()) as client:
+        for _ in range(2):  # a body after HEAD would be read as the next response
+            client.request(method, path)
+            response = client.getresponse()
+            assert (response.status, response.getheader("Allow")) == (status, allowed)
+            assert (response.read() == b"") == (method == "HEAD" or status == 204)
+            assert status == 204 or int(response.getheader("Content-Length")) > 0
 
 
 # --- Tokens ---
@@ -139,59 +190,3 @@ def test_wrong_fields_are_named(parse: Any, body: bytes, param: str):
     with pytest.raises(BadRequest) as wrong:
         parse(body)
     assert wrong.value.param == param
-
-
-# --- CORS ---
-
-PAGE = "https://page.example"
-
-
-def headers(**given: str) -> Message:
-    message = Message()
-    for name, value in given.items():
-        message[name.replace("_", "-")] = value
-    return message
-
-
-@pytest.mark.parametrize(
-    ("origins", "origin", "allowed"),
-    [
-        pytest.param((), PAGE, None, id="off"),
-        pytest.param((PAGE,), PAGE, PAGE, id="named"),
-        pytest.param((PAGE + "/",), PAGE, PAGE, id="named with a slash"),
-        pytest.param((PAGE,), "https://other.example", None, id="another"),
-        pytest.param((PAGE,), PAGE + ".evil.example", None, id="prefix of another"),
-        pytest.param(("*",), PAGE, PAGE, id="all"),
-        pytest.param((PAGE, "http://b"), "http://b", "http://b", id="second"),
-    ],
-)
-def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], origin: str, allowed: Any):
-    pages = OriginPolicy(origins)
-    assert pages.headers(headers(Origin=origin)).get("Access-Control-Allow-Origin") == allowed
-    assert bool(pages.preflight(headers(Origin=origin))) is (allowed is not None)
-
-
-def test_responses_vary_by_origin_only_where_pages_are_allowed():
-    assert OriginPolicy().headers(headers()) == {}
-    assert OriginPolicy([PAGE]).headers(headers()) == {"Vary": "Origin"}
-
-
-@pytest.mark.parametrize(
-    ("requested", "allowed"),
-    [
-        pytest.param("authorization, x-stainless-os", "authorization, x-stainless-os", id="as requested"),
-        pytest.param(
-            "x\x0bEvil: 1", "Authorization, Content-Type, X-Api-Key, X-Request-Id", id="with a control character"
-        ),
-        pytest.param("é", "Authorization, Content-Type, X-Api-Key, X-Request-Id", id="not ASCII"),
-    ],
-)
-def test_preflight_names_the_requested_headers(requested: str, allowed: str):
-    request = headers(Origin=PAGE)
-    request["Access-Control-Request-Headers"] = requested
-    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == allowed
-
-
-def test_preflight_of_a_private_network_is_granted():
-    request = headers(Origin=PAGE, Access_Control_Request_Private_Network="true")
-    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Private-Network"] == "true"

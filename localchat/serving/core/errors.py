@@ -3,7 +3,7 @@
     ApiError
       BadRequest                400  invalid_request_error
         ContextLengthExceeded   400  invalid_request_error / context_length_exceeded
-        MalformedRequest        400, 414, 431, 501, 505: the request is not HTTP as this server accepts it
+        MalformedRequest        400, 408, 414, 431, 501, 505: the request is not HTTP as this server accepts it
       Unauthorized              401  invalid_request_error / invalid_api_key
       Forbidden                 403  invalid_request_error / forbidden
       UnknownPath               404  invalid_request_error / unknown_path
@@ -12,6 +12,8 @@
       MethodNotAllowed          405  invalid_request_error / method_not_allowed
       LengthRequired            411  invalid_request_error / length_required
       BodyTooLarge              413  invalid_request_error / body_too_large
+      UnsupportedCoding         415  invalid_request_error / unsupported_content_encoding
+      UpgradeRequired           426  invalid_request_error / upgrade_required
       QueueFull                 429  rate_limit_error / queue_full, Retry-After
       InferenceError            500  inference_error
       NotSupported              501  invalid_request_error / not_supported
@@ -92,7 +94,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """The request comes from a web page of another site, or has the Host of another machine (see serving/cors.py)."""
+    """The request comes from a web page of another site, or has the Host of another machine."""
 
     status = 403
     type = "invalid_request_error"
@@ -155,6 +157,28 @@ class BodyTooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     code = "body_too_large"
+
+
+class UnsupportedCoding(ApiError):
+    """The body has a content coding that the server cannot decode."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
+
+    def headers(self) -> dict[str, str]:
+        return {"Accept-Encoding": "gzip, deflate"}
+
+
+class UpgradeRequired(ApiError):
+    """The client asks for a WebSocket. Clients that get this status send the request over HTTP instead."""
+
+    status = 426
+    type = "invalid_request_error"
+    code = "upgrade_required"
+
+    def headers(self) -> dict[str, str]:
+        return {"Upgrade": "HTTP/1.1"}
 
 
 class QueueFull(ApiError):

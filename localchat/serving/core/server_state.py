@@ -1,12 +1,10 @@
-"""Response bodies of GET /props, /slots and /metrics (Prometheus)."""
+"""Response bodies of GET /props and /slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
@@ -70,64 +68,3 @@ def _slot(sequence: SequenceStats) -> dict[str, Any]:
         "n_prompt_tokens_cache": sequence.n_cached,
         "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
     }
-
-
-@dataclass(frozen=True)
-class Series:
-    """One sample of a metric."""
-
-    value: int | float
-    labels: tuple[tuple[str, str], ...] = ()
-    suffix: str = ""
-    """Appended to the name of the metric, such as "_bucket"."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A counter, gauge or histogram with its help text."""
-
-    name: str
-    kind: str
-    help: str
-    series: tuple[Series, ...]
-
-
-def counter(name: str, help: str, *series: Series) -> Metric:
-    return Metric(name, "counter", help, series)
-
-
-def gauge(name: str, help: str, value: int | float) -> Metric:
-    return Metric(name, "gauge", help, (Series(value),))
-
-
-def histogram(name: str, help: str, *, bounds: Sequence[float], counts: Sequence[int], n: int, total: float) -> Metric:
-    """A histogram whose `counts` are cumulative: the number of values up to each bound."""
-    buckets = [
-        Series(count, (("le", label),), "_bucket")
-        for label, count in zip([*map(_number, bounds), "+Inf"], [*counts, n])
-    ]
-    return Metric(name, "histogram", help, (*buckets, Series(total, (), "_sum"), Series(n, (), "_count")))
-
-
-def metrics_text(metrics: Iterable[Metric]) -> str:
-    """Format metrics as Prometheus text. Every name gets the prefix localchat_."""
-    lines: list[str] = []
-    for metric in metrics:
-        name = "localchat_" + metric.name
-        lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
-        lines += [f"{name}{series.suffix}{_labels(series.labels)} {_number(series.value)}" for series in metric.series]
-    return "\n".join([*lines, ""])
-
-
-def _labels(labels: Sequence[tuple[str, str]]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: int | float) -> str:
-    return repr(round(value, 6)) if isinstance(value, float) else str(value)

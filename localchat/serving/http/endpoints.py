@@ -1,45 +1,62 @@
-"""The endpoints of OpenAI's and llama.cpp's APIs: for each path, the interface and prompt builder, or a function."""
+"""The endpoints: for each path and method a handler, which parses the body, runs the request and sends the response."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ... import __version__
-from ..api import chat_response, completion_response, infill, native_completion, tokens
+from ..api import chat_response, completion_response, infill, messages_events, native_completion, ollama, tokens
+from ..api import ollama_models as ollama_api
 from ..api.chat import parse_chat
 from ..api.embeddings import embeddings_body, parse_embeddings
+from ..api.messages import parse_count_tokens
+from ..api.models import models_body
 from ..api.rerank import parse_rerank, rerank_body
+from ..api.responses import ResponsesRequest, parse_response, with_own_field_names
+from ..api.responses_events import ResponseEncoder
+from ..api.responses_items import input_items
+from ..api.responses_store import ResponseStore, items_body
 from ..chat.chat_prompt import prepare_chat, prompt_text
 from ..chat.embeddings import VectorRun
 from ..chat.errors import wire_errors
 from ..chat.model import Model
-from ..chat.run import GenerationRun, PromptBuilder, start
+from ..chat.run import GenerationRun, Prepared, PromptBuilder, start
 from ..chat.service import Service
 from ..chat.text_prompt import prepare_text
 from ..core import errors
+from ..core.fields import parse_body
 from ..core.inputs import check_tokens
 from ..core.interface import Interface
 from ..core.request import ParseOptions, TextRequest
-from ..core.server_state import PROMETHEUS_TYPE, metrics_text, props_body, slots_body
+from ..core.server_state import props_body, slots_body
 from ..engine import Cancelled
 from ..engine.compiling import compiling_cancelled_by
-from . import metrics
-from .body import PeerGone
-from .exchange import MAX_LOGGED_CHARS, Exchange, printable
-from .metrics import Metrics
-from .stream import CHAT, WITHOUT_END, StreamFormat, send_stream, send_whole
+from .exchange import MAX_LOGGED_CHARS, Exchange
+from .logs import printable
+from .metrics import TYPE, Metrics
+from .request import PeerGone
+from .settings import Settings
+from .stream import CHAT, LINES, NAMED, WITHOUT_END, StreamFormat, send_stream, send_whole
 
 log = logging.getLogger("localchat.server")
 
 # At most this many names of unknown fields are logged and stored, since clients choose the names.
 MAX_LOGGED_FIELDS = 100
 
+_HOME = """localchat: {}
+
+Base URL for clients: this address with the path /v1. GET /v1 lists the endpoints.
+Documentation: README.md (start), docs/server.md (options), docs/client.md, docs/tools.md, docs/clients.md (editors)
+"""
+
 Handler = Callable[[Exchange], None]
-Table = dict[str, dict[str, Handler]]
 
 
 class AnyRequest(Protocol):
@@ -52,70 +69,160 @@ class AnyRequest(Protocol):
     def unknown(self) -> tuple[str, ...]: ...
 
 
-Request = TypeVar("Request", bound=AnyRequest)
+Parsed = TypeVar("Parsed", bound=AnyRequest)
 Generated = TypeVar("Generated", bound=TextRequest)
 
 
 class Endpoints:
-    """The handlers of the endpoints."""
+    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it."""
 
-    def __init__(self, service: Service, options: ParseOptions, *, ping_s: float) -> None:
+    def __init__(self, service: Service, settings: Settings) -> None:
         self.metrics = Metrics()
         self._service = service
-        self._options = options
-        self._ping_s = ping_s
+        self._settings = settings
+        self._options = ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field)
+        self._store = ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
-
-    def table(self) -> Table:
-        """The handlers by path and method."""
-        rerank = self.vector_handler(parse_rerank, VectorRun.scores, rerank_body)
-        return {
-            "/chat/completions": {"POST": self.text_handler(chat_response.INTERFACE, prepare_chat)},
-            "/completions": {"POST": self.text_handler(completion_response.INTERFACE, prepare_text)},
-            "/completion": {"POST": self.text_handler(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
-            "/infill": {"POST": self.text_handler(infill.INTERFACE, prepare_text, WITHOUT_END)},
-            "/embeddings": {"POST": self.vector_handler(parse_embeddings, VectorRun.embed, embeddings_body)},
+        text, vectors = self._text, self._vectors
+        rerank = vectors(parse_rerank, VectorRun.scores, rerank_body)
+        self.table: dict[str, dict[str, Handler]] = {
+            "/": {"GET": self._home},
+            "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self.served()})},
+            "/health": {"GET": self._health},
+            "/props": {"GET": self._props},
+            "/slots": {"GET": self._slots},
+            "/metrics": {"GET": lambda exchange: exchange.send_text(TYPE, self.metrics.text(service))},
+            "/models": {"GET": self._models},
+            "/models/": {"GET": lambda exchange: exchange.send_json(200, service.resolve(exchange.tail).body())},
+            "/chat/completions": {"POST": text(chat_response.INTERFACE, prepare_chat)},
+            "/completions": {"POST": text(completion_response.INTERFACE, prepare_text)},
+            "/completion": {"POST": text(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
+            "/infill": {"POST": text(infill.INTERFACE, prepare_text, WITHOUT_END)},
+            "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
-            "/props": {"GET": self._props},
-            "/slots": {"GET": self._slots},
-            "/metrics": {"GET": self._metrics},
+            "/responses": {"POST": self._create_response},
+            "/responses/": {
+                "GET": partial(self._get_stored, "response", "input_items"),
+                "DELETE": partial(self._delete_stored, "response", "response"),
+            },
+            "/conversations": {"POST": self._create_conversation},
+            "/conversations/": {
+                "GET": partial(self._get_stored, "conversation", "items"),
+                "DELETE": partial(self._delete_stored, "conversation", "conversation.deleted"),
+            },
+            "/messages": {"POST": text(messages_events.INTERFACE, prepare_chat, _MESSAGES)},
+            "/messages/count_tokens": {"POST": self._count_tokens},
+            "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama_api.VERSION})},
+            "/api/tags": {"GET": partial(self._card, ollama_api.tags_body)},
+            "/api/ps": {"GET": partial(self._card, ollama_api.ps_body)},
+            "/api/show": {"POST": self._show},
+            "/api/chat": {"POST": text(ollama.CHAT, _prepare_ollama, LINES)},
+            "/api/generate": {"POST": text(ollama.GENERATE, _prepare_ollama, LINES)},
+            "/api/embed": {"POST": vectors(ollama_api.parse_embed, VectorRun.embed, ollama_api.embed_body)},
+            "/api/embeddings": {
+                "POST": vectors(ollama_api.parse_old_embed, VectorRun.embed, ollama_api.old_embed_body)
+            },
         }
 
-    def text_handler(
+    def served(self) -> list[str]:
+        """The method and path of each endpoint, except those for browsers."""
+        rows = ((path, methods) for path, methods in self.table.items() if path not in ("/", "/v1"))
+        return [f"{method} /v1{path}" for path, methods in rows for method in methods]
+
+    # --- generated text ---
+
+    def _text(
         self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
     ) -> Handler:
         """The handler of an interface for generated text: parse, prepare the prompts, run, encode."""
 
         def handle(exchange: Exchange) -> None:
-            request = self._read(exchange, interface.parse)
-            exchange.name_request(request.request_id)
-            model = self._service.resolve(request.model)
-            with self.compiling(exchange):
-                run = start(model, request, build, interface.id_prefix)
-            with run, self.generating(exchange, run):
+            request = self._parsed(exchange, interface.parse)
+
+            def encoder(run: GenerationRun, model: Model) -> Any:
                 if request.stream:
-                    encoder = interface.stream(run.head, request, run.usage)
-                    send_stream(exchange, run, encoder, self.ping_s(request), format)
-                else:
-                    send_whole(exchange, run, interface.whole(run.head, request))
+                    return interface.stream(run.head, request, run.usage)
+                return interface.whole(run.head, request)
+
+            begin = partial(start, request=request, build=build, id_prefix=interface.id_prefix)
+            self._generate(exchange, request, begin, encoder, format)
 
         return handle
 
-    def vector_handler(
+    def _create_response(self, exchange: Exchange) -> None:
+        request = parse_response(exchange.request.read(), self._store, strict=self._settings.strict)
+        self._log_unknown_fields(request.unknown)
+
+        def encoder(run: GenerationRun, model: Model) -> ResponseEncoder:
+            sampling = {**vars(model.sampling), **request.params.sampling}
+            return ResponseEncoder(run.head, request, sampling, run.usage, partial(self._save_response, request))
+
+        self._generate(exchange, request, partial(_begin_response, request), encoder, NAMED)
+
+    def _generate(
         self,
-        parse: Callable[[bytes, ParseOptions], Request],
-        compute: Callable[[VectorRun, Request], Sequence[Any]],
-        body: Callable[[str, Request, Any, int], Any],
+        exchange: Exchange,
+        request: TextRequest,
+        begin: Callable[[Model], GenerationRun],
+        encoder_of: Callable[[GenerationRun, Model], Any],
+        format: StreamFormat,
+    ) -> None:
+        """Run a request, and send its output. While the client does not read, the run is suspended."""
+        exchange.name_request(request.request_id)
+        model = self._service.resolve(request.model)
+        with self._compiling(exchange):
+            run = begin(model)
+        exchange.id = run.head.id
+        exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
+        try:
+            with run, self._in_flight(exchange, run):
+                encoder = encoder_of(run, model)
+                if request.stream:
+                    ping_s = self._settings.ping_s if request.ping_s is None else request.ping_s
+                    send_stream(exchange, run, encoder, ping_s or None, format)
+                else:
+                    send_whole(exchange, run, encoder)
+        finally:
+            exchange.summary = run.summary
+
+    @contextlib.contextmanager
+    def _compiling(self, exchange: Exchange) -> Iterator[None]:
+        """Within the `with`, compiling a constraint is cancelled if the client disconnects or the server stops."""
+        in_flight = self._service.in_flight
+        try:
+            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
+                yield
+        except Cancelled as error:
+            if in_flight.is_stopped:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+            raise PeerGone from error
+
+    @contextlib.contextmanager
+    def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
+        """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
+        try:
+            with self._service.in_flight.during(run), exchange.watched(run.cancel):
+                yield
+        except Cancelled as error:
+            raise PeerGone from error
+
+    # --- vectors, tokens and templates ---
+
+    def _vectors(
+        self,
+        parse: Callable[[bytes, ParseOptions], Parsed],
+        compute: Callable[[VectorRun, Parsed], Sequence[Any]],
+        body: Callable[[str, Parsed, Any, int], Any],
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
 
         def handle(exchange: Exchange) -> None:
-            request, model = self.parsed(exchange, parse)
+            request, model = self._parsed_for_model(exchange, parse)
             run = VectorRun(model)
             with self._in_flight(exchange, run):
                 results = compute(run, request)
@@ -124,32 +231,94 @@ class Endpoints:
 
         return handle
 
-    def parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
-        """The request in the body, and the model that it names."""
-        request = self._read(exchange, parse)
+    def _parsed_for_model(
+        self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Parsed]
+    ) -> tuple[Parsed, Model]:
+        request = self._parsed(exchange, parse)
         return request, self._service.resolve(request.model)
 
-    def _read(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> Request:
-        request = parse(exchange.body(), self._options)
-        self.log_unknown_fields(request.unknown)
+    def _parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Parsed]) -> Parsed:
+        request = parse(exchange.request.read(), self._options)
+        self._log_unknown_fields(request.unknown)
         return request
 
+    def _log_unknown_fields(self, names: tuple[str, ...]) -> None:
+        """Log the names of ignored fields of a request, each name once."""
+        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._logged:
+            if len(self._logged) < MAX_LOGGED_FIELDS:
+                self._logged.add(name)
+                log.info("requests have the field '%s', which is ignored here", printable(name))
+
     def _tokenize(self, exchange: Exchange) -> None:
-        request, model = self.parsed(exchange, tokens.parse_tokenize)
+        request, model = self._parsed_for_model(exchange, tokens.parse_tokenize)
         engine = model.engine
         with wire_errors(engine, "content"):
             ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
         exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
-        request, model = self.parsed(exchange, tokens.parse_detokenize)
-        engine = model.engine
-        check_tokens(request.tokens, engine.facts.n_vocab, "tokens")
-        exchange.send_json(200, tokens.text_body([engine.piece(token, True) for token in request.tokens]))
+        request, model = self._parsed_for_model(exchange, tokens.parse_detokenize)
+        check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
+        exchange.send_json(200, tokens.text_body([model.engine.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        request, model = self.parsed(exchange, parse_chat)
+        request, model = self._parsed_for_model(exchange, parse_chat)
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
+
+    def _count_tokens(self, exchange: Exchange) -> None:
+        request, model = self._parsed_for_model(exchange, parse_count_tokens)
+        with self._compiling(exchange):
+            prompt = prepare_chat(model, request).sequences[0].prompt
+        exchange.send_json(200, {"input_tokens": len(prompt)})
+
+    # --- stored responses and conversations ---
+
+    def _save_response(self, request: ResponsesRequest, response: dict[str, Any]) -> None:
+        if request.is_stored:
+            self._store.put(response, request.earlier, request.items)
+        if request.conversation_id is not None:
+            self._store.extend(request.conversation_id, request.items, response["output"], response["id"])
+
+    def _create_conversation(self, exchange: Exchange) -> None:
+        body = parse_body(exchange.request.read())
+        metadata = body.object("metadata")
+        created = {"id": "conv_" + uuid.uuid4().hex, "object": "conversation", "created_at": int(time.time())}
+        created["metadata"] = dict(metadata.raw) if metadata else {}
+        self._store.put(created, (), input_items(body, "items"))
+        exchange.send_json(200, created)
+
+    def _get_stored(self, kind: str, items_name: str, exchange: Exchange) -> None:
+        """Send a response or conversation, or its items if the path ends in `items_name`."""
+        id, _, rest = exchange.tail.partition("/")
+        entry = self._store.get(id, kind)
+        if rest not in ("", items_name):
+            path = exchange.request.path
+            raise errors.UnknownPath(f"there is nothing at {path}: a {kind} has only '{items_name}'")
+        exchange.send_json(200, items_body((*entry.earlier, *entry.items)) if rest else entry.body)
+
+    def _delete_stored(self, kind: str, deleted: str, exchange: Exchange) -> None:
+        """Delete a response or conversation. `deleted` is the object type of the result."""
+        self._store.delete(exchange.tail, kind)
+        exchange.send_json(200, {"id": exchange.tail, "object": deleted, "deleted": True})
+
+    # --- the state of the server ---
+
+    def _home(self, exchange: Exchange) -> None:
+        try:
+            model = self._service.model()
+            facts = model.engine.facts
+            state = f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens)."
+        except errors.ApiError as error:
+            state = error.message
+        exchange.send_text("text/plain; charset=utf-8", _HOME.format(state), {"Cache-Control": "no-store"})
+
+    def _health(self, exchange: Exchange) -> None:
+        self._service.model()
+        exchange.send_json(200, {"status": "ok"})
+
+    def _models(self, exchange: Exchange) -> None:
+        model = self._service.model()
+        exchange.send_json(200, models_body([model.body()], [ollama_api.model_entry(_model_card(model))]))
 
     def _props(self, exchange: Exchange) -> None:
         model = self._service.model()
@@ -172,52 +341,62 @@ class Endpoints:
         engine = self._service.model().engine
         exchange.send_json(200, slots_body(engine.running(), engine.facts.n_parallel, engine.facts.n_ctx))
 
-    def _metrics(self, exchange: Exchange) -> None:
-        """Send the metrics. Those of the engine are missing while the model loads and after the engine has failed."""
-        found = [*self.metrics.of_requests(), metrics.up(self._service)]
-        with contextlib.suppress(errors.ApiError):
-            found += metrics.of_engine(self._service.model().engine)
-        exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
+    def _card(self, body: Callable[[ollama_api.ModelCard], Any], exchange: Exchange) -> None:
+        exchange.send_json(200, body(_model_card(self._service.model())))
 
-    @contextlib.contextmanager
-    def compiling(self, exchange: Exchange) -> Iterator[None]:
-        """Within the `with`, compiling a constraint is cancelled if the client disconnects or the server stops."""
-        in_flight = self._service.in_flight
-        try:
-            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
-                yield
-        except Cancelled as error:
-            if in_flight.is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-            raise PeerGone from error
+    def _show(self, exchange: Exchange) -> None:
+        model = self._service.resolve(ollama_api.parse_show(exchange.request.read()))
+        exchange.send_json(200, ollama_api.show_body(_model_card(model)))
 
-    @contextlib.contextmanager
-    def generating(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
-        """Like `_in_flight`. Also suspend the run while its client does not read, and log the summary of the run."""
-        exchange.id = run.head.id
-        exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
-        try:
-            with self._in_flight(exchange, run):
-                yield
-        finally:
-            exchange.summary = run.summary
 
-    def ping_s(self, request: TextRequest) -> float | None:
-        """Seconds without a chunk after which a stream sends a ping; None: never."""
-        return (self._ping_s if request.ping_s is None else request.ping_s) or None
+# Events with names, and an event as ping.
+_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages_events.PING))
 
-    @contextlib.contextmanager
-    def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
-        """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
-        try:
-            with self._service.in_flight.during(run), exchange.watched(run.cancel):
-                yield
-        except Cancelled as error:
-            raise PeerGone from error
 
-    def log_unknown_fields(self, names: tuple[str, ...]) -> None:
-        """Log the names of ignored fields of a request, each name once."""
-        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._logged:
-            if len(self._logged) < MAX_LOGGED_FIELDS:
-                self._logged.add(name)
-                log.info("requests have the field '%s', which is ignored here", printable(name))
+def _begin_response(request: ResponsesRequest, model: Model) -> GenerationRun:
+    """Submit the request. If `truncates` is set, drop its oldest turns until the prompt fits into the context.
+
+    Raises:
+        ApiError: The request cannot run. The error has the field names of this interface.
+    """
+    try:
+        while True:
+            try:
+                return start(model, request, prepare_chat, "resp_")
+            except errors.ContextLengthExceeded:
+                shorter = request.shortened() if request.truncates else None
+                if shorter is None:
+                    raise
+                request = shorter
+    except errors.ApiError as error:
+        raise with_own_field_names(error, request) from error
+
+
+def _prepare_ollama(model: Model, request: ollama.Request) -> Prepared:
+    return prepare_text(model, request) if isinstance(request, ollama.OllamaText) else prepare_chat(model, request)
+
+
+def _model_card(model: Model) -> ollama_api.ModelCard:
+    """The description of a model in Ollama's lists."""
+    facts = model.engine.facts
+    capabilities = {
+        "completion": True,
+        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
+        # system message describes the tools.
+        "tools": model.template.capabilities.shows_tools,
+        "thinking": "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source,
+        "insert": facts.fim_tokens is not None,
+    }
+    names = tuple(name for name, has in capabilities.items() if has)
+    if f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata:
+        names = ("embedding",)
+    return ollama_api.ModelCard(
+        name=model.name,
+        created=model.created,
+        n_bytes=facts.n_bytes,
+        n_params=facts.n_params,
+        n_ctx=facts.n_ctx,
+        metadata=facts.metadata,
+        template=model.template.source,
+        capabilities=names,
+    )

@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable
 from email.message import Message
@@ -20,13 +21,11 @@ from typing import Any
 
 from ..chat.service import Service
 from ..core import errors
-from ..core.json_text import to_json
-from .connections import Connections
 from .disconnects import DisconnectWatcher
-from .exchange import Exchange, Head, linger
-from .incoming import Incoming, problem_of
+from .exchange import Exchange
 from .listener import listen_on
 from .logs import NO_MEMORY
+from .request import Incoming, Request, problem_of
 from .routes import Routes
 from .settings import Settings
 
@@ -40,12 +39,6 @@ HEAD_TIMEOUT_S = 30.0
 NO_FILES_PAUSE_S = 0.5
 # How long responses may take to end when the server closes.
 CLOSE_TIMEOUT_S = 5.0
-
-# The response when no thread can be started for a connection.
-_NO_THREAD = (
-    b"HTTP/1.1 503 Service Unavailable\r\nServer: localchat\r\nContent-Type: application/json\r\n"
-    b"Retry-After: 2\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -62,7 +55,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.request.settimeout(HEAD_TIMEOUT_S)
             self.request.do_handshake()
         super().setup()
-        self.connection.settimeout(self.server.settings.write_timeout_s)
         if self.connection.family in (socket.AF_INET, socket.AF_INET6):
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # send each token at once
         self.rfile.close()
@@ -70,70 +62,60 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         self.server.connections.set_idle(self.connection)
-        self.rfile.begin_head(IDLE_TIMEOUT_S)
+        self.rfile.is_ambiguous = False
+        self.rfile.require_by(time.monotonic() + IDLE_TIMEOUT_S)
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        self.rfile.limit(HEAD_TIMEOUT_S)
+        self.rfile.require_by(time.monotonic() + HEAD_TIMEOUT_S)
         if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: ignore an empty line before a request
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():
             return False
         self.server.connections.set_busy(self.connection)
-        self.rfile.limit(None)
-        if self.rfile.is_ambiguous:
-            self.send_error(400, "the headers are broken: a line has a carriage return or NUL, or begins with a space")
-            return False
         problem = problem_of(self.request_version, self.headers)
+        if self.rfile.is_ambiguous:
+            problem = "the headers are broken: a line has a carriage return or NUL, or begins with a space"
         if problem is not None:
             self.send_error(400, problem)
-            return False
-        return True
+        return problem is None
 
     def handle_expect_100(self) -> bool:
         return True  # "100 Continue" is sent when the body is read
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse a request that http.server cannot parse, and close: the start of the next request is unknown."""
-        self.rfile.limit(None)
-        self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), self.command or "")
+        self.refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), "malformed")
 
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
 
     def _respond(self) -> None:
-        head = Head(
-            method=self.command,
-            target=self.path,
-            version=self.request_version,
-            headers=self.headers,
-            keep_alive=not self.close_connection,
-            stream=self.rfile,
-            socket=self.connection,
-        )
-        self._run(head, self.server.routes.respond)
+        self._run(self.path, self.request_version, self.headers, self.server.routes.respond)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815
 
-    def _refuse(self, error: errors.ApiError, method: str = "") -> None:
-        """Send an error without a valid request, and close the connection."""
+    def refuse(self, error: errors.ApiError, route: str) -> None:
+        """Send an error without a valid request, and close the connection. `route` is its path in the metrics."""
 
-        def route(exchange: Exchange) -> None:
+        def fail(exchange: Exchange) -> None:
+            exchange.route = route
             raise error
 
-        self._run(Head(method, "", "HTTP/1.1", Message(), False, self.rfile, self.connection), route)
+        self._run("", "", Message(), fail)
 
-    def _run(self, head: Head, route: Callable[[Exchange], None]) -> None:
-        server = self.server
-        cors_headers = server.routes.origins.headers(head.headers)
-        exchange = Exchange(head, server.watcher, server.settings.max_body_bytes, cors_headers)
+    def _run(self, target: str, version: str, headers: Message, route: Callable[[Exchange], None]) -> None:
+        server, settings = self.server, self.server.settings
+        method = getattr(self, "command", None) or ""
+        request = Request(method, target, version, headers, self.rfile, self.connection, settings.max_body_bytes)
+        cors_headers = server.routes.access.cors_headers(headers)
+        exchange = Exchange(request, server.watcher, cors_headers, settings.write_timeout_s)
         exchange.run(route)
-        exchange.log()
-        server.routes.count(exchange)
+        server.routes.ended(exchange)
         self.close_connection = not exchange.keep_alive
         if self.close_connection:
             server.connections.set_idle(self.connection)
-            linger(self.connection)
+            exchange.linger()
 
 
 class RefusingHandler(Handler):
@@ -141,7 +123,8 @@ class RefusingHandler(Handler):
 
     def handle(self) -> None:
         limit = self.server.connections.limit
-        self._refuse(errors.TooManyConnections(f"{limit} connections are open, the limit is {limit}: try again"))
+        message = f"{limit} connections are open, the limit is {limit}: try again"
+        self.refuse(errors.TooManyConnections(message), "refused")
 
 
 class Stopped(KeyboardInterrupt):
@@ -159,17 +142,15 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(
-        self,
-        service: Service,
-        settings: Settings,
-        listener: socket.socket | None = None,
-    ) -> None:
+    def __init__(self, service: Service, settings: Settings, listener: socket.socket | None = None) -> None:
         self.service = service
         self.settings = settings
         self.routes = Routes(service, settings)
         self.connections = Connections(settings.max_connections)
-        self._tls = _tls_context(settings)
+        self._tls: ssl.SSLContext | None = None
+        if settings.tls_cert is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(settings.tls_cert, settings.tls_key)
         # The time at which a draining server ends the remaining requests; None: the server is not draining.
         self._drained_by: float | None = None
         super().__init__(("", 0), Handler, bind_and_activate=False)
@@ -178,20 +159,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_port = 0 if settings.uds else int(self.server_address[1])
         self.watcher = DisconnectWatcher()
-
-    def get_request(self) -> Any:
-        try:
-            sock, address = super().get_request()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and not self.connections.close_idle():
-                # The connection stays in the backlog, so the next `accept` would fail at once.
-                log.warning("no file is left for another connection: raise the limit (ulimit -n)")
-                time.sleep(NO_FILES_PAUSE_S)
-            raise
-        if self._tls is not None:
-            # The handshake waits for the client, so it is left to the thread of the connection.
-            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        return sock, address
 
     @property
     def url(self) -> str:
@@ -227,6 +194,20 @@ class ChatServer(http.server.ThreadingHTTPServer):
         # Close the model last: responses that end need its vocabulary.
         self.service.close()
 
+    def get_request(self) -> Any:
+        try:
+            sock, address = super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self.connections.close_idle():
+                # The connection stays in the backlog, so the next `accept` would fail at once.
+                log.warning("no file is left for another connection: raise the limit (ulimit -n)")
+                time.sleep(NO_FILES_PAUSE_S)
+            raise
+        if self._tls is not None:
+            # The handshake waits for the client, so it is left to the thread of the connection.
+            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        return sock, address
+
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self.connections.add(request):
             self.shutdown_request(request)
@@ -236,18 +217,10 @@ class ChatServer(http.server.ThreadingHTTPServer):
         except (RuntimeError, MemoryError) as error:
             log.warning("a connection is refused, no thread can be started for it: %s", error)
             self.connections.close_idle()
-            self._refuse_without_thread(request)
-
-    def _refuse_without_thread(self, request: socket.socket) -> None:
-        error = errors.TooManyConnections("the process can start no thread for another connection: try again")
-        body = to_json(error.body()).encode()
-        with contextlib.suppress(OSError):
-            request.setblocking(False)
-            request.send(_NO_THREAD % (len(body), body))
-        self.shutdown_request(request)
+            self.shutdown_request(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        handler = RefusingHandler if self.connections.is_surplus(request) else Handler
+        handler = RefusingHandler if self.connections.is_ending(request) else Handler
         handler(request, client_address, self)
 
     def shutdown_request(self, request: Any) -> None:
@@ -262,9 +235,76 @@ class ChatServer(http.server.ThreadingHTTPServer):
             log.exception("a connection failed")
 
 
-def _tls_context(settings: Settings) -> ssl.SSLContext | None:
-    if settings.tls_cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    return context
+class Connections:
+    """The open connections: at most `limit` that are served, and as many again that are being refused or closed."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        # Guards the states, and is notified when a connection ends. Reentrant.
+        self._changed = threading.Condition()
+        # Each connection is "busy", "idle" (it waits for a request or its end) or "ending" (being refused or closed).
+        # Of the idle ones, the one that has been idle for longest is first.
+        self._states: dict[socket.socket, str] = {}
+
+    def n(self, state: str) -> int:
+        with self._changed:
+            return list(self._states.values()).count(state)
+
+    def add(self, sock: socket.socket) -> bool:
+        """Count a new connection. False: it must be closed without a response, which would need one more thread."""
+        with self._changed:
+            if len(self._states) >= 2 * self.limit:
+                return False
+            is_full = len(self._states) - self.n("ending") >= self.limit and not self.close_idle()
+            self._states[sock] = "ending" if is_full else "busy"
+            return True
+
+    def is_ending(self, sock: socket.socket) -> bool:
+        with self._changed:
+            return self._states.get(sock) == "ending"
+
+    def remove(self, sock: socket.socket) -> None:
+        with self._changed:
+            self._states.pop(sock, None)
+            self._changed.notify_all()
+
+    def set_idle(self, sock: socket.socket) -> None:
+        """Mark a connection that may be closed at any time."""
+        with self._changed:
+            if self._states.get(sock) in ("busy", "idle"):
+                del self._states[sock]
+                self._states[sock] = "idle"
+
+    def set_busy(self, sock: socket.socket) -> None:
+        with self._changed:
+            if self._states.get(sock) == "idle":
+                self._states[sock] = "busy"
+
+    def close_idle(self) -> bool:
+        """Close the connection that has been idle for longest; False if none is idle."""
+        with self._changed:
+            idle = next((sock for sock, state in self._states.items() if state == "idle"), None)
+            if idle is None:
+                return False
+            self._states[idle] = "ending"
+            _shut_down(idle, socket.SHUT_RDWR)
+            return True
+
+    def close_all(self, timeout_s: float) -> None:
+        """Shut down all connections for reading, and those still open after this many seconds for writing too."""
+        with self._changed:
+            for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+                for sock in self._states:
+                    _shut_down(sock, how)
+                if self._changed.wait_for(lambda: not self._states, timeout_s):
+                    return
+
+
+def _shut_down(sock: socket.socket, how: int) -> None:
+    """Shut down a connection, from any thread.
+
+    This calls `socket.shutdown` for TLS too. `SSLSocket.shutdown` would end the encryption, and the thread that uses
+    the connection would continue without it.
+    """
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, how)

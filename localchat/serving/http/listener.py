@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from .settings import Settings
 
@@ -41,7 +40,9 @@ def listen_on(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The address does not belong to this machine, or the port is in use.
     """
-    family, _, _, _, address = _addresses(host, port)[0]
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # IPv4 first: some clients try only 127.0.0.1 for localhost.
+    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         # On Windows this option would let two servers share a port.
@@ -55,12 +56,6 @@ def listen_on(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _addresses(host: str, port: int) -> list[Any]:
-    """Addresses to listen on, IPv4 first: some clients try only 127.0.0.1 for localhost."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return sorted(found, key=lambda info: info[0] != socket.AF_INET)
-
-
 def listen_at(path: Path) -> socket.socket:
     """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced.
 
@@ -71,7 +66,10 @@ def listen_at(path: Path) -> socket.socket:
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(path)
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                    path.unlink(missing_ok=True)
         listener.bind(str(path))
         os.chmod(path, 0o600)
         listener.listen(_BACKLOG)
@@ -79,18 +77,6 @@ def listen_at(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a Unix socket on which no server listens any more."""
-    if not path.is_socket():
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
 
 
 def why_not_listening(settings: Settings, error: OSError) -> str:
@@ -101,8 +87,5 @@ def why_not_listening(settings: Settings, error: OSError) -> str:
         return f"cannot listen on {settings.uds}: {error.strerror or error}"
     hint = ""
     if error.errno == errno.EADDRINUSE:
-        other = f"--port {settings.port + 1 if settings.port < 65535 else 0}"
-        if os.environ.get("MAKELEVEL"):  # The server was started with `make run`.
-            other = f'make run ARGS="{other}"'
-        hint = f"; choose another: {other}"
+        hint = f"; choose another: --port {settings.port + 1 if settings.port < 65535 else 0}"
     return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"

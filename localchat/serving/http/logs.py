@@ -14,6 +14,9 @@ FORMATS = ("text", "json")
 # The attribute of log records that the text format writes without the time: the messages at the start.
 _PLAIN = "is_plain"
 
+# Control characters, which could forge a line of the log or control a terminal, and their escapes.
+_CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
+
 # The error message for a MemoryError, which has no text.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
@@ -27,6 +30,11 @@ def log_to_stderr(log_format: str) -> None:
     package_log.setLevel(logging.INFO)
     # llama.cpp logs many lines while it loads a model.
     logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped."""
+    return text.translate(_CONTROL_CHARACTERS)
 
 
 def report(message: str, **fields: Any) -> None:

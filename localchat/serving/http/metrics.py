@@ -1,18 +1,16 @@
-"""Metrics of the server for GET /metrics: requests by path and status, durations, and the engine's counters.
-
-Requests are counted here under a lock. The engine counts tokens on its own thread without a lock.
-"""
+"""Metrics of the server for GET /metrics in Prometheus's format: requests, durations, and the engine's counters."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..chat.service import Service
 from ..core import errors
-from ..core.server_state import Metric, Series, counter, gauge, histogram
 from ..engine import AnyEngine, Histogram, HistogramValues
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _DURATION_BOUNDS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -22,54 +20,62 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, str]] = Counter()
+        self._requests: Counter[tuple[str, int]] = Counter()
         self._duration_s = Histogram(_DURATION_BOUNDS_S)
 
-    def count(self, path: str, status: int | None, seconds: float) -> None:
-        """Count an ended request. `path` must come from a bounded set, since each gets a time series of its own."""
+    def count(self, route: str, status: int | None, seconds: float) -> None:
+        """Count an ended request. `route` must come from a bounded set, since each gets a time series of its own."""
         with self._lock:
-            self._requests[path, str(status or 0)] += 1
+            self._requests[route, status or 0] += 1
             self._duration_s.add(seconds)
 
-    def of_requests(self) -> Iterator[Metric]:
+    def text(self, service: Service) -> str:
+        """All metrics. Those of the engine are missing while the model loads and after the engine has failed."""
         with self._lock:
             requests, duration_s = sorted(self._requests.items()), self._duration_s.values()
-        series = [Series(n, (("path", path), ("status", status))) for (path, status), n in requests]
-        yield counter("requests_total", "Requests that have ended; status 499 if the client disconnected.", *series)
-        yield _histogram(
-            "request_duration_seconds", "Time from the head of a request to the end of its response.", duration_s
-        )
+        try:
+            engine: AnyEngine | None = service.model().engine
+        except errors.ApiError:
+            engine = None
+        samples = [(f'{{path="{route}",status="{status}"}}', n) for (route, status), n in requests]
+        help = "Requests that have ended; status 499 if the client disconnected."
+        lines = [
+            *_metric("counter", "requests_total", help, samples),
+            *_histogram("request_duration_seconds", "Time from the head of a request to its end.", duration_s),
+            *_metric("gauge", "up", "1 while requests are served, else 0.", [("", int(engine is not None))]),
+            *(_of_engine(engine) if engine is not None else ()),
+        ]
+        return "\n".join([*lines, ""])
 
 
-def up(service: Service) -> Metric:
-    try:
-        service.model()
-        value = 1
-    except errors.ApiError:
-        value = 0
-    return gauge("up", "1 while requests are served; 0 while the model loads and after its engine has failed.", value)
-
-
-def of_engine(engine: AnyEngine) -> Iterator[Metric]:
-    stats = engine.stats()
-    yield gauge("requests_running", "Sequences that are being computed.", stats.n_running)
-    yield gauge("requests_waiting", "Sequences in the queue.", stats.n_waiting)
-    yield gauge("slots", "Sequences that can be computed at once.", engine.facts.n_parallel)
-    yield gauge("kv_cache_cells", "Capacity of the KV cache in tokens.", engine.facts.n_cells)
-    yield gauge("kv_cache_cells_used", "Tokens in the KV cache of running sequences.", stats.n_cells_active)
-    yield gauge("kv_cache_cells_idle", "Tokens in the KV cache of idle prefixes.", stats.n_cells_idle)
-    for name, help, value in (
-        ("tokens_computed_total", "Tokens computed, of prompts and of completions.", stats.counts.n_computed),
-        ("tokens_generated_total", "Tokens of completions.", stats.counts.n_sampled),
-        ("tokens_drafted_total", "Draft tokens of speculative decoding.", stats.counts.n_drafted),
-        ("drafts_accepted_total", "Draft tokens that were accepted.", stats.counts.n_draft_accepted),
-        ("prompt_tokens_cached_total", "Tokens of prompts that were in the KV cache already.", stats.counts.n_cached),
+def _of_engine(engine: AnyEngine) -> Iterator[str]:
+    stats, facts = engine.stats(), engine.facts
+    for kind, name, help, value in (
+        ("gauge", "requests_running", "Sequences that are being computed.", stats.n_running),
+        ("gauge", "requests_waiting", "Sequences in the queue.", stats.n_waiting),
+        ("gauge", "slots", "Sequences that can be computed at once.", facts.n_parallel),
+        ("gauge", "kv_cache_cells", "Capacity of the KV cache in tokens.", facts.n_cells),
+        ("gauge", "kv_cache_cells_used", "Tokens in the KV cache of running sequences.", stats.n_cells_active),
+        ("gauge", "kv_cache_cells_idle", "Tokens in the KV cache of idle prefixes.", stats.n_cells_idle),
+        ("counter", "tokens_computed_total", "Tokens computed, of prompts and outputs.", stats.counts.n_computed),
+        ("counter", "tokens_generated_total", "Tokens of completions.", stats.counts.n_sampled),
+        ("counter", "tokens_drafted_total", "Draft tokens of speculative decoding.", stats.counts.n_drafted),
+        ("counter", "drafts_accepted_total", "Draft tokens that were accepted.", stats.counts.n_draft_accepted),
+        ("counter", "prompt_tokens_cached_total", "Prompt tokens found in the KV cache.", stats.counts.n_cached),
     ):
-        yield counter(name, help, Series(value))
-    yield _histogram(
-        "time_to_first_token_seconds", "Time from the submission of a sequence to its first token.", stats.first_token_s
-    )
+        yield from _metric(kind, name, help, [("", value)])
+    help = "Time from the submission of a sequence to its first token."
+    yield from _histogram("time_to_first_token_seconds", help, stats.first_token_s)
 
 
-def _histogram(name: str, help: str, values: HistogramValues) -> Metric:
-    return histogram(name, help, bounds=values.bounds, counts=values.counts, n=values.n, total=values.total)
+def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | float]]) -> Iterator[str]:
+    """The lines of a metric. Each sample is what follows the name, such as labels, and a value."""
+    name = "localchat_" + name
+    yield from (f"# HELP {name} {help}", f"# TYPE {name} {kind}")
+    yield from (f"{name}{suffix} {round(value, 6)}" for suffix, value in samples)
+
+
+def _histogram(name: str, help: str, values: HistogramValues) -> Iterator[str]:
+    counts = zip([*map(str, values.bounds), "+Inf"], [*values.counts, values.n])
+    samples = [(f'_bucket{{le="{bound}"}}', n) for bound, n in counts]
+    yield from _metric("histogram", name, help, [*samples, ("_sum", values.total), ("_count", values.n)])

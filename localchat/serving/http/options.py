@@ -13,7 +13,7 @@ from typing import Any
 from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
-from .cors import is_loopback
+from .access import is_loopback
 from .logs import FORMATS
 from .settings import Settings
 

@@ -1,4 +1,4 @@
-"""Sends a response as a stream or as one body.
+"""Sends generated text as a stream or as one body, and frames events of streams.
 
 The status line of a stream is sent after its first events, so that an early error has its own status. A stream has
 exactly one end.
@@ -15,36 +15,45 @@ from ..chat.run import GenerationRun
 from ..core import errors
 from ..core.interface import BodyEncoder, StreamEncoder
 from ..engine import Cancelled
-from . import sse
-from .exchange import Exchange, printable
+from .exchange import Exchange
+from .logs import printable
 
 log = logging.getLogger("localchat.server")
+
+# An empty comment of server-sent events. Clients ignore it. It must not be sent within an event.
+COMMENT = b": \n\n"
+
+
+def encode(chunk: str) -> bytes:
+    """A server-sent event. `chunk` is JSON, so it has no line ends. An unpaired surrogate is sent as "?"."""
+    return f"data: {chunk}\n\n".encode("utf-8", "replace")
+
+
+def encode_named(chunk: str) -> bytes:
+    """A server-sent event whose name is the type of the chunk, which is the first field of its JSON."""
+    return b"event: %b\n%b" % (chunk.split('"', 4)[3].encode(), encode(chunk))
 
 
 @dataclass(frozen=True)
 class StreamFormat:
-    """The framing of the chunks of an interface."""
+    """The framing of the chunks of an interface. The default is that of OpenAI's chat completions."""
 
-    content_type: str
-    encode: Callable[[str], bytes]
+    content_type: str = "text/event-stream"
+    encode: Callable[[str], bytes] = encode
     """Frames a chunk, such as an SSE event or a line."""
-    end: str | None
+    end: str | None = "[DONE]"
     """The last chunk, if the format has one."""
-    ping: bytes
+    ping: bytes = COMMENT
     """Bytes that clients ignore, sent after some time without a chunk; empty if the format has none."""
 
 
-CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.COMMENT)
+CHAT = StreamFormat()
 # For interfaces in which a field marks the last chunk.
-WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.COMMENT)
-
-# The type of an event is the first field of its JSON text.
-_TYPE_START = len('{"type":"')
-
-
-def encode_named(chunk: str) -> bytes:
-    """An SSE event with the type of the chunk as its name."""
-    return sse.encode(chunk, event=chunk[_TYPE_START : chunk.index('"', _TYPE_START)])
+WITHOUT_END = StreamFormat(end=None)
+# For interfaces whose events have names.
+NAMED = StreamFormat(encode=encode_named, end=None)
+# For Ollama. Clients parse every line, so there is no ping.
+LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
 
 
 def send_whole(exchange: Exchange, run: GenerationRun, encoder: BodyEncoder) -> None:
@@ -67,7 +76,11 @@ def send_stream(
     sent_at = time.monotonic()
     while not is_over:
         try:
-            new, is_over = _next_chunks(run, encoder, ping_s)
+            events = run.take(ping_s)
+            for index, event in events:
+                encoder.add(index, event)
+            is_over = not run.is_running
+            new = encoder.finish() if is_over else encoder.take() if events else []
         except (Cancelled, OSError):
             raise
         except Exception as error:
@@ -81,20 +94,11 @@ def send_stream(
             new = [*new, format.end]
         if new or is_over:
             exchange.send_part(b"".join(map(format.encode, new)), is_last=is_over)
-            sent_at = time.monotonic()
         elif ping_s is not None and format.ping and time.monotonic() - sent_at >= ping_s:
             exchange.send_part(format.ping)
-            sent_at = time.monotonic()
-
-
-def _next_chunks(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> tuple[list[str], bool]:
-    """The chunks of the next events, and whether they are the last. Without an event in `timeout_s`, there is none."""
-    events = run.take(timeout_s)
-    for index, event in events:
-        encoder.add(index, event)
-    if not run.is_running:
-        return encoder.finish(), True
-    return encoder.take() if events else [], False
+        else:
+            continue
+        sent_at = time.monotonic()
 
 
 def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:

@@ -1,0 +1,133 @@
+"""Which requests are accepted: API keys, protection from web pages of other sites by Host and Origin, and CORS."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from email.message import Message
+from hashlib import sha256
+
+from ..core import errors
+from .request import Request
+from .settings import Settings
+
+# The methods of all endpoints.
+METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+
+ANY_ORIGIN = "*"
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": METHODS,
+    "Access-Control-Allow-Headers": "Authorization, *",  # "*" does not include this header
+    "Access-Control-Max-Age": "600",  # seconds
+}
+
+# A host with an optional port (RFC 9110, 7.2). An authority with a user name, such as evil@localhost, does not match.
+_AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]@:/?#\\]+))(?::\d*)?")
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>.*?)/?")
+
+
+class Access:
+    """Accepts requests that have one of the API keys or, on a server without keys, that no foreign web page sends."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._digests = [sha256(key.encode()).digest() for key in settings.api_keys]
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors)
+        self._is_local = is_loopback(settings.host)
+        self._is_unix = settings.uds is not None
+
+    def check(self, request: Request) -> None:
+        """Check a request before its body is read.
+
+        Raises:
+            Unauthorized: The request has none of the keys.
+            Forbidden: The request is from a web page that is not allowed.
+        """
+        if self._digests:
+            if request.method != "OPTIONS" and not self._has_key(request.headers):  # A preflight never has the key.
+                raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")
+        elif not self._is_unix:  # A web page has no key, and cannot connect to a Unix socket.
+            self._check_page(request.headers, request.host)
+
+    def cors_headers(self, request: Message) -> dict[str, str]:
+        """The CORS headers of every response to this request; empty if no origin is allowed."""
+        if not self._origins:
+            return {}
+        origin, vary = request.get("Origin"), {"Vary": "Origin"}
+        if origin is None or not self._allows(origin):
+            return vary
+        return {
+            **vary,
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Expose-Headers": "X-Request-Id, Retry-After",
+        }
+
+    def preflight_headers(self, request: Message) -> dict[str, str]:
+        """The CORS headers of the response to a preflight request; empty if its origin is not allowed."""
+        if not self._allows(request.get("Origin")):
+            return {}
+        # Without this header, browsers do not let a public page reach this machine or its network.
+        is_private = request.get("Access-Control-Request-Private-Network") == "true"
+        return {**_PREFLIGHT, **({"Access-Control-Allow-Private-Network": "true"} if is_private else {})}
+
+    def _has_key(self, headers: Message) -> bool:
+        """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys.
+
+        Each given key is compared with all keys, by digest, so that the time reveals nothing about a key.
+        """
+        scheme, _, bearer = headers.get("Authorization", "").partition(" ")
+        is_known = False
+        for given in (bearer if scheme.lower() == "bearer" else "", headers.get("X-Api-Key", "")):
+            digest = sha256(given.strip().encode("latin-1", "replace")).digest()
+            for own in self._digests:
+                is_known |= hmac.compare_digest(digest, own)
+        return is_known
+
+    def _check_page(self, headers: Message, host: str | None) -> None:
+        # On the loopback interface, `host` must be a loopback name: a page of another site could make its own host name
+        # resolve to this machine (DNS rebinding). It is None in an HTTP/1.0 request without Host.
+        if self._is_local and host is not None and not is_loopback(_host_of(host)):
+            raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
+        origin = headers.get("Origin")
+        if origin is not None:
+            if not self._allows(origin) and not _is_trusted(origin, host):
+                raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
+        elif headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site" and ANY_ORIGIN not in self._origins:
+            # Browsers send this header, and no Origin, for the images, scripts and links of a page.
+            raise errors.Forbidden("requests from web pages of other sites are refused: set a key with --api-key")
+
+    def _allows(self, origin: str | None) -> bool:
+        return origin is not None and (ANY_ORIGIN in self._origins or origin.lower() in self._origins)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a name or address of the loopback interface. All names under `.localhost` are (RFC 6761, 6.3)."""
+    host = host.lower().removesuffix(".")
+    address = _address(host)
+    return host == "localhost" or host.endswith(".localhost") if address is None else address.is_loopback
+
+
+def _host_of(authority: str) -> str:
+    """The host of `host[:port]`, in lower case and without a trailing dot; "" if this is not one."""
+    match = _AUTHORITY.fullmatch(authority.strip(" \t").lower())
+    return (match["ipv6"] or match["name"].removesuffix(".")) if match else ""
+
+
+def _is_trusted(origin: str, host: str | None) -> bool:
+    """Whether this is the origin of a page on this machine or this server, or of a browser extension or a program."""
+    match = _ORIGIN.fullmatch(origin.lower())
+    if match is None:
+        return False  # such as "null", the origin of every page in a sandbox
+    if match["scheme"] not in ("http", "https"):
+        return True  # a browser extension or a program
+    name = _host_of(match["authority"])
+    # The names that public DNS cannot point to this server. A page under any other name may be of another site.
+    is_unforgeable = "." not in name or name.endswith(".local") or _address(name) is not None
+    return is_loopback(name) or (name != "" and host is not None and name == _host_of(host) and is_unforgeable)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

@@ -1,0 +1,232 @@
+"""One HTTP request as it arrives: bytes with deadlines, the head that http.server parses, and the body (RFC 9112)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import socket
+import time
+import zlib
+from email import errors as defects
+from email.message import Message
+from typing import Any
+
+from ..core import errors
+
+# A body must arrive within this time, and one second more for each `MIN_BODY_RATE` bytes that have arrived. A timeout
+# for each read would let a client that sends single bytes occupy a thread for hours.
+BODY_TIMEOUT_S = 30.0
+MIN_BODY_RATE = 16 * 1024
+
+# Limit of a line of a chunked body: a trailer, or the size of a chunk and extensions.
+MAX_CHUNK_LINE_BYTES = 4096
+# Limit of the number of trailers. Their content is ignored.
+MAX_TRAILERS = 100
+
+# The window sizes (zlib's `wbits`) to try for each content coding. Some clients send "deflate" without zlib's header.
+_COMPRESSIONS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
+
+# Only CRLF ends a line of a chunked body. A proxy and a server that disagree on this would see different requests.
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
+# A target that begins with scheme and host, as proxies send it (RFC 9112, 3.2.2).
+_ABSOLUTE = re.compile(r"(?i)https?://([^/?#]*)")
+
+# Defects of the lines of a head. The other ones concern multipart bodies, which Python's parser misses behind the head.
+_BROKEN_LINES = (defects.FirstHeaderLineIsContinuationDefect, defects.MissingHeaderBodySeparatorDefect)
+
+
+class PeerGone(Exception):
+    """The client has closed the connection: no response is needed."""
+
+
+class _Source(io.RawIOBase):
+    """The bytes of a socket. Reads fail after `deadline`."""
+
+    deadline = 0.0
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise socket.timeout("the request took too long to arrive")
+        timeout_s = self._socket.gettimeout()
+        self._socket.settimeout(left_s)
+        try:
+            return self._socket.recv_into(buffer)
+        finally:
+            self._socket.settimeout(timeout_s)
+
+
+class Incoming(io.BufferedReader):
+    """The buffered bytes of one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._source = _Source(sock)
+        super().__init__(self._source)
+        # Whether a line since the last reset has a NUL or a carriage return within it, or continues the line before.
+        # Parsers differ on such lines: a proxy could see one header where this server sees two.
+        self.is_ambiguous = False
+
+    def require_by(self, deadline: float) -> None:
+        """Require that all further reads end by this time of the monotonic clock."""
+        self._source.deadline = deadline
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        text = line[:-2] if line.endswith(b"\r\n") else line
+        self.is_ambiguous |= b"\r" in text or b"\0" in text or text.startswith((b" ", b"\t"))
+        return line
+
+
+class Request:
+    """The head of a request, and its body, which is read on demand."""
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        version: str,
+        headers: Message,
+        stream: Incoming,
+        sock: socket.socket,
+        max_body_bytes: int,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.headers = headers
+        self.socket = sock
+        self._stream = stream
+        self._max_bytes = max_body_bytes
+        self._began_at = time.monotonic()
+        self._lengths = list_of(headers, "Content-Length")
+        self._codings = list_of(headers, "Transfer-Encoding")
+        # Whether there is no body left to read, so that the next request follows on the connection.
+        self.is_read = not self._codings and self._lengths in ([], ["0"])
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def host(self) -> str | None:
+        """`host[:port]` of the request; an absolute target overrides the Host header (RFC 9112, 3.2.2)."""
+        absolute = _ABSOLUTE.match(self.target)
+        return absolute[1] if absolute else self.headers.get("Host")
+
+    def read(self) -> bytes:
+        """The whole body, decompressed.
+
+        Raises:
+            ApiError: The framing or the content coding is wrong, or the body is too large or too slow.
+            PeerGone: The client closed the connection within the body.
+        """
+        if not self._lengths and not self._codings:
+            raise errors.LengthRequired("a body is needed: send JSON with a Content-Length")
+        # A request with both headers can be smuggled past a proxy (RFC 9112, 6.1).
+        if self._lengths and self._codings:
+            raise errors.MalformedRequest("Content-Length and Transfer-Encoding cannot both be right")
+        if self._codings not in ([], ["chunked"]):
+            raise errors.MalformedRequest(f"Transfer-Encoding {', '.join(self._codings)!r} is not 'chunked'", 501)
+        compression = [coding for coding in list_of(self.headers, "Content-Encoding") if coding not in ("", "identity")]
+        if len(compression) > 1 or not set(compression) <= set(_COMPRESSIONS):
+            raise errors.UnsupportedCoding(f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'")
+        body = bytearray()
+        n = _length(self._lengths) if self._lengths else 0
+        self._check_size(n)
+        # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
+        if self.version >= "HTTP/1.1" and self.headers.get("Expect", "").lower() == "100-continue":
+            self.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            if self._codings:
+                self._read_chunks(body)
+            else:
+                self._read_exactly(n, body)
+        except socket.timeout as error:
+            seconds = time.monotonic() - self._began_at
+            message = f"{len(body)} bytes of the body arrived in {seconds:.0f} s"
+            raise errors.MalformedRequest(f"{message}: send {MIN_BODY_RATE} per second or more", 408) from error
+        self.is_read = True
+        return _decompressed(body, compression[0], self._max_bytes) if compression else bytes(body)
+
+    def _check_size(self, n: int) -> None:
+        if n > self._max_bytes:
+            raise errors.BodyTooLarge(f"the body has {n} bytes or more, and the limit is {self._max_bytes}")
+
+    def _read_exactly(self, n: int, body: bytearray) -> None:
+        while n > 0:
+            piece = self._wait_for(len(body)).read1(min(n, 65536))
+            if not piece:
+                raise PeerGone
+            n -= len(piece)
+            body += piece
+
+    def _read_chunks(self, body: bytearray) -> None:
+        while True:
+            line = self._line(body)
+            match = _CHUNK_SIZE.fullmatch(line)
+            if match is None:
+                raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
+            n = int(match[1], 16)
+            if n == 0:
+                break
+            self._check_size(len(body) + n)
+            self._read_exactly(n, body)
+            if self._line(body) != b"\r\n":
+                raise errors.MalformedRequest("a chunk of the body is longer than its size")
+        if not any(self._line(body) == b"\r\n" for _ in range(MAX_TRAILERS)):
+            raise errors.MalformedRequest("too many lines follow the body")
+
+    def _line(self, body: bytearray) -> bytes:
+        line = self._wait_for(len(body)).readline(MAX_CHUNK_LINE_BYTES)
+        if not line:
+            raise PeerGone
+        return line
+
+    def _wait_for(self, n_read: int) -> Incoming:
+        """The stream, with the deadline of a body of which `n_read` bytes have arrived."""
+        self._stream.require_by(self._began_at + BODY_TIMEOUT_S + n_read / MIN_BODY_RATE)
+        return self._stream
+
+
+def problem_of(version: str, headers: Message) -> str | None:
+    """The error in the headers of a request; None if they are valid."""
+    if any(isinstance(defect, _BROKEN_LINES) for defect in headers.defects):
+        return "the headers are broken: each line must be a name, a colon and a value"
+    for name in ("Host", "Origin"):
+        n = len(headers.get_all(name, ()))
+        if n > 1:
+            return f"a request has one {name} header at most, this one has {n}"
+    if version >= "HTTP/1.1" and "Host" not in headers:
+        return "a request of HTTP/1.1 needs a Host header"
+    return None
+
+
+def list_of(headers: Message, name: str) -> list[str]:
+    """The elements of list headers in lower case, stripped of white space as HTTP defines it, unlike `str.strip`."""
+    return [part.strip(" \t\r\n").lower() for value in headers.get_all(name, ()) for part in value.split(",")]
+
+
+def _length(values: list[str]) -> int:
+    first = values[0]
+    if len(set(values)) > 1 or not (first.isascii() and first.isdigit() and len(first) < 20):
+        raise errors.MalformedRequest(f"Content-Length must be one number, got {', '.join(values)!r}")
+    return int(first)
+
+
+def _decompressed(body: bytes | bytearray, coding: str, max_bytes: int) -> bytes:
+    for window in _COMPRESSIONS[coding]:
+        inflater = zlib.decompressobj(window)
+        with contextlib.suppress(zlib.error):
+            plain = inflater.decompress(body, max_bytes + 1)
+            if len(plain) > max_bytes:
+                raise errors.BodyTooLarge(f"the decompressed body is larger than {max_bytes} bytes")
+            if inflater.eof and not inflater.unused_data:
+                return plain
+    raise errors.BadRequest(f"the body is damaged: it is not what Content-Encoding {coding!r} says", "body")
