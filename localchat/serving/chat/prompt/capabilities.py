@@ -6,8 +6,9 @@ the template supports the field if the rendered text contains the word.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from .errors import TemplateError
@@ -60,67 +61,45 @@ Render = Callable[[Messages, "Messages | None", Capabilities], str]
 
 def find_capabilities(source: str, render: Render) -> Capabilities:
     """Find the capabilities of the template with this Jinja source."""
-    return _Probe(source, render).run()
 
-
-class _Probe:
-    """Renders the test conversations with one template."""
-
-    def __init__(self, source: str, render: Render) -> None:
-        self._source = source
-        self._render = render
-
-    def run(self) -> Capabilities:
-        plain = [Capabilities(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ())]
-        found = self._first_that_shows(_USER, plain) or Capabilities()
-        return self._with_reasoning(self._with_calls(self._with_roles_and_tools(found)))
-
-    def _with_roles_and_tools(self, found: Capabilities) -> Capabilities:
-        shows_tools = self._shows(_HAY, found, tools=_TOOLS)
-        keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", self._source)]
-        return found._replace(
-            # Both tests are needed: some templates print any role, and some contain the word for another purpose.
-            has_developer_role="developer" in self._source
-            and self._shows(_DEVELOPER, found._replace(has_developer_role=True)),
-            has_system_role=self._shows(_SYSTEM, found),
-            # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
-            shows_tools="tools" in self._source or shows_tools,
-            whole_tools=shows_tools and not self._shows(_HAY, found, tools=_BARE_TOOLS),
-            reasoning_key=keys[0] if keys else _REASONING_KEYS[0],
-        )
-
-    def _with_calls(self, found: Capabilities) -> Capabilities:
-        variants = [
-            found._replace(null_content=null, text_arguments=as_text, short_ids=short)
-            for null in (False, True)
-            for short in (False, True)
-            for as_text in (False, True)
-        ]
-        return self._first_that_shows(_CALL, variants) or found._replace(shows_calls=False)
-
-    def _with_reasoning(self, found: Capabilities) -> Capabilities:
-        may_read_parts = bool(re.search("""['"]thinking['"]""", self._source))
-        variants = [found, *([found._replace(reasoning_part=True)] if may_read_parts else [])]
-        shown = self._first_that_shows(_REASONING, variants)
-        found = shown or found
-        return found._replace(
-            shows_reasoning=shown is not None,
-            lone_reasoning=found.shows_calls and not self._shows(_REASONING_AND_CALL, found),
-            shows_results=self._shows(_RESULT, found),
-            one_call=found.shows_calls and not self._shows(_TWO_CALLS, found),
-            only_objects=found.shows_calls and not self._shows(_CALL_WITH_TEXT, found),
-        )
-
-    def _first_that_shows(self, messages: Messages, variants: Sequence[Capabilities]) -> Capabilities | None:
-        return next((variant for variant in variants if self._shows(messages, variant)), None)
-
-    def _shows(self, messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
+    def shows(messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
         try:
-            text = self._render(messages, tools, capabilities)
+            text = render(messages, tools, capabilities)
         except TemplateError:
             return False
         # Single quotes show that the template prints a dict in Python's notation, so it needs arguments as JSON text.
         return _NEEDLE in text and "'" + _NEEDLE not in text
+
+    def first_that_shows(messages: Messages, variants: Iterable[Capabilities]) -> Capabilities | None:
+        return next((variant for variant in variants if shows(messages, variant)), None)
+
+    plain = (Capabilities(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ()))
+    found = first_that_shows(_USER, plain) or Capabilities()
+    shows_tools = shows(_HAY, found, tools=_TOOLS)
+    keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", source)]
+    found = found._replace(
+        # Both tests are needed: some templates print any role, and some contain the word for another purpose.
+        has_developer_role="developer" in source and shows(_DEVELOPER, found._replace(has_developer_role=True)),
+        has_system_role=shows(_SYSTEM, found),
+        # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
+        shows_tools="tools" in source or shows_tools,
+        whole_tools=shows_tools and not shows(_HAY, found, tools=_BARE_TOOLS),
+        reasoning_key=keys[0] if keys else _REASONING_KEYS[0],
+    )
+    options = itertools.product((False, True), repeat=3)
+    with_calls = (found._replace(null_content=a, short_ids=b, text_arguments=c) for a, b, c in options)
+    found = first_that_shows(_CALL, with_calls) or found._replace(shows_calls=False)
+    may_read_parts = re.search("""['"]thinking['"]""", source)
+    with_parts = [found._replace(reasoning_part=True)] if may_read_parts else []
+    shown = first_that_shows(_REASONING, [found, *with_parts])
+    found = shown or found
+    return found._replace(
+        shows_reasoning=shown is not None,
+        lone_reasoning=found.shows_calls and not shows(_REASONING_AND_CALL, found),
+        shows_results=shows(_RESULT, found),
+        one_call=found.shows_calls and not shows(_TWO_CALLS, found),
+        only_objects=found.shows_calls and not shows(_CALL_WITH_TEXT, found),
+    )
 
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
