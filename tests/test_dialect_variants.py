@@ -41,6 +41,7 @@ CASES = {
         ("the answer is the call", '{"name": "now", "parameters": {}}', [NOW]),
         ("a list of calls", '[{"name": "now", "parameters": {}}]', [NOW]),
         ("no name, no call", '{"type": "function", "function": "now"}', ['{"type": "function", "function": "now"}']),
+        ("text after a call", '{"name": "now", "parameters": {}}; and so', [NOW, "; and so"]),
         ("an answer in JSON", '{"answer": 42}', ['{"answer": 42}']),
         ("JSON within text", 'It is {"name": "now", "parameters": {}}', ['It is {"name": "now", "parameters": {}}']),
     ],
@@ -79,8 +80,9 @@ CASES = {
     "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
     "apertus": [
         ("no object", "<|tools_prefix|>[now]", ["<|tools_prefix|>[now]"]),
-        ("name that was not offered", APERTUS, [NOW, '{"other": {}}]<|tools_suffix|>']),
+        ("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>']),
     ],
+    "nemotron-nano-2": [("comma at the end", '<TOOLCALL>[{"name": "now"},]</TOOLCALL>Hi', [NOW, "Hi"])],
     "lfm2": [("JSON", LFM, [("weather", '{"city": "[x]"}')])],
     "kimi-k2": [
         ("no arguments", K2_CALL.replace("{}", ""), [("now", "{}", "functions.now:0")]),

@@ -47,6 +47,7 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     while True:
         if is_call:
             cursor.begin()
+            yield from read_end(cursor, ",", ";")
         yield from read_run(cursor)
         read = read_json_call if layout.json_name else _python_call
         is_complete = yield from read(cursor, calls, layout)
@@ -58,12 +59,10 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
             calls.is_open = calls.is_open or not layout.json_name
             return True
         is_call = True
-        yield from read_run(cursor)
-        yield from read_one_of(cursor, ",", ";")
     if is_call:
         cursor.put_back()
         if is_list:
-            yield from read_end(cursor, "]")
+            yield from read_end(cursor, "]", ",]")
         yield from read_end(cursor, *layout.ends)
     return is_call
 
