@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from .serving.engine.library_build import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.listener import listening, why_not_listening
+from .serving.http.loading import Loader
 from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
 from .serving.http.options import option_warnings, read_options, settings_of
 from .serving.http.settings import Settings
@@ -71,17 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace, settings: Settings, file: ModelFile, listener: socket.socket) -> int:
-    from .serving.chat.service import Service
-    from .serving.http.http_server import ChatServer, Stopped
-    from .serving.http.loading import Loader
+    loader = Loader(file, options)
+    with contextlib.closing(loader):
+        # These imports take as long as the engine process takes to load a small model.
+        from .serving.chat.service import Service
+        from .serving.http.http_server import ChatServer, Stopped
 
-    server = ChatServer(Service(file, any_name=options.any_name), settings, listener)
-    loader = Loader(server.service, file, options, server.url, on_failure=server.shutdown)
-    with contextlib.closing(loader), contextlib.closing(server):
-        loader.start()
-        with contextlib.suppress(Stopped):
-            _stop_on_signals(server, options.drain)
-            server.serve_forever()
+        server = ChatServer(Service(file, any_name=options.any_name), settings, listener)
+        with contextlib.closing(server):
+            loader.serve(server.service, server.url, on_failure=server.shutdown)
+            with contextlib.suppress(Stopped):
+                _stop_on_signals(server, options.drain)
+                server.serve_forever()
     return 1 if loader.has_failed else 0
 
 

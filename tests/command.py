@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from unittest import mock
 
 from localchat import server
-from localchat.serving.http import loading
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ def run_command(*arguments: str) -> Done:
         stack.enter_context(restored())
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
-        stack.enter_context(mock.patch.object(loading, "Loader", side_effect=AssertionError("the command serves")))
+        loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
+        stack.enter_context(mock.patch.object(server, "Loader", return_value=loader))
         try:
             status = server.main(arguments)
         except SystemExit as done:

@@ -8,6 +8,7 @@ of the running requests. The process ends with the connection: when the server c
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -142,6 +143,8 @@ class Calls:
             progress=lambda share: self._sender.send("progress", share),
             after_step=self._send_step,
         )
+        # The existing objects live as long as the process. A collection of all of them would delay a step.
+        gc.freeze()
         return self._engine.facts, self._engine.backend.token_texts()
 
     def submit(self, id: int, requests: Sequence[GenerationRequest]) -> None:

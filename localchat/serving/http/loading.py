@@ -9,47 +9,60 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..chat.model import Model
-from ..chat.reasoning import ReasoningDefaults
-from ..chat.service import Service
 from ..engine import EngineDied, EngineStopped, Front, LoadOptions, LoadRequest
 from ..models.catalog import ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
 from .start_block import LoadProgress, report_ready
 
+if TYPE_CHECKING:
+    from ..chat.model import Model
+    from ..chat.service import Service
+
+# The engine process loads the model while this process imports the modules of chat/, which takes as long.
+
 log = logging.getLogger("localchat.server")
 
 
 class Loader(threading.Thread):
-    """Starts the engine process, and passes the loaded model to the service.
+    """Starts the engine process at once, and passes the loaded model to the service of `serve`.
 
-    If the model cannot be loaded, `has_failed` is set and `on_failure` is called. `url` is the base URL for clients.
+    If the model cannot be loaded, `has_failed` is set and `on_failure` is called.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        file: ModelFile,
-        options: argparse.Namespace,
-        url: str,
-        *,
-        on_failure: Callable[[], None],
-    ) -> None:
+    def __init__(self, file: ModelFile, options: argparse.Namespace) -> None:
         super().__init__(name="localchat-loader", daemon=True)
         self.has_failed = False
-        self._service = service
         self._file = file
         self._options = options
-        self._url = url
-        self._on_failure = on_failure
         self._progress = LoadProgress(file.name, options.log_format)
         self._front = Front(load_request(options, file), self._show)
+        self._service: Service | None = None
+        self._url = ""
+        self._on_failure: Callable[[], None] = lambda: None
+        # Set when the server has been made, or has failed.
+        self._has_server = threading.Event()
+        self.start()
+
+    def serve(self, service: Service, url: str, on_failure: Callable[[], None]) -> None:
+        """Serve the model by `service`; `url` is the base URL for clients."""
+        self._service, self._url, self._on_failure = service, url, on_failure
+        self._has_server.set()
+
+    def close(self) -> None:
+        """End the engine process, also one that still loads."""
+        self._front.close()
+        self._has_server.set()
+        self.join()
 
     def run(self) -> None:
         try:
             self._front.start()
+            self._has_server.wait()
+            if self._service is None:
+                return
             model = self._model()
         except EngineStopped:
             return  # The server closes.
@@ -58,21 +71,19 @@ class Loader(threading.Thread):
             self._progress.clear()
             log.debug("loading failed", exc_info=True)
             report_failure(f"cannot load {reason_of(self._file.path, error)}")
+            self._has_server.wait()
             self._on_failure()
             return
-        # The existing objects live as long as the process. Exclude them from garbage collection, which would scan
-        # all of them again and again while it holds the GIL.
+        # The existing objects live as long as the process. A collection of all of them would delay all requests.
         gc.freeze()
         self._service.ready(model)
         self._progress.clear()
         report_ready(self._file, self._front.facts, self._url, self._progress.seconds, self._options.log_format)
 
-    def close(self) -> None:
-        """End the engine process, also one that still loads."""
-        self._front.close()
-        self.join()
-
     def _model(self) -> Model:
+        from ..chat.model import Model
+        from ..chat.reasoning import ReasoningDefaults
+
         options = self._options
         return Model(
             self._file.name,
@@ -84,7 +95,8 @@ class Loader(threading.Thread):
         )
 
     def _show(self, done: float) -> None:
-        self._service.progress = done
+        if self._service is not None:
+            self._service.progress = done
         self._progress.show(done)
 
 
