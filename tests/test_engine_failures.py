@@ -118,7 +118,10 @@ def test_error_in_the_engine_thread_ends_requests_and_leaves_none_waiting(
         for fault, where in zip(faults, PLACES[place]):
             fault.put_into(engine, where, monkeypatch)
         engine.forget()
+        all_are_submitted = threading.Event()
+        engine.post(lambda: all_are_submitted.wait(DEADLINE_S))
         generations = [ask(engine, text) for text in TEXTS]
+        all_are_submitted.set()
         ends = [end_of(generation) for generation in generations]
         for end, text in zip(ends, TEXTS):
             assert end == text or isinstance(end, EngineError)
