@@ -11,154 +11,97 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # Type checkers treat the name as true. An import of typing takes some ms.
 
-if TYPE_CHECKING:
-    from .agent.conversation import AsyncConversation, Conversation
-    from .agent.tool_run import AsyncToolRun, ToolRun
-    from .agent.tools import Tool, ToolResult
-    from .aio import AsyncClient, AsyncStream
-    from .client import Client, Stream, chat
-    from .errors import (
-        AuthenticationError,
-        BadRequestError,
-        Cancelled,
-        ConflictError,
-        ConnectError,
-        DoesNotFit,
-        IncompleteReply,
-        IncompleteStream,
-        LocalChatError,
-        ModelNotNamed,
-        NotFoundError,
-        PermissionDeniedError,
-        ProtocolError,
-        RateLimitError,
-        ServerError,
-        StatusError,
-        StreamError,
-        TimedOut,
-        TooManyRounds,
-        UnprocessableError,
-    )
-    from .events import (
-        Choice,
-        ContentDelta,
-        ErrorEvent,
-        Logprobs,
-        MessageStart,
-        MessageStop,
-        ReasoningDelta,
-        RefusalDelta,
-        Reply,
-        StreamEvent,
-        ToolCall,
-        ToolCallDelta,
-        Usage,
-        UsageEvent,
-        WarningEvent,
-    )
-    from .extras.embeddings import Embeddings
-    from .extras.record import replay
-    from .reply.assembly import Accumulator
-    from .reply.models import Model
-    from .sse import ServerSentEvent, SSEDecoder, SSEError
-    from .transport.timeouts import Timeout
+if TYPE_CHECKING:  # Public names, which type checkers do not find in the table below.
+    from .agent.conversation import AsyncConversation as AsyncConversation
+    from .agent.conversation import Conversation as Conversation
+    from .agent.tool_run import AsyncToolRun as AsyncToolRun
+    from .agent.tool_run import ToolRun as ToolRun
+    from .agent.tools import Tool as Tool
+    from .agent.tools import ToolResult as ToolResult
+    from .aio import AsyncClient as AsyncClient
+    from .aio import AsyncStream as AsyncStream
+    from .client import Client as Client
+    from .client import Stream as Stream
+    from .client import chat as chat
+    from .errors import AuthenticationError as AuthenticationError
+    from .errors import BadRequestError as BadRequestError
+    from .errors import Cancelled as Cancelled
+    from .errors import ConflictError as ConflictError
+    from .errors import ConnectError as ConnectError
+    from .errors import DoesNotFit as DoesNotFit
+    from .errors import IncompleteReply as IncompleteReply
+    from .errors import IncompleteStream as IncompleteStream
+    from .errors import LocalChatError as LocalChatError
+    from .errors import ModelNotNamed as ModelNotNamed
+    from .errors import NotFoundError as NotFoundError
+    from .errors import PermissionDeniedError as PermissionDeniedError
+    from .errors import ProtocolError as ProtocolError
+    from .errors import RateLimitError as RateLimitError
+    from .errors import ServerError as ServerError
+    from .errors import StatusError as StatusError
+    from .errors import StreamError as StreamError
+    from .errors import TimedOut as TimedOut
+    from .errors import TooManyRounds as TooManyRounds
+    from .errors import UnprocessableError as UnprocessableError
+    from .events import Choice as Choice
+    from .events import ContentDelta as ContentDelta
+    from .events import ErrorEvent as ErrorEvent
+    from .events import Logprobs as Logprobs
+    from .events import MessageStart as MessageStart
+    from .events import MessageStop as MessageStop
+    from .events import ReasoningDelta as ReasoningDelta
+    from .events import RefusalDelta as RefusalDelta
+    from .events import Reply as Reply
+    from .events import StreamEvent as StreamEvent
+    from .events import ToolCall as ToolCall
+    from .events import ToolCallDelta as ToolCallDelta
+    from .events import Usage as Usage
+    from .events import UsageEvent as UsageEvent
+    from .events import WarningEvent as WarningEvent
+    from .extras.embeddings import Embeddings as Embeddings
+    from .extras.record import replay as replay
+    from .reply.assembly import Accumulator as Accumulator
+    from .reply.models import Model as Model
+    from .sse import ServerSentEvent as ServerSentEvent
+    from .sse import SSEDecoder as SSEDecoder
+    from .sse import SSEError as SSEError
+    from .transport.timeouts import Timeout as Timeout
 
 __version__ = "0.1.0"
 
-__all__ = [
-    # Requests.
-    "chat",
-    "Client",
-    "Stream",
-    "AsyncClient",
-    "AsyncStream",
-    "Timeout",
-    "Conversation",
-    "AsyncConversation",
-    "Tool",
-    "ToolRun",
-    "AsyncToolRun",
-    # Results.
-    "Reply",
-    "Choice",
-    "Usage",
-    "Model",
-    "Embeddings",
-    # Events of a stream.
-    "StreamEvent",
-    "MessageStart",
-    "ContentDelta",
-    "ReasoningDelta",
-    "RefusalDelta",
-    "ToolCallDelta",
-    "ToolCall",
-    "Logprobs",
-    "UsageEvent",
-    "MessageStop",
-    "WarningEvent",
-    "ErrorEvent",
-    "ToolResult",
-    # Errors.
-    "LocalChatError",
-    "ConnectError",
-    "TimedOut",
-    "Cancelled",
-    "StatusError",
-    "BadRequestError",
-    "AuthenticationError",
-    "PermissionDeniedError",
-    "NotFoundError",
-    "ConflictError",
-    "UnprocessableError",
-    "RateLimitError",
-    "ServerError",
-    "StreamError",
-    "IncompleteStream",
-    "ProtocolError",
-    "DoesNotFit",
-    "IncompleteReply",
-    "ModelNotNamed",
-    "TooManyRounds",
-    # A recording in place of a server.
-    "replay",
-    # Parts for use without the client.
-    "Accumulator",
-    "SSEDecoder",
-    "SSEError",
-    "ServerSentEvent",
-    "__version__",
-]
+# The public names by their modules.
+_NAMES = {
+    "agent.conversation": "AsyncConversation Conversation",
+    "agent.tool_run": "AsyncToolRun ToolRun",
+    "agent.tools": "Tool ToolResult",
+    "aio": "AsyncClient AsyncStream",
+    "client": "Client Stream chat",
+    "errors": "AuthenticationError BadRequestError Cancelled ConflictError ConnectError DoesNotFit IncompleteReply "
+    "IncompleteStream LocalChatError ModelNotNamed NotFoundError PermissionDeniedError ProtocolError "
+    "RateLimitError ServerError StatusError StreamError TimedOut TooManyRounds UnprocessableError",
+    "events": "Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta RefusalDelta Reply "
+    "StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
+    "extras.embeddings": "Embeddings",
+    "extras.record": "replay",
+    "reply.assembly": "Accumulator",
+    "reply.models": "Model",
+    "sse": "ServerSentEvent SSEDecoder SSEError",
+    "transport.timeouts": "Timeout",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-
-# The modules in which a public name is searched; those with a slow import come last.
-_MODULES = (
-    "sse",
-    "errors",
-    "events",
-    "transport.timeouts",
-    "reply.assembly",
-    "reply.models",
-    "extras.embeddings",
-    "client",
-    "agent.tools",
-    "agent.tool_run",
-    "agent.conversation",
-)
-# The modules of these names, which are not searched for other names: their imports are slow.
-_SLOW_MODULES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("extras.record",)}
+__all__ = [*_MODULE_OF, "__version__"]
 
 
 def __getattr__(name: str) -> object:
     """Import the module of a public name when the name is first used."""
-    if name in __all__:
-        from importlib import import_module
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        for module in _SLOW_MODULES.get(name, _MODULES):
-            value: object = getattr(import_module("." + module, __name__), name, None)
-            if value is not None:
-                globals()[name] = value
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module("." + _MODULE_OF[name], __name__), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -152,8 +152,11 @@ class AsyncClient(BaseClient):
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
     ) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order; see Client.map."""
-        replies: list[Reply[Any] | LocalChatError]
-        replies = await companion("extras.mapping").map_prompts_async(self.chat, prompts, options)
+        mapping = companion("extras.mapping")
+        parsed = mapping.parse(prompts, options)
+        with contextlib.suppress(LocalChatError):  # Each call reports it.
+            await self._run(self._find_model, parsed[0], options)
+        replies: list[Reply[Any] | LocalChatError] = await mapping.map_prompts_async(self.chat, parsed)
         return replies
 
     async def models(self) -> list[Model]:

@@ -216,6 +216,13 @@ class BaseClient:
             settings.found_model = choose_model((yield from self._listed_models(call, headers)))
         return settings.model or settings.found_model
 
+    def _find_model(self, driver: Any, prompts: Sequence[Any], given: Mapping[str, Any]) -> Steps[None]:
+        """Find the model of the server once for several calls with these options."""
+        if prompts and given.get("model") is None:
+            known = {name: value for name, value in given.items() if name in RequestKeywords.__annotations__}
+            options = read_options(self._settings, "", known, RequestKeywords, "map")
+            yield from self._default_model(self._call(driver, options), options.headers)
+
     def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> Steps[str | None]:
         """The model of the client (that of LOCALCHAT_MODEL only if it makes embeddings), or that of the server."""
         embeddings, settings = companion("extras.embeddings"), self._settings
@@ -411,10 +418,13 @@ class Client(BaseClient):
             options: Those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
                 `on_progress`: called after each reply with the number of finished prompts and of all prompts.
         """
+        mapping = companion("extras.mapping")
+        parsed = mapping.parse(prompts, options)
+        with contextlib.suppress(LocalChatError):  # Each call reports it.
+            self._run(self._find_model, parsed[0], options)
         worker = self.with_options()
         worker._started = []
-        replies: list[Reply[Any] | LocalChatError]
-        replies = companion("extras.mapping").map_prompts(worker.chat, worker._started, prompts, options)
+        replies: list[Reply[Any] | LocalChatError] = mapping.map_prompts(worker.chat, worker._started, parsed)
         return replies
 
     def models(self) -> list[Model]:

@@ -17,7 +17,7 @@
     |- IncompleteStream      the response was cut
     |- ProtocolError         the response is not a chat completion; `head` shows how it begins
     |- DoesNotFit            the completion does not match its `response_format`; `path` is the place
-    |- IncompleteReply       a token limit or a filter cut the completion; only from the function `chat`
+    |- IncompleteReply       a token limit or a filter cut the completion; not from `stream` and `complete`
     |- ModelNotNamed         the server has several models, and the call names none
     `- TooManyRounds         the model still called tools in the last allowed round
 

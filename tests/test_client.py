@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +11,10 @@ import pytest
 import localchat.client
 import localchat.transport.timeouts
 from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat
-from localchat.extras import vendor
 from localchat.transport.options import Settings
 
 from .clients import client_class, failure, make_client
 from .raw_server import (
-    DEADLINE_S,
     DONE,
     HELLO,
     HELLO_EVENTS,
@@ -109,14 +103,6 @@ def test_chat_without_streaming_on_the_wire(client_class):
         assert client.chat("hi", extra_body={"stream": False}).text == "Hello"
         assert server.requests[0].json["stream"] is False
         assert "stream_options" not in server.requests[0].json
-
-
-def test_large_body_is_read_in_linear_time():
-    """The vectors of many texts may be several hundred megabytes."""
-    vectors = [{"index": i, "embedding": [0.5] * 1000} for i in range(1000)]
-    raw = with_length(json.dumps({"data": vectors}).encode())
-    with always(raw) as server, make_client(server) as client:
-        assert len(client.embed(["a"] * 1000, batch_size=1000)) == 1000
 
 
 def test_body_above_max_bytes_is_refused():
@@ -401,27 +387,6 @@ def test_wrong_framing_after_the_finish_reason_is_ignored(at_once, client_class)
 
 
 # Vendoring
-
-
-def test_the_files_work_in_another_package(tmp_path):
-    package = Path(localchat.client.__file__).parent
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").touch()
-    for name in vendor.FILES:
-        (tmp_path / "mine" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "mine" / name).write_bytes((package / name).read_bytes())
-    program = "import sys; from mine.client import Client; print(Client(sys.argv[1], model='m').chat('hi'))"
-    with always(HELLO) as server:
-        done = subprocess.run(
-            [sys.executable, "-c", program, server.url],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-    assert (done.stdout, done.stderr) == ("Hello\n", "")
 
 
 @pytest.mark.parametrize("stream", [True, False])

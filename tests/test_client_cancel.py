@@ -183,40 +183,6 @@ def test_close_while_the_resolver_hangs(hanging_resolver):
     check_close_when(hanging_resolver, client.stream("hi"))
 
 
-def test_step_while_another_thread_closes(monkeypatch):
-    closing, proceed = threading.Event(), threading.Event()
-    with waiting(OPEN) as server, make_client(server) as client:
-        stream = client.stream("hi")
-        next(stream)
-        release = stream._response._call.release
-
-        def slow_release() -> None:
-            closing.set()
-            proceed.wait(DEADLINE_S)
-            release()
-
-        monkeypatch.setattr(stream._response._call, "release", slow_release)
-        thread = threading.Thread(target=stream.close)
-        thread.start()
-        assert closing.wait(DEADLINE_S)
-        with pytest.raises(Cancelled):
-            next(stream)
-        proceed.set()
-        thread.join(DEADLINE_S)
-
-
-def test_cancel_takes_effect_although_more_events_were_received():
-    """close() of another thread cannot close the generator while it runs: the next step does."""
-    with always(HELLO) as server, make_client(server) as client:
-        stream = client.stream("hi")
-        next(stream)
-        stream._driver.cancel()
-        with pytest.raises(Cancelled) as caught:
-            list(stream)
-        assert caught.value.partial == stream.reply
-        assert stream._response._call._connection is None
-
-
 def test_cancel_does_not_end_the_encryption(certificate):
     """Another thread may be about to send the key."""
     with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:

@@ -139,16 +139,31 @@ CUTS: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize(("finish", "options", "words"), CUTS.values(), ids=CUTS)
 def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class):
     with always(chunked(piece("Hello", finish), DONE)) as server, make_client(server, client_class) as client:
-        if words:
-            with pytest.raises(IncompleteReply, match=words) as caught:
-                client.chat("hi", **options)
-            (outcome,) = client.map(["hi"], **options)
-            assert isinstance(outcome, IncompleteReply)
-            reply = caught.value.partial
-        else:
-            reply = client.chat("hi", **options)
-        assert (reply.text, reply.finish_reason) == ("Hello", finish)
+        conversation = client.conversation()
+        for call in (
+            client.chat,
+            client.run,
+            conversation.say,
+            lambda *a, **o: chat(*a, base_url=server.url, model="m", **o),
+        ):
+            if words:
+                with pytest.raises(IncompleteReply, match=words) as caught:
+                    call("hi", **options)
+                reply = caught.value.partial
+            else:
+                reply = call("hi", **options)
+            assert (reply.text, reply.finish_reason) == ("Hello", finish)
+        assert len(conversation.messages) == (0 if words else 2)
+        (outcome,) = client.map(["hi"], **options)
+        assert isinstance(outcome, IncompleteReply) == bool(words)
         assert all("allow_truncated" not in request.json for request in server.requests)
+
+
+def test_c12_map_requests_the_list_of_models_once(client_class):
+    with always(HELLO) as server, client_class(server.url) as client:
+        for _ in range(2):
+            assert [str(reply) for reply in client.map(["hi"] * 20)] == ["Hello"] * 20
+        assert [request.method for request in server.requests].count("GET") == 1
 
 
 def test_c21_prompt_and_messages_are_names_of_the_prompt(client_class):

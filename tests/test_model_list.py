@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, IncompleteReply, Model, ModelNotNamed, ProtocolError, chat
+from localchat import Client, Model, ModelNotNamed, ProtocolError, chat
 from localchat.extras.embeddings import parse_embeddings
 
 from .clients import client_class, make_client
 from .raw_server import HELLO, Peer, Server, always, with_length
-from .scripted import chunk, playing
+from .scripted import playing
 
 __all__ = ["client_class"]  # A fixture: used by name.
 
@@ -148,21 +148,6 @@ def test_vectors_are_decoded_from_base64_if_requested():
     for wrong, words in (("AAA=", "base64 of 32-bit floats"), ("", "list of numbers"), ("AADAfw==", "NaN")):
         with pytest.raises(ProtocolError, match=words):
             parse_embeddings(body_of(wrong), 1, base64=True)
-
-
-CUT = [chunk(content="half"), chunk("length")]
-
-
-def test_function_chat_refuses_a_cut_response():
-    filtered = [chunk(content="half"), chunk("content_filter")]
-    with playing(CUT, filtered, CUT) as (_, script):
-        with pytest.raises(IncompleteReply, match="cut at a limit of tokens, after 4 characters") as caught:
-            chat("hi", base_url=script.base_url, model="m")
-        assert caught.value.partial.text == "half"
-        with pytest.raises(IncompleteReply, match="cut by a content filter"):
-            chat("hi", base_url=script.base_url, model="m", max_tokens=3)
-        for options in ({"max_tokens": 3}, {"extra_body": {"max_tokens": 3}}, {"allow_truncated": True}):
-            assert chat("hi", base_url=script.base_url, model="m", **options).truncated
 
 
 def test_function_takes_the_options_of_the_client():

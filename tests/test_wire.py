@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.errors import LocalChatError, ProtocolError, StreamError
+from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
@@ -333,14 +333,3 @@ def test_accumulator_needs_no_transport():
     assert [event.type for event in events] == ["message_start", "content_delta", "message_stop"]
     assert accumulator.reply().text == "Hi"
     assert accumulator.finish() == []
-
-
-def test_accumulator_raises_the_error_of_the_server():
-    accumulator = Accumulator()
-    accumulator.add({"choices": [{"delta": {"content": "Hi"}}]})
-    accumulator.add({"error": {"message": "bad luck", "code": "c", "type": "t"}})
-    with pytest.raises(StreamError, match="bad luck") as caught:
-        accumulator.finish(done=True)
-    assert (caught.value.code, caught.value.error_type) == ("c", "t")
-    assert caught.value.partial is not None
-    assert caught.value.partial.text == "Hi"

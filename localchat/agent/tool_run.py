@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 from ..errors import Cancelled, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
-from ..transport.options import take_media
+from ..transport.options import check_complete, take_media
 from .tools import AnyTool, OnCall, Toolbox, ToolResult
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class _BaseRun:
         media: `images` and `audio` for the last message.
         max_rounds: The largest number of requests.
         on_done: Called with the run when `done` is set.
+        allow_truncated: Whether `finish` returns a reply that a limit or a filter cut.
         options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
             model generate a response without tool calls.
     """
@@ -49,6 +50,7 @@ class _BaseRun:
         media: Mapping[str, Any],
         max_rounds: int,
         on_done: Callable[[Any], object] | None,
+        allow_truncated: bool,
         options: Mapping[str, Any],
     ) -> None:
         if max_rounds < 1:
@@ -57,6 +59,9 @@ class _BaseRun:
         self._tools = tools
         self._max_rounds = max_rounds
         self._on_done = on_done
+        self._allow_truncated = allow_truncated
+        # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
+        self._finishes = False
         self._options = dict(options)
         self._media = media
         # The conversation so far.
@@ -96,6 +101,8 @@ class _BaseRun:
         if event.type != "message_stop" or self._reply is not None:
             return
         self._reply = reply = self._stream.reply
+        if self._finishes and not self._allow_truncated and not reply.tool_calls:
+            check_complete(reply, {**self._options, **(self._options.get("extra_body") or {})})
         self.messages.append(reply.message)
         self.done = not reply.tool_calls
         if self.done and self._on_done is not None:
@@ -162,7 +169,8 @@ class ToolRun(_BaseRun):
             self._events.close()
 
     def finish(self) -> Reply[Any]:
-        """Run to the end and return the last reply."""
+        """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
+        self._finishes = True
         with self:
             for _ in self:
                 pass
@@ -221,7 +229,8 @@ class AsyncToolRun(_BaseRun):
             await self._events.aclose()
 
     async def finish(self) -> Reply[Any]:
-        """Run to the end and return the last reply."""
+        """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
+        self._finishes = True
         async with self:
             async for _ in self:
                 pass
@@ -260,6 +269,7 @@ def start_run(
     on_call: OnCall | None = None,
     parallel: bool | int = False,
     raise_errors: bool = False,
+    allow_truncated: bool = False,
     on_done: Callable[[Any], object] | None = None,
     **options: Any,
 ) -> AnyRun:
@@ -276,4 +286,13 @@ def start_run(
     sources = take_media(options)
     messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
     messages += media.attach(prompt)
-    return kind(client, messages, toolbox, media=sources, max_rounds=max_rounds, on_done=on_done, options=options)
+    return kind(
+        client,
+        messages,
+        toolbox,
+        media=sources,
+        max_rounds=max_rounds,
+        on_done=on_done,
+        allow_truncated=allow_truncated,
+        options=options,
+    )

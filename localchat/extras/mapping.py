@@ -16,20 +16,18 @@ from ..reply.payloads import Prompt, check_prompt
 from ..transport.keywords import MapKeywords, check_keywords
 
 Outcome = Union[Reply[Any], LocalChatError]
+# The prompts, the concurrency, the callback, and the options of each call of `chat`.
+Parsed = tuple[list[Prompt], int, Any, dict[str, Any]]
 
 
-def map_prompts(
-    chat: Callable[..., Reply[Any]],
-    started: list[weakref.ref[Any]],
-    prompts: Iterable[Prompt],
-    options: Mapping[str, Any],
-) -> list[Outcome]:
+def map_prompts(chat: Callable[..., Reply[Any]], started: list[weakref.ref[Any]], parsed: Parsed) -> list[Outcome]:
     """Call `chat` with each prompt, in threads.
 
     Args:
+        parsed: What `parse` returned.
         started: Weak references to the calls, which `chat` adds: they are cancelled if this function is interrupted.
     """
-    prompts, concurrency, on_progress, chat_options = _parse(prompts, options)
+    prompts, concurrency, on_progress, chat_options = parsed
 
     def request(prompt: Prompt) -> Outcome:
         try:
@@ -55,11 +53,9 @@ def map_prompts(
         pool.shutdown()
 
 
-async def map_prompts_async(
-    chat: Callable[..., Awaitable[Reply[Any]]], prompts: Iterable[Prompt], options: Mapping[str, Any]
-) -> list[Outcome]:
+async def map_prompts_async(chat: Callable[..., Awaitable[Reply[Any]]], parsed: Parsed) -> list[Outcome]:
     """Call `chat` with each prompt, in tasks of the event loop."""
-    prompts, concurrency, on_progress, chat_options = _parse(prompts, options)
+    prompts, concurrency, on_progress, chat_options = parsed
     import asyncio  # Imported here: the blocking client does not need it.
 
     gate, n_prompts, n_done = asyncio.Semaphore(concurrency), len(prompts), 0
@@ -85,7 +81,7 @@ async def map_prompts_async(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> tuple[list[Prompt], int, Any, dict[str, Any]]:
+def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
     """The prompts, the concurrency, the callback, and the options of each call of `chat`.
 
     Raises:

@@ -46,7 +46,7 @@ FILES = (
 )
 
 # Methods of Client that need other files, and the classes of their options. The one file lacks both.
-_OMITTED_METHODS = ("map", "run", "run_stream", "conversation", "embed", "_embed", "_embedding_model")
+_OMITTED_METHODS = ("map", "run", "run_stream", "conversation", "embed", "_embed", "_embedding_model", "_find_model")
 _OMITTED_OPTIONS = ("MapKeywords", "RunKeywords", "EmbeddingKeywords")
 
 # The file of FILES that is only for the program. A folder does not get it.

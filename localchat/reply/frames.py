@@ -151,28 +151,19 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
         return True
     if not text or text.startswith(":"):
         return None
+    payload: Any = None
+    wrong = "JSON that is not an object"
     try:
         payload, end = _DECODER.raw_decode(text)
         if end < len(text):
             json.loads(text)  # Raises the error. It is not used above, since raw_decode is twice as fast on short text.
     except (ValueError, RecursionError) as error:
-        if event == "error":
-            return {"error": text}
-        if event != "message":
-            return None
-        message = f"the server sent something that is not JSON ({error}): {cut(text)}"
-        raise ProtocolError(message, head=cut(text)) from None
-    if event == "message" and isinstance(payload, dict):
-        return payload
-    return _named_payload(event, payload, text)
-
-
-def _named_payload(event: str, payload: Any, text: str) -> Json | None:
+        payload, wrong = None, f"something that is not JSON ({error})"
     if event == "error":
         has_error = isinstance(payload, dict) and payload.get("error")
         return payload if has_error else {"error": payload or text}
-    if not isinstance(payload, dict):
-        if event != "message":
-            return None
-        raise ProtocolError(f"the server sent JSON that is not an object: {cut(text)}", head=cut(text))
-    return payload if "choices" in payload or "error" in payload else None
+    if isinstance(payload, dict):
+        return payload if event == "message" or "choices" in payload or "error" in payload else None
+    if event == "message":
+        raise ProtocolError(f"the server sent {wrong}: {cut(text)}", head=cut(text))
+    return None

@@ -94,7 +94,8 @@ def find_error(payload: Json) -> Any:
             return error
     is_error = payload.get("object") == "error" or isinstance(payload.get("message"), str)
     is_error = is_error or any(payload.get(name) is not None for name in ("detail", "code", "statusCode"))
-    return payload if is_error and not choices else None
+    is_success = payload.get("code") in (0, 200, "0", "200")  # Some services send it in every chunk.
+    return payload if is_error and not is_success and not choices else None
 
 
 # The fields of chunks. Those after "model" are of chunks without choices.
