@@ -28,17 +28,25 @@ _FUNCTION_JSON = call_layouts("@(<function=$name>$args</function>)~@")
 _KEY_VALUE_TAGS = call_layouts(
     "@(<tool_call>$name*(~<arg_key>$key</arg_key>~<arg_value>$value</arg_value>)*~</tool_call>)~@"
 )
+_COHERE_CALL = '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}'
+_COMMAND_R = '[^@({^"tool_name": "$name",^"parameters": $args^}),^@^]~```'
 _R1_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$name\n```json\n$args\n```<｜tool▁call▁end｜>"
-_K3_CALL = (
-    '<|open|>call tool="$name"{}<|sep|>*(~<|open|>argument key="$key"?( type="$type")?<|sep|>'
-    "$value<|close|>argument<|sep|>)*~<|close|>call<|sep|>"
+_V3_CALL = "<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$args<｜tool▁call▁end｜>"
+_K3_CALLS = (
+    '<|open|>tools<|sep|>~@(<|open|>call tool="$name"{}<|sep|>*(~<|open|>argument key="$key"?( type="$type")?<|sep|>'
+    "$value<|close|>argument<|sep|>)*~<|close|>call<|sep|>)~@~<|close|>tools<|sep|>"
 )
 _PREFIX = "]<]minimax[>["  # of all tags of MiniMax-M3
+_M3_CALLS = 'P<tool_call>~@(P<invoke name="$name">*(~P<$key>$valueP</$key>)*~P</invoke>)~@~P</tool_call>'
 
 
 def _list(opener: str, end: str = "", call: str = _OBJECT) -> tuple[CallLayout, ...]:
     """Calls that are the items of a JSON list."""
     return call_layouts(f"{opener}[^@({call}),^@^]{end}")
+
+
+def _gigachat(opener: str, template_text: str = "") -> tuple[CallLayout, ...]:
+    return call_layouts(opener + _OBJECT, other_ends=("<|message_sep|>",), template_text=template_text)
 
 
 def _dsml(section: str) -> tuple[CallLayout, ...]:
@@ -83,9 +91,7 @@ _FAMILIES = (
                 opener="<｜tool▁call▁begin｜>",
                 template_text="```json",
             ),
-            *call_layouts(
-                "<｜tool▁calls▁begin｜>@(<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$args<｜tool▁call▁end｜>)@<｜tool▁calls▁end｜>"
-            ),
+            *call_layouts(f"<｜tool▁calls▁begin｜>@({_V3_CALL})@<｜tool▁calls▁end｜>"),
         ),
         also_dropped=("<｜tool▁calls▁end｜>",),
         has_own_tool_prompt=True,
@@ -157,11 +163,7 @@ _FAMILIES = (
     Dialect(
         "cohere",
         detected_by=(("<|START_ACTION|>",),),
-        calls=_list(
-            "<|START_ACTION|>",
-            "<|END_ACTION|>",
-            '{"tool_call_id": "$n", "tool_name": "$name", "parameters": $args}',
-        ),
+        calls=_list("<|START_ACTION|>", "<|END_ACTION|>", _COHERE_CALL),
         section_markers=("<|START_RESPONSE|>", "<|START_TEXT|>"),
         also_dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
         reasoning=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -169,13 +171,7 @@ _FAMILIES = (
     Dialect(
         "command-r",
         detected_by=(("Action:", "```json", "tool_name"),),
-        calls=call_layouts(
-            *(
-                start + '[^@({^"tool_name": "$name",^"parameters": $args^}),^@^]~```'
-                for start in ("Action:\n```json~", "Action: ```json~")
-            ),
-            indent=40,
-        ),
+        calls=call_layouts("Action:\n```json~" + _COMMAND_R, "Action: ```json~" + _COMMAND_R, indent=40),
     ),
     Dialect("nemotron-nano-2", detected_by=(("<TOOLCALL>",),), calls=_list("<TOOLCALL>", "</TOOLCALL>")),
     # Apriel generates a list, MiniMax-M1 one object per line.
@@ -195,16 +191,9 @@ _FAMILIES = (
         "gigachat",
         detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
         calls=(
-            *call_layouts(
-                "<|function_call|>" + _OBJECT,
-                other_ends=("<|message_sep|>",),
-                template_text="<|function_call|>",
-            ),
-            *call_layouts(
-                f"<|message_sep|>\n\nfunction call<|role_sep|>\n{_OBJECT}",
-                f"function call<|role_sep|>\n{_OBJECT}",
-                other_ends=("<|message_sep|>",),
-            ),
+            *_gigachat("<|function_call|>", template_text="<|function_call|>"),
+            *_gigachat("<|message_sep|>\n\nfunction call<|role_sep|>\n"),
+            *_gigachat("function call<|role_sep|>\n"),
         ),
     ),
     Dialect(
@@ -222,8 +211,8 @@ _FAMILIES = (
     Dialect(
         "kimi-k3",
         detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
-        calls=call_layouts(f"<|open|>tools<|sep|>~@({_K3_CALL})~@~<|close|>tools<|sep|>".format(' index="$n"')),
-        also_read=call_layouts(f"<|open|>tools<|sep|>~@({_K3_CALL})~@~<|close|>tools<|sep|>".format("")),
+        calls=call_layouts(_K3_CALLS.format(' index="$n"')),
+        also_read=call_layouts(_K3_CALLS.format("")),
         section_markers=("<|open|>response<|sep|>",),
         also_dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
         text_start=("<|open|>response<|sep|>", "<|open|>response<|sep|>"),
@@ -247,13 +236,7 @@ _FAMILIES = (
     Dialect(
         "minimax-m3",
         detected_by=((_PREFIX,),),
-        calls=call_layouts(
-            'P<tool_call>~@(P<invoke name="$name">*(~P<$key>$valueP</$key>)*~P</invoke>)~@~P</tool_call>'.replace(
-                "P<", _PREFIX + "<"
-            ),
-            names=r"[^\s<>/\]]+",
-            item="item",
-        ),
+        calls=call_layouts(_M3_CALLS.replace("P<", _PREFIX + "<"), names=r"[^\s<>/\]]+", item="item"),
         reasoning=ReasoningTags("<mm:think>", "</mm:think>"),
         no_reasoning="</mm:think>",
     ),
