@@ -7,7 +7,7 @@ import pytest
 from localchat.reply.assembly import Accumulator
 from localchat.reply.think_tags import ThinkSplitter
 
-UNCLOSED = "the text begins with <think> and does not close it: all of it is the text"
+UNCLOSED = "the reasoning is never closed by </think>: all of the content is text"
 STRAY = "the text has a </think> without <think>: is it a case for think_tags='prefilled'?"
 
 # Mode, content, and the reasoning, text and warnings of the reply.

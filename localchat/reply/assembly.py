@@ -182,7 +182,7 @@ class _Choice:
             text = self._splitter.opening + "".join(self.pieces["reasoning"])
             self.pieces["reasoning"] = []
             self._emit("content", text, None, events)
-            self._warn("the text begins with <think> and does not close it: all of it is the text")
+            self._warn("the reasoning is never closed by </think>: all of the content is text")
         elif self._splitter.unclosed:
             self._warn("the text ends inside <think>: the reasoning may contain the answer")
         before, tag, _ = "".join(self._content).partition("</think>")

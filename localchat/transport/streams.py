@@ -107,7 +107,8 @@ class Response:
             if self._done or accumulator.error:
                 ended = True
                 break
-        if ended and self._frames.was_damaged:
+        # After an error, it depends on the chunks how much of the rest was decoded.
+        if ended and self._frames.was_damaged and not accumulator.error:
             yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
         deadlines.finish(accumulator.complete)
         self._ended = ended
