@@ -29,3 +29,20 @@ def refusing(path, options, **others):
 program.load = refusing
 program.main(int(sys.argv[1]))
 """
+
+# Its engine fails for good at the first request, in such a way that it does not end the request.
+FAILS = """
+import sys
+from localchat.serving.engine import __main__ as program
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.scheduler import Scheduler
+load = program.load
+def failing(path, options, **others):
+    engine = load(path, options, **others)
+    def fail(*arguments):
+        raise SystemExit("a fault of the test")
+    Scheduler.schedule = Engine._end_all = fail
+    return engine
+program.load = failing
+program.main(int(sys.argv[1]))
+"""

@@ -25,6 +25,7 @@ from localchat.serving.engine import (
     EngineError,
     EngineStopped,
     Front,
+    GenerationRequest,
     InputTooLong,
     InvalidGrammar,
     LoadOptions,
@@ -36,7 +37,7 @@ from localchat.serving.engine import (
 )
 from localchat.serving.models.catalog import DEMO_PATH
 
-from .engine_programs import ABORTS, CRASHES_AT_AMX, REFUSES
+from .engine_programs import ABORTS, CRASHES_AT_AMX, FAILS, REFUSES
 from .live import ServerProcess, running_process, started
 from .serving import wait_for
 from .soak.faults import engine_of
@@ -344,6 +345,14 @@ def test_third_failed_start_in_a_row_is_final_until_the_file_changes(tmp_path: P
         monkeypatch.undo()
         monkeypatch.setattr(engine, "_request", LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)))
         assert engine.start().tokenize("a")
+
+
+def test_process_whose_engine_fails_ends_its_requests(monkeypatch: pytest.MonkeyPatch):
+    with front_of(monkeypatch, FAILS) as engine:
+        request = GenerationRequest(tuple(engine.start().tokenize("Hello")))
+        with engine.submit([request]) as run, pytest.raises(EngineDied, match="ended with exit code 1"):
+            run.take(DEADLINE_S)
+        assert engine.failure is None
 
 
 def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pytest.MonkeyPatch):

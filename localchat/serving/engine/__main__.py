@@ -143,6 +143,7 @@ class Calls:
             progress=lambda share: self._sender.send("progress", share),
             after_step=self._send_step,
         )
+        threading.Thread(target=self._end_with, args=(self._engine,), daemon=True).start()
         # The existing objects live as long as the process. A collection of all of them would delay a step.
         gc.freeze()
         return self._engine.facts, self._engine.backend.token_texts()
@@ -193,10 +194,13 @@ class Calls:
         if self._outputs:
             self._sender.send("step", self._outputs.copy())
             self._outputs.clear()
-        if self._engine is not None and self._engine.failure is not None:
-            # The requests have got their errors, and the log has the cause. The server starts another process.
-            self._sender.close()
-            os._exit(1)
+
+    def _end_with(self, engine: Engine) -> None:
+        """End this process when its engine has failed for good: the server then starts another one."""
+        engine.join()
+        self._send_step()
+        self._sender.close()
+        os._exit(1)
 
     def _forget_run(self, id: int) -> None:
         self.runs.pop(id, None)

@@ -129,6 +129,11 @@ class Engine:
         self._start_counts()
         self._last_id = 0
 
+    def join(self) -> None:
+        """Waits until the engine thread has ended: after `close`, or a failure."""
+        assert self._thread is not None, "the engine has not been started"
+        self._thread.join()
+
     def close(self) -> None:
         """Ends all sequences with EngineStopped and frees the model. Waits for the step in progress."""
         with self._lock:

@@ -148,11 +148,12 @@ class EngineProcess:
         elif kind == "result":
             self._calls.pop(values[0]).set_result(values[1])
         else:
-            self._calls.pop(values[0]).set_exception(values[1])
+            self._calls.pop(values[0]).set_exception(_as_death(values[1]))
 
     def _deliver(self, id: int, method: str, index: int, arguments: Sequence[Any]) -> None:
         run, open_indexes = self._runs[id]
         if method == "deliver" and isinstance(arguments[0], (Ended, EngineError)):
+            arguments = [_as_death(arguments[0])]
             open_indexes.discard(index)
             if not open_indexes:
                 self._runs.pop(id)
@@ -190,6 +191,11 @@ class EngineProcess:
         elif name is None and cause is None and self._last_lines:
             cause = self._last_lines[-1]
         return EngineDied(f"the engine process {text}{f' ({cause})' if cause else ''}", name)
+
+
+def _as_death(value: Any) -> Any:
+    """An engine that has failed ends its process. EngineStopped means here that the server closes the engine."""
+    return EngineDied(str(value)) if isinstance(value, EngineStopped) else value
 
 
 def signal_name(status: int) -> str | None:
