@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localchat.serving.api.chat import MAX_N, parse_chat
@@ -288,6 +288,7 @@ def test_half_a_surrogate_pair_is_replaced(escaped, text):
     assert parse_chat(body).messages[0]["content"] == text
 
 
+@settings(max_examples=25)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)

@@ -6,64 +6,23 @@ from localchat.serving.api.models import model_body, models_body
 from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
 
+INVALID = "invalid_request_error"
+ERRORS = {
+    "b-bad request": (errors.BadRequest("m", "p"), 400, INVALID, None, "p", {}),
+    "k28-context": (errors.ContextLengthExceeded("m", "q"), 400, INVALID, "context_length_exceeded", "q", {}),
+    "key": (errors.Unauthorized("m"), 401, INVALID, "invalid_api_key", None, {"WWW-Authenticate": "Bearer"}),
+    "path": (errors.UnknownPath("m"), 404, INVALID, "unknown_path", None, {}),
+    "b-model": (errors.ModelNotFound("m", "model"), 404, "model_not_found", None, "model", {}),
+    "method": (errors.MethodNotAllowed("m", ["A", "B"]), 405, INVALID, "method_not_allowed", None, {"Allow": "A, B"}),
+    "k40": (errors.QueueFull("m"), 429, "rate_limit_error", "queue_full", None, {"Retry-After": "2"}),
+    "b-engine": (errors.InferenceError("m"), 500, "inference_error", None, None, {}),
+    "g11-soon": (errors.ModelLoading("m", 0.1), 503, "model_loading", None, "model", {"Retry-After": "1"}),
+    "g11-later": (errors.ModelLoading("m", 4.4), 503, "model_loading", None, "model", {"Retry-After": "4"}),
+    "g11-at most": (errors.ModelLoading("m", 99), 503, "model_loading", None, "model", {"Retry-After": "10"}),
+}
 
-@pytest.mark.parametrize(
-    ("error", "status", "type", "code", "param", "headers"),
-    [
-        pytest.param(errors.BadRequest("m", "p"), 400, "invalid_request_error", None, "p", {}, id="b-bad request"),
-        pytest.param(
-            errors.ContextLengthExceeded("m", "messages"),
-            400,
-            "invalid_request_error",
-            "context_length_exceeded",
-            "messages",
-            {},
-            id="k28-context",
-        ),
-        pytest.param(
-            errors.Unauthorized("m"),
-            401,
-            "invalid_request_error",
-            "invalid_api_key",
-            None,
-            {"WWW-Authenticate": "Bearer"},
-            id="key",
-        ),
-        pytest.param(errors.UnknownPath("m"), 404, "invalid_request_error", "unknown_path", None, {}, id="path"),
-        pytest.param(errors.ModelNotFound("m", "model"), 404, "model_not_found", None, "model", {}, id="b-model"),
-        pytest.param(
-            errors.MethodNotAllowed("m", ["GET", "HEAD"]),
-            405,
-            "invalid_request_error",
-            "method_not_allowed",
-            None,
-            {"Allow": "GET, HEAD"},
-            id="method",
-        ),
-        pytest.param(
-            errors.QueueFull("m"), 429, "rate_limit_error", "queue_full", None, {"Retry-After": "2"}, id="k40"
-        ),
-        pytest.param(errors.InferenceError("m"), 500, "inference_error", None, None, {}, id="b-engine"),
-        pytest.param(
-            errors.ModelLoading("m", 0.1), 503, "model_loading", None, "model", {"Retry-After": "1"}, id="g11-soon"
-        ),
-        pytest.param(
-            errors.ModelLoading("m", 4.4), 503, "model_loading", None, "model", {"Retry-After": "4"}, id="g11-later"
-        ),
-        pytest.param(
-            errors.ModelLoading("m", 99), 503, "model_loading", None, "model", {"Retry-After": "10"}, id="g11-at most"
-        ),
-        pytest.param(
-            errors.TooManyConnections("m"),
-            503,
-            "rate_limit_error",
-            "too_many_connections",
-            None,
-            {"Retry-After": "2"},
-            id="connections",
-        ),
-    ],
-)
+
+@pytest.mark.parametrize(("error", "status", "type", "code", "param", "headers"), ERRORS.values(), ids=ERRORS.keys())
 def test_k27_errors(error, status, type, code, param, headers):
     """K32, G10."""
     assert error.status == status

@@ -25,44 +25,46 @@ LONG = [{"role": "user", "content": "x" * 300}]
 EMPTY = [{"role": "user", "content": ""}]
 
 
-@pytest.mark.parametrize(
-    ("line", "body", "status", "code", "param"),
-    [
-        pytest.param(POST, b"", 400, INVALID, "body", id="empty body"),
-        pytest.param(POST, None, 411, "length_required", None, id="no body"),
-        pytest.param(POST, b"hi", 400, INVALID, "body", id="g5-not JSON"),
-        pytest.param(POST, b"[]", 400, INVALID, "body", id="g5-no object"),
-        pytest.param(POST, chat_body(temperature="hot"), 400, INVALID, "temperature", id="wrong type"),
-        pytest.param(POST, chat_body(n=0), 400, INVALID, "n", id="wrong range"),
-        pytest.param(POST, chat_body(messages=[]), 400, INVALID, "messages", id="g6-no messages"),
-        pytest.param(POST, chat_body(model="gpt"), 404, "model_not_found", "model", id="b-unknown model"),
-        pytest.param(POST, chat_body(messages=LONG), 400, "context_length_exceeded", "messages", id="k28-too long"),
-        pytest.param(
-            POST,
-            chat_body(messages=LONG, stream=True),
-            400,
-            "context_length_exceeded",
-            "messages",
-            id="k31-too long, stream",
-        ),
-        pytest.param(POST, chat_body(messages=EMPTY), 400, INVALID, "messages", id="empty prompt"),
-        pytest.param(
-            POST, chat_body(logit_bias={"999": 1}), 400, INVALID, "logit_bias", id="unknown token in logit_bias"
-        ),
-        pytest.param(POST, chat_body(stop_token_ids=[257]), 400, INVALID, "stop_token_ids", id="unknown stop token"),
-        pytest.param("GET /v1/chat/completions", None, 405, "method_not_allowed", None, id="GET chat"),
-        pytest.param("PUT /v1/chat/completions", None, 405, "method_not_allowed", None, id="PUT chat"),
-        pytest.param("POST /v1/models", None, 405, "method_not_allowed", None, id="POST models"),
-        pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
-        pytest.param("POST /", None, 405, "method_not_allowed", None, id="root"),
-        pytest.param("GET models", None, 404, "unknown_path", None, id="path without a slash"),
-        pytest.param("POST http://localhost", None, 405, "method_not_allowed", None, id="host without a path"),
-        pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
-    ],
-)
-def test_bad_request_gets_its_error_and_the_connection_stays_open(line, body, status, code, param):
+def invalid(param: str, **fields: Any) -> tuple[str, bytes, int, str, str]:
+    return POST, chat_body(**fields), 400, INVALID, param
+
+
+TOO_LONG = (400, "context_length_exceeded", "messages")
+BAD = {
+    "empty body": (POST, b"", 400, INVALID, "body"),
+    "no body": (POST, None, 411, "length_required", None),
+    "g5-not JSON": (POST, b"hi", 400, INVALID, "body"),
+    "g5-no object": (POST, b"[]", 400, INVALID, "body"),
+    "wrong type": invalid("temperature", temperature="hot"),
+    "wrong range": invalid("n", n=0),
+    "g6-no messages": invalid("messages", messages=[]),
+    "empty prompt": invalid("messages", messages=EMPTY),
+    "unknown token in logit_bias": invalid("logit_bias", logit_bias={"999": 1}),
+    "unknown stop token": invalid("stop_token_ids", stop_token_ids=[257]),
+    "b-unknown model": (POST, chat_body(model="gpt"), 404, "model_not_found", "model"),
+    "k28-too long": (POST, chat_body(messages=LONG), *TOO_LONG),
+    "k31-too long, stream": (POST, chat_body(messages=LONG, stream=True), *TOO_LONG),
+    "GET chat": ("GET /v1/chat/completions", None, 405, "method_not_allowed", None),
+    "PUT chat": ("PUT /v1/chat/completions", None, 405, "method_not_allowed", None),
+    "POST models": ("POST /v1/models", None, 405, "method_not_allowed", None),
+    "root": ("POST /", None, 405, "method_not_allowed", None),
+    "host without a path": ("POST http://localhost", None, 405, "method_not_allowed", None),
+    "unknown path": ("GET /v1/nothing", None, 404, "unknown_path", None),
+    "path without a slash": ("GET models", None, 404, "unknown_path", None),
+    "v1 twice": ("DELETE /v1/v1/models", None, 404, "unknown_path", None),
+}
+
+
+@pytest.fixture(scope="module")
+def running():
+    with serving() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("line", "body", "status", "code", "param"), BAD.values(), ids=BAD.keys())
+def test_bad_request_gets_its_error_and_the_connection_stays_open(running, line, body, status, code, param):
     """Appendix B, K27, K28, G12."""
-    with serving() as running, contextlib.closing(running.client()) as client:
+    with contextlib.closing(running.client()) as client:
         client.putrequest(*line.split())
         if body is not None:
             client.putheader("Content-Length", str(len(body)))
@@ -90,9 +92,9 @@ def test_bad_request_gets_its_error_and_the_connection_stays_open(line, body, st
         ("GET /v1/nothing", "websocket", 404),
     ],
 )
-def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(line, upgrade, status):
+def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running, line, upgrade, status):
     """Codex repeats the request after status 405, and sends it by POST after 426."""
-    with serving() as running, contextlib.closing(running.client()) as client:
+    with contextlib.closing(running.client()) as client:
         client.request(*line.split(), headers={"Connection": "Upgrade", "Upgrade": upgrade})
         response = client.getresponse()
         body = json.loads(response.read())
@@ -262,10 +264,8 @@ def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, sec
         ("/v1/messages/count_tokens", {"messages": LONG}),
     ],
 )
-def test_unknown_model_is_refused_by_every_endpoint(path: str, fields: Any):
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("POST", path, json.dumps({"model": "other", **fields}))
-        status, body = read_response(client)
+def test_unknown_model_is_refused_by_every_endpoint(running, path: str, fields: Any):
+    status, body = running.request("POST", path, json.dumps({"model": "other", **fields}))
     assert (status, "there is no model 'other' here" in body["error"]["message"]) == (404, True)
 
 

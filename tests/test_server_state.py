@@ -10,12 +10,18 @@ import pytest
 from localchat.serving.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.server_state import SequenceStats, props_body, slots_body
+from localchat.serving.core.server_state import SequenceStats, slots_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.catalog import ModelFile
 
-from .serving import exchange, serving
+from .serving import LAST_MESSAGE, exchange, serving, wait_for
 from .wire_schemas import validate
+
+
+@pytest.fixture(scope="module")
+def running():
+    with serving() as running:
+        yield running
 
 
 def test_slots_lists_running_sequences_then_idle_slots():
@@ -32,22 +38,19 @@ def test_slots_lists_running_sequences_then_idle_slots():
     validate([first, second], "slots")
 
 
-def test_props_have_the_names_of_llama_cpp():
-    caps = {"supports_tools": True}
-    body = props_body(
-        "m",
-        "1.2",
-        n_ctx=8,
-        n_parallel=2,
-        sampling={"top_k": 1},
-        template="t",
-        template_caps=caps,
-        bos="<s>",
-        eos="</s>",
-    )
-    assert body["chat_template_caps"] == caps
-    assert body["default_generation_settings"] == {"params": {"top_k": 1}, "n_ctx": 8}
-    assert (body["model_alias"], body["total_slots"], body["chat_template"]) == ("m", 2, "t")
+def test_props_have_the_names_of_llama_cpp(running):
+    status, body = running.request("GET", "/props")
+    assert status == 200
+    assert body["chat_template_caps"]["supports_tools"] is False
+    assert body["default_generation_settings"]["n_ctx"] == running.engine.facts.n_ctx
+    assert body["default_generation_settings"]["params"]["top_k"] >= 0
+    assert (body["model_alias"], body["total_slots"]) == ("Fake", running.engine.facts.n_parallel)
+    assert (body["chat_template"], body["bos_token"]) == (LAST_MESSAGE, running.engine.facts.bos)
+
+
+def metrics_of(running) -> str:
+    """The metrics, without a request that counts too."""
+    return running.server.routes._endpoints.metrics.text(running.server.service)
 
 
 def test_metrics_are_prometheus_text():
@@ -57,6 +60,8 @@ def test_metrics_are_prometheus_text():
         exchange(running, b"GET / HTTP/1.1\r\n\r\n")
         for path in ("/v1/models/Fake", "/nothing", "/nothing/else", "/health"):
             running.request("GET", path)
+        # A request is counted after its response.
+        wait_for(lambda: "duration_seconds_count 6\n" in metrics_of(running))
         with contextlib.closing(running.client()) as client:
             client.request("GET", "/metrics")
             response = client.getresponse()
@@ -104,12 +109,6 @@ def test_home_names_the_state_and_the_list_of_endpoints():
         assert text.startswith(f"localchat: {state}")
         assert "GET /v1 lists the endpoints" in text
         assert {"POST /v1/chat/completions", "GET /v1/models"} <= set(index["endpoints"])
-
-
-@pytest.fixture(scope="module")
-def running():
-    with serving() as running:
-        yield running
 
 
 @pytest.mark.parametrize(

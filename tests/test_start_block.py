@@ -68,12 +68,13 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
 
 
 def test_output_is_json_on_request():
-    with output_until("load_seconds", "--log-format", "json", "--threads", "512") as output:
+    n_threads = str((os.cpu_count() or 1) + 1)
+    with output_until("load_seconds", "--log-format", "json", "--threads", n_threads) as output:
         entries = [json.loads(line) for line in output.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in entries)
-    assert any("--threads 512" in entry["message"] and entry["level"] == "warning" for entry in entries)
+    assert any(f"--threads {n_threads}" in entry["message"] and entry["level"] == "warning" for entry in entries)
     ready = entries[-1]
     assert ready["message"] == f"localchat is ready: demo at {ready['url']}"
     assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO_PATH))
-    assert (bool(ready["device"]), ready["threads"]) == (True, 512)
+    assert (bool(ready["device"]), ready["threads"]) == (True, int(n_threads))
     assert ready["free_bytes"] > ready["context_bytes"] > ready["weight_bytes"] > 1 << 20

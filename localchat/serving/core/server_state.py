@@ -1,8 +1,8 @@
-"""Response bodies of GET /props and /slots."""
+"""The response body of GET /slots."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,35 +20,6 @@ class SequenceStats:
     n_sampled: int
     max_length: int
     """The limit of prompt and output together."""
-
-
-def props_body(
-    name: str,
-    version: str,
-    *,
-    n_ctx: int,
-    n_parallel: int,
-    sampling: Mapping[str, Any],
-    template: str,
-    template_caps: Mapping[str, bool],
-    bos: str,
-    eos: str,
-) -> dict[str, Any]:
-    """The body of GET /props, with llama.cpp's field names. The path of the model file is left out."""
-    return {
-        "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
-        "total_slots": n_parallel,
-        "model_alias": name,
-        "modalities": {"vision": False, "audio": False},
-        "endpoint_slots": True,
-        "endpoint_props": False,
-        "endpoint_metrics": True,
-        "chat_template": template,
-        "chat_template_caps": dict(template_caps),
-        "bos_token": bos,
-        "eos_token": eos,
-        "build_info": f"localchat {version}",
-    }
 
 
 def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:

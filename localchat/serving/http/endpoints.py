@@ -35,7 +35,7 @@ from ..core.fields import parse_body
 from ..core.inputs import check_tokens
 from ..core.interface import Interface
 from ..core.request import ParseOptions, TextRequest
-from ..core.server_state import props_body, slots_body
+from ..core.server_state import slots_body
 from ..engine import Cancelled
 from ..engine.compiling import compiling_cancelled_by
 from .exchange import MAX_LOGGED_CHARS, Exchange
@@ -321,20 +321,24 @@ class Endpoints:
         exchange.send_json(200, models_body([model.body()], [ollama_api.model_entry(_model_card(model))]))
 
     def _props(self, exchange: Exchange) -> None:
+        """The settings, with llama.cpp's field names. The path of the model file is left out."""
         model = self._service.model()
         facts = model.engine.facts
         sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
-        body = props_body(
-            model.name,
-            __version__,
-            n_ctx=facts.n_ctx,
-            n_parallel=facts.n_parallel,
-            sampling=sampling,
-            template=model.template.source,
-            template_caps=model.template_caps(),
-            bos=facts.bos,
-            eos=facts.eos,
-        )
+        body = {
+            "default_generation_settings": {"params": sampling, "n_ctx": facts.n_ctx},
+            "total_slots": facts.n_parallel,
+            "model_alias": model.name,
+            "modalities": {"vision": False, "audio": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
+            "chat_template": model.template.source,
+            "chat_template_caps": model.template_caps(),
+            "bos_token": facts.bos,
+            "eos_token": facts.eos,
+            "build_info": f"localchat {__version__}",
+        }
         exchange.send_json(200, body)
 
     def _slots(self, exchange: Exchange) -> None:

@@ -60,6 +60,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = Incoming(self.connection)
 
+    def handle(self) -> None:
+        connections = self.server.connections
+        if not connections.is_ending(self.connection):
+            super().handle()
+            return
+        # The connection is beyond the limit. Its request is not read.
+        message = f"{connections.limit} connections are open, the limit is {connections.limit}: try again"
+        self.refuse(errors.TooManyConnections(message), "refused")
+
     def handle_one_request(self) -> None:
         self.server.connections.set_idle(self.connection)
         self.rfile.is_ambiguous = False
@@ -116,15 +125,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.close_connection:
             server.connections.set_idle(self.connection)
             exchange.linger()
-
-
-class RefusingHandler(Handler):
-    """Refuses a connection beyond the limit, without reading its request."""
-
-    def handle(self) -> None:
-        limit = self.server.connections.limit
-        message = f"{limit} connections are open, the limit is {limit}: try again"
-        self.refuse(errors.TooManyConnections(message), "refused")
 
 
 class Stopped(KeyboardInterrupt):
@@ -218,10 +218,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
             log.warning("a connection is refused, no thread can be started for it: %s", error)
             self.connections.close_idle()
             self.shutdown_request(request)
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        handler = RefusingHandler if self.connections.is_ending(request) else Handler
-        handler(request, client_address, self)
 
     def shutdown_request(self, request: Any) -> None:
         self.connections.remove(request)
