@@ -40,6 +40,8 @@ _SWITCH_INTERVAL_S = 0.001
 
 Message = tuple[Any, ...]
 
+log = logging.getLogger("localchat.engine")
+
 
 class Sender:
     """Sends messages on its own thread."""
@@ -67,7 +69,7 @@ class Sender:
                 except OSError:
                     raise
                 except Exception:  # An error in one message must not end the sending of others.
-                    traceback.print_exc()
+                    log.exception("a message cannot be sent")
                     if message[0] in ("result", "error"):
                         self._connection.send(("error", message[1], EngineError("its result cannot be sent")))
 
@@ -184,7 +186,7 @@ class Calls:
             value = getattr(self, method)(id, *arguments)
         except Exception as error:
             if not isinstance(error, EngineError):
-                logging.getLogger("localchat.engine").debug("the call %s failed", method, exc_info=True)
+                log.debug("the call %s failed", method, exc_info=True)
             self._sender.send("error", id, error)
         else:
             self._sender.send("result", id, value)
@@ -219,6 +221,7 @@ class _LogHandler(logging.Handler):
 
 def _log_to(sender: Sender, levels: Sequence[tuple[str, int]]) -> None:
     logging.getLogger("localchat").handlers = [_LogHandler(sender)]
+    threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
     for name, level in levels:
         logging.getLogger(name).setLevel(level)
 

@@ -1,4 +1,4 @@
-"""Compiles constraints while the engine runs: in time slices, within a budget of steps.
+"""Compiles constraints while other threads run: in slices of about a millisecond, within a budget of steps.
 
 The garbage collector is off while a constraint is compiled: a collection that visits all objects of a large constraint
 takes a fraction of a second. Instead, the new objects of each slice are collected after the slice.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..core import time_slices
 from ..grammar import Budget, Interrupted, limited_to
 from .values import Cancelled
 
 CONVERT_STEPS = 1_000_000
 """The limit of steps to convert the constraint of a request to a grammar: one or two seconds of one thread."""
+
+# After a slice, other threads get the GIL for this long.
+_PAUSE_S = 0.001
 
 _is_cancelled: ContextVar[Callable[[], bool] | None] = ContextVar("is_cancelled", default=None)
 
@@ -31,7 +34,7 @@ def compiling(n_steps: int) -> Iterator[Budget]:
         Cancelled: The check of `compiling_cancelled_by` returned True.
     """
     try:
-        with time_slices.working, _collector.disabled(), limited_to(Budget(n_steps, _pause)) as budget:
+        with _collector.disabled(), limited_to(Budget(n_steps, _pause)) as budget:
             yield budget
     except Interrupted as error:
         raise Cancelled(str(error)) from error
@@ -52,7 +55,7 @@ def _pause() -> None:
     if check is not None and check():
         raise Interrupted("the client has left, or the server stops, while the constraint was compiled")
     gc.collect(1)
-    time_slices.pause()
+    time.sleep(_PAUSE_S)
 
 
 class _Collector:
