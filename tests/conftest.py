@@ -17,7 +17,7 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine() -> Iterator[Any]:
     """The built-in model with 32 slots. Files that need other options have a fixture of the same name."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
@@ -29,7 +29,7 @@ def engine() -> Iterator[Any]:
         yield engine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def vocabulary() -> Any:
     """The vocabulary of the built-in model."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
@@ -38,16 +38,17 @@ def vocabulary() -> Any:
     return read_vocabulary()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def base_url() -> Iterator[str]:
     """The base URL of a server process with the built-in model."""
+    pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
     from .live import running_server
 
     with running_server() as base_url:
         yield base_url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def port(engine: Any) -> Iterator[int]:
     """The port of a server with this engine."""
     from .demo_server import serving_demo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.request import ParseOptions
 
 from .exchanges import ask
-from .live import running_server
 from .serving import REASONING_AND_TEXT, TOOLS, generating, serving
 
 DEADLINE_S = 60
@@ -157,10 +155,8 @@ def test_error_is_one_text(path: str, fields: dict[str, Any]):
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with running_server() as url:
-        yield url[: -len("/v1")]
+def url(base_url: str) -> str:
+    return base_url.removesuffix("/v1")
 
 
 def test_model_is_listed_and_shown(url):

@@ -18,14 +18,12 @@ import pytest
 from localchat import Client, TooManyRounds
 from localchat.schema.schema import build, json_schema
 
-from .live import running_server
-
 SMALL = {"max_tokens": 12, "temperature": 0, "seed": 1}
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with running_server() as base_url, Client(base_url, timeout=60) as client:
+def client(base_url: str) -> Iterator[Client]:
+    with Client(base_url, timeout=60) as client:
         yield client
 
 
