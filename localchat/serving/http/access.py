@@ -9,6 +9,7 @@ from email.message import Message
 from hashlib import sha256
 
 from ..core import errors
+from .page import wants_page
 from .request import Request
 from .settings import Settings
 
@@ -35,6 +36,7 @@ class Access:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors)
         self._is_local = is_loopback(settings.host)
         self._is_unix = settings.uds is not None
+        self._has_page = settings.has_page
 
     def check(self, request: Request) -> None:
         """Check a request before its body is read.
@@ -43,6 +45,8 @@ class Access:
             Unauthorized: The request has none of the keys.
             Forbidden: The request is from a web page that is not allowed.
         """
+        if self._has_page and wants_page(request):  # The page has no secrets, and asks the user for a key.
+            return
         if self._digests:
             if request.method != "OPTIONS" and not self._has_key(request.headers):  # A preflight never has the key.
                 raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")

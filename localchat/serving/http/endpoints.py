@@ -41,6 +41,7 @@ from ..engine.compiling import compiling_cancelled_by
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .metrics import TYPE, Metrics
+from .page import chat_page, wants_page
 from .request import PeerGone
 from .settings import Settings
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, StreamFormat, send_stream, send_whole
@@ -304,6 +305,9 @@ class Endpoints:
     # --- the state of the server ---
 
     def _home(self, exchange: Exchange) -> None:
+        if self._settings.has_page and wants_page(exchange.request):
+            exchange.send_text("text/html; charset=utf-8", *chat_page())
+            return
         try:
             model = self._service.model()
             facts = model.engine.facts

@@ -117,6 +117,7 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
 
 def _add_access(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("access").add_argument
+    add("--no-page", dest="has_page", action="store_false", help="do not serve the chat page at /")
     add(
         "--api-key",
         type=_key,

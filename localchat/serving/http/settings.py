@@ -34,6 +34,7 @@ class Settings:
     allow_chat_template: bool = False  # accept `chat_template` in requests
     thought_field: bool = False  # repeat the reasoning in a field `thought`
     ping_s: float = DEFAULT_PING_S  # 0 for no pings
+    has_page: bool = True  # serve the chat page at /
     cors: tuple[str, ...] = ()  # origins of web pages, or "*"
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_connections: int = DEFAULT_MAX_CONNECTIONS
