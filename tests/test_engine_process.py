@@ -277,11 +277,31 @@ def test_server_that_is_ended_while_it_loads_leaves_no_engine():
         wait_for(lambda: has_ended(pid))
 
 
-def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
-    data, key = DEMO_PATH.read_bytes(), b"llama.block_count"
+def write_changed(path: Path, key: bytes, value: int) -> None:
+    """The built-in model with another number in its header."""
+    data = DEMO_PATH.read_bytes()
     at = data.index(key) + len(key) + 4
+    path.write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
+
+
+def test_file_that_is_replaced_by_another_model_is_not_started_again(tmp_path: Path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(DEMO_PATH.read_bytes())
+    with Front(LoadRequest(str(path), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
+        engine.start()
+        assert engine._process is not None
+        pid = engine._process._process.pid
+        path.unlink()  # The process has mapped the old file.
+        write_changed(path, b"llama.context_length", 5000)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: has_ended(pid))
+        with pytest.raises(EngineError, match="another model than at the start of the server: restart the server"):
+            engine.tokenize("a")
+
+
+def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
     path = tmp_path / "hostile.gguf"
-    path.write_bytes(data[:at] + struct.pack("<I", 7_000_000) + data[at + 4 :])
+    write_changed(path, b"llama.block_count", 7_000_000)
     program = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

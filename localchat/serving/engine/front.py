@@ -182,7 +182,7 @@ class Front:
             if self._is_closed:  # by a thread that did not see this process
                 process.close()
             try:
-                self._facts, self._texts = process.loaded.result()
+                facts, texts = process.loaded.result()
                 break
             except EngineDied as error:
                 is_crash = error.killed_by not in (None, "SIGKILL")  # SIGKILL ends a process that takes much memory.
@@ -196,6 +196,11 @@ class Front:
         if request is not self._request:
             self._request = request
             log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, killed_by, rebuild_command())
+        if self._was_loaded and facts.metadata != self._facts.metadata:
+            process.close()
+            # Templates and token ids of the model before would be wrong for this one, in silence.
+            raise EngineError(f"{request.path} is another model than at the start of the server: restart the server")
+        self._facts, self._texts = facts, texts
         if self._was_loaded:
             log.info("the engine process has been started again, in %.1f s", time.monotonic() - began_at)
         self._was_loaded = True
