@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import random
 from typing import Any
 
+import llguidance
+
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat.constraint import constraint_for
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.parser import OutputParser, merged
+from localchat.serving.chat.gbnf import gbnf_to_lark
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from localchat.serving.core.response_format import ResponseFormat
 from localchat.serving.engine import Constraint
 
-from .gbnf import matches
-from .grammar_validator import is_valid
+from .json_validator import is_valid
 
 SCHEMA = {
     "type": "object",
@@ -47,8 +51,54 @@ def constraint_of(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) ->
 
 
 def fits(constraint: Constraint | None, text: str) -> bool:
+    """Whether the constraint allows a text as a whole."""
+    matcher = matcher_of(constraint)
+    data = list(text.encode())
+    return bool(matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting())
+
+
+def matcher_of(constraint: Constraint | None) -> Any:
+    """A matcher for a vocabulary with a token for each byte, and an end-of-generation token, 256."""
     assert constraint is not None
-    return matches(constraint.grammar, text, constraint.root)
+    matcher = llguidance.LLMatcher(_byte_tokenizer(), constraint.grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error() + constraint.grammar
+    return matcher
+
+
+class _Bytes:
+    tokens = (*(bytes([i]) for i in range(256)), b"<end>")
+    special_token_ids = (256,)
+    eos_token_id = 256
+    bos_token_id = None
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+@functools.lru_cache(1)
+def _byte_tokenizer() -> Any:
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), eos_token=[256])
+
+
+def generated(constraint: Constraint | None, chance: random.Random, n_most: int = 2000) -> str | None:
+    """A random text that the constraint allows; None if it does not end within `n_most` bytes."""
+    matcher, data = matcher_of(constraint), bytearray()
+    while len(data) < n_most:
+        mask = matcher.compute_bitmask()
+        allowed = [i for i in range(257) if mask[i // 8] >> i % 8 & 1]
+        plain = [i for i in allowed if 32 <= i < 127 or i == 256]
+        token = 256 if 256 in allowed and chance.random() < 0.3 else chance.choice(plain or allowed)
+        if token == 256:
+            return data.decode()
+        matcher.consume_token(token)
+        data.append(token)
+    return None
+
+
+def gbnf(grammar: str) -> Constraint:
+    """The constraint of a grammar in GBNF."""
+    rules, tokens = gbnf_to_lark(grammar)
+    return Constraint("start: gbnf\n" + rules, tokens=tokens)
 
 
 def required(**fields: Any) -> dict[str, Any]:

@@ -10,15 +10,25 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat.constraint import constraint_for
 from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.dialects.call_layout import CallLayout
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.engine import Constraint
 from tools import formats as templates
 
-from .constraints import MESSAGES, OPEN_SCHEMA, PROMPT, TOOLS, check_calls, constraint_of, fits, read_calls, required
-from .gbnf import generate
+from .constraints import (
+    MESSAGES,
+    OPEN_SCHEMA,
+    PROMPT,
+    TOOLS,
+    check_calls,
+    constraint_of,
+    fits,
+    generated,
+    read_calls,
+    required,
+)
 
 
 def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
@@ -68,7 +78,6 @@ def test_value_in_tags_matches_its_schema(schema: Any, right: list[str], wrong: 
         ({"additionalProperties": {"type": "string"}}, False),
         ({"additionalProperties": True}, True),
         ({"patternProperties": {"^x": {"type": "string"}}}, False),
-        ({"patternProperties": {"^x": False}}, True),
     ],
     ids=str,
 )
@@ -79,48 +88,6 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
     in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
     as_object = '<tool_call>f{"a": "b", "x": "c"}\n</tool_call>'
     assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
-
-
-TREE = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
-        "next": {"$ref": "#/properties/tree"},
-        "any": {"type": "object"},
-    },
-    "required": ["name"],
-    "additionalProperties": False,
-}
-
-
-def test_values_in_elements_match_the_schema_at_any_depth():
-    tools = ({"function": {"name": "f", "parameters": {"properties": {"tree": TREE}, "required": ["tree"]}}},)
-    constraint = constraint_of("{{ tools }}]<]minimax[>[", **required(tools=tools))
-    assert constraint is not None
-    call = 'P<tool_call>P<invoke name="f">P<tree>{}P</tree>P</invoke>P</tool_call>'
-    right = [
-        "P<name>5P</name>",
-        "P<name>a b\nP</name>P<sizes>P<item>1P</item>P<item>-2P</item>P</sizes>",
-        'P<name>P</name>P<any>{"a": [1]}P</any>',
-        'P<name>P</name>P<next>{"name": "a recursive value is JSON"}P</next>',
-    ]
-    wrong = [
-        "",
-        '{"name": "a"}',
-        "P<sizes>P<item>1P</item>P</sizes>",
-        "P<name>aP</name>P<sizes>P</sizes>",
-        "P<name>aP</name>P<sizes>P<item>xP</item>P</sizes>",
-        "P<name>aP</name>P<sizes>" + "P<item>1P</item>" * 3 + "P</sizes>",
-        "P<name>aP</name>P<other>1P</other>",
-        'P<name>P</name>P<next>{"sizes": [1]}P</next>',
-    ]
-    for texts, is_right in ((right, True), (wrong, False)):
-        for body in texts:
-            text = call.replace("{}", body, 1).replace("P<", "]<]minimax[>[<")
-            assert fits(constraint, text) == is_right, body
-            if is_right:
-                check_calls(DIALECTS["minimax-m3"], tools, text)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +154,6 @@ def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: s
     assert constraint is not None
     # Kimi K3 ends its turns with a marker that also ends its calls.
     text = output.rstrip() + ("<|sep|>" if name == "kimi-k3.jinja" else "")
-    if constraint.triggers:
-        text = text[min(text.find(trigger) for trigger in constraint.triggers if trigger in text) :]
     assert fits(constraint, text), text
     assert not fits(constraint, text.replace("get_time", "get_tame"))
     assert not fits(constraint, text.replace("days", "hours"))
@@ -246,7 +211,7 @@ def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, to
     """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
     dialect = DIALECTS[name]
     constraint = layout_constraint(dialect, dialect.layouts[i], tools)
-    texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
+    texts = (generated(constraint, random.Random(seed)) for seed in range(9))
     found = list(itertools.islice((text for text in texts if text is not None), 3))
     assert found
     for text in found:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import time
 from typing import Any
 
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
-from localchat.serving.chat.constraints import constraint_for, plain_constraint
+from localchat.serving.chat.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.prompt.prefill import prefilled_text
@@ -39,9 +37,9 @@ from .constraints import (
     constraint_of,
     fits,
     formatted,
+    generated,
     required,
 )
-from .gbnf import generate
 
 # The fields of the request, the template and the prompt; valid outputs, and invalid ones.
 OUTPUTS = {
@@ -107,7 +105,6 @@ def test_output_is_constrained_as_requested(case: Any):
     fields, template, prompt, right, wrong = case
     constraint = constraint_of(template, prompt, **fields)
     assert constraint is not None
-    assert constraint.triggers == ()
     assert [text for text in right if not fits(constraint, text)] == []
     assert [text for text in wrong if fits(constraint, text)] == []
 
@@ -129,10 +126,11 @@ def test_model_may_emit_empty_reasoning():
 def test_auto_constrains_from_the_markers_of_calls():
     constraint = constraint_of(**auto())
     assert constraint is not None
-    assert constraint.triggers == ("<tool_call>", "<function=")
     assert fits(constraint, f"{WEATHER}\n{NOW}")
     assert fits(constraint, "<function=now>{}</function>")
-    for text in (WRONG, "<tool_call>", NOW + "Hi."):
+    for text in ("", "Hi. <tool <", "Hi. " + NOW, "Hi.<" + WEATHER):
+        assert fits(constraint, text)
+    for text in (WRONG, "<tool_call>", NOW + "Hi.", "Hi." + WRONG):
         assert not fits(constraint, text)
     # Calls end reasoning, so they are constrained there too.
     assert constraint_of(THINKS, OPEN_PROMPT, **auto()) == constraint_of(THINKS, **auto()) == constraint
@@ -141,7 +139,6 @@ def test_auto_constrains_from_the_markers_of_calls():
 def test_auto_of_bare_calls_constrains_from_the_name_of_a_tool():
     constraint = constraint_of('{{ tools }}{"name": function name, "parameters":', **auto())
     assert constraint is not None
-    assert constraint.triggers[0] == '{"name": "weather", "parameters": '
     assert fits(constraint, '{"name": "now", "parameters": {}}')
 
 
@@ -177,12 +174,12 @@ def test_calls_that_end_reasoning_are_constrained():
     for fields in (auto(), required()):
         constraint = constraint_of(thinks, OPEN_PROMPT, **fields)
         assert constraint is not None
-        before = "" if constraint.triggers else "hm\n"
+        before = "hm\n"
         assert fits(constraint, before + call)
         assert not fits(constraint, before + wrong)
         assert fits(constraint, before + bare)
         assert not fits(constraint, before + bare.replace("now", "then"))
-        assert constraint.triggers or fits(constraint, before + "</think>\n\n" + call)
+        assert fits(constraint, before + "</think>\n\n" + call)
 
 
 def test_response_section_that_ends_reasoning_is_constrained():
@@ -204,38 +201,8 @@ def test_auto_constrains_from_every_opener_of_the_parser(name: str):
     template.dialect = DIALECTS[name]
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **auto()), template, PROMPT)
     assert constraint is not None
-    assert set(template.dialect.openers) <= set(constraint.triggers)
-
-
-# Patterns of long strings, and whether they can be enforced if strings must not contain the end markers of calls.
-LONG_PATTERNS = {
-    "^.{1,1500}$": True,
-    "^[a-z<|>_]{1,1500}$": True,
-    "^(tool_call>){0,99}.{0,800}$": True,
-    # The pattern has every character of the markers, so the exact automaton would be huge.
-    "^(<tool_call[|]>|<[|]tool_call_end[|]>){0,9}.{0,800}$": False,
-}
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_long_pattern_is_enforced_or_refused_in_milliseconds(name: str):
-    """Gemma 4 and LFM keep the marker that ends a call out of strings."""
-    template = ChatTemplate("")
-    template.dialect = DIALECTS[name]
-    for pattern, is_enforced_without_markers in LONG_PATTERNS.items():
-        schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
-        tools = ({"function": {"name": "f", "parameters": schema}},)
-        is_enforced = is_enforced_without_markers or not template.dialect.layouts[0].end_marker
-        started = time.process_time()
-        assert constraint_for(ChatRequest(messages=MESSAGES, **auto(tools=tools)), template, PROMPT) is not None
-        with (
-            contextlib.nullcontext()
-            if is_enforced
-            else pytest.raises(BadRequest, match="too long to keep out") as error
-        ):
-            assert constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
-        assert is_enforced or error.value.param == "tools[0].function.parameters#/properties/a"
-        assert time.process_time() - started < 0.5
+    assert fits(constraint, "all\nHi." if template.dialect.part_mark else "Hi.")
+    assert not [opener for opener in template.dialect.openers if fits(constraint, f"Hi. {opener} then")]
 
 
 PARTS = "{{ tools }}>>>all"
@@ -244,7 +211,6 @@ PARTS = "{{ tools }}>>>all"
 def test_auto_of_parts_constrains_each_part():
     constraint = constraint_of(PARTS, PROMPT + ">>>", **auto())
     assert constraint is not None
-    assert constraint.triggers == ()
     right = ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"]
     assert [text for text in right if not fits(constraint, text)] == []
     wrong = ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"]
@@ -279,7 +245,7 @@ BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
 # The fields of the request, the `param` of the error, and a word of its message.
 REFUSED = {
-    "schema": (formatted("json_schema", BAD), "json_schema#/properties/a/if", "anyOf"),
+    "schema": (formatted("json_schema", BAD), "json_schema#/properties/a/if", "if"),
     "tool": (
         required(tools=(*TOOLS, {"function": {"name": "f", "parameters": BAD}})),
         "tools[2].function.parameters#/properties/a/if",
@@ -292,12 +258,11 @@ REFUSED = {
     ),
     "regex": (formatted("regex", "(a"), "regex", "regex"),
     "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
-    "grammar-taken": (formatted("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "reserved"),
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "prefill"),
-    "required-schema": (required(**formatted("json_schema", BAD)), "json_schema#/properties/a/if", "anyOf"),
+    "required-schema": (required(**formatted("json_schema", BAD)), "json_schema#/properties/a/if", "if"),
     "required-regex": (required(**formatted("regex", "(a")), "regex", "regex"),
     "same-name": (auto(tools=(*TOOLS, TOOLS[1])), "tools[2].function.name", r"tools\[1\].*tools\[2\].*now"),
 }  # fmt: skip
@@ -346,6 +311,6 @@ def test_calls_may_follow_a_prefilled_text(name: str):
     prompt += text_of(prefilled_text(dialect, "", "Hi", prompt))
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None
-    text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)
+    text = generated(constraint, random.Random(name))
     assert text is not None
     check_calls(dialect, TOOLS, text, prompt)

@@ -19,7 +19,7 @@ from localchat.serving.engine import LoadOptions, load
 
 from .demo_model import DEMO
 from .demo_server import serving_demo
-from .grammar_validator import is_valid
+from .json_validator import is_valid
 
 DEADLINE_S = 120
 N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))

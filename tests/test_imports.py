@@ -31,9 +31,8 @@ MAY_IMPORT = {
     "serving/core": set(),
     "serving/http": {"", "serving/core", "serving/api", "serving/chat", "serving/engine", "serving/models"},
     "serving/api": {"serving/core"},
-    "serving/chat": {"serving/core", "serving/api", "serving/grammar", "serving/engine", "serving/models"},
-    "serving/grammar": {"serving/core", "serving/chat"},
-    "serving/engine": {"serving/core", "serving/grammar", "serving/models"},
+    "serving/chat": {"serving/core", "serving/api", "serving/engine", "serving/models"},
+    "serving/engine": {"serving/core", "serving/models"},
     "serving/models": {"serving/core"},
 }
 

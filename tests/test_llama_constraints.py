@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Constraint, Engine, Finish, InvalidGrammar
+from localchat.serving.engine import Engine, Finish
 
+from .constraints import gbnf
 from .demo_model import GREEDY, chat, read
 from .engines import text_of
 from .generations import request_for, submit
 
 
 def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
-    constraint = Constraint(grammar, options.pop("triggers", ()))
-    request = request_for(chat(engine, text), constraint=constraint, **{"max_tokens": 100, **options})
+    request = request_for(chat(engine, text), constraint=gbnf(grammar), **{"max_tokens": 100, **options})
     output, _, finish = read(engine, request)
     return output, finish
 
@@ -53,7 +53,7 @@ def test_grammar_counts_whole_characters(engine: Engine, seed: int):
 
 
 MARKER = "<|im_start|>"
-WITH_MARKER = Constraint(f'root ::= "{MARKER}" [a-c]')
+WITH_MARKER = gbnf(f'root ::= "{MARKER}" [a-c]')
 
 
 @pytest.mark.parametrize("temperature", [0, 1, 2])
@@ -73,54 +73,22 @@ def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float)
 
 def test_grammar_may_require_a_control_token(engine: Engine):
     (control,) = engine.tokenize(MARKER)
-    request = request_for(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARKER} "a"'), max_tokens=9)
+    request = request_for(chat(engine, "Hello!"), constraint=gbnf(f'root ::= {MARKER} "a"'), max_tokens=9)
     text, tokens, _ = read(engine, request)
     assert (text, tokens[0].id) == ("a", control)
-
-
-def test_grammar_applies_from_its_trigger_on(engine: Engine):
-    """The trigger begins within a token and ends with one."""
-    request = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
-    plain, tokens, _ = read(engine, request)
-    before, word = b"".join(token.piece for token in tokens[:3]).decode(), tokens[3].piece.decode()
-    trigger = (before + word)[-len(word) - 1 :]
-    constraint = Constraint(f'root ::= "{trigger}" "!" [x]{{3}}', (trigger,))
-    text, _, finish = read(engine, replace(request, constraint=constraint))
-    assert text == plain[: plain.index(trigger)] + trigger + "!xxx"
-    assert finish.reason == "stop"
-
-
-def test_grammar_without_its_trigger_changes_nothing(engine: Engine):
-    plain = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))[0]
-    text, _ = constrained(engine, 'root ::= "x"', "What is your name?", triggers=("\x01never",), sampling=GREEDY)
-    assert text == plain
-
-
-@pytest.mark.parametrize("grammar", ["", " \n", 'root ::= undefined "x"', "no grammar at all", 'other ::= "x"'])
-def test_grammar_that_cannot_be_parsed_is_refused(engine: Engine, grammar: str):
-    with pytest.raises(InvalidGrammar):
-        constrained(engine, grammar)
-
-
-@pytest.mark.parametrize("grammar", [r"root ::= [\x00]", r'root ::= "a" [\uD800]'])
-def test_grammar_that_no_token_matches_is_refused(engine: Engine, grammar: str):
-    with pytest.raises(InvalidGrammar, match="this model has no tokens"):
-        constrained(engine, grammar)
 
 
 def test_constrained_and_free_requests_share_a_batch(engine: Engine):
     free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     alone = read(engine, free)[0]
-    constrained = replace(free, constraint=Constraint("root ::= [ab]{20}"))
+    constrained = replace(free, constraint=gbnf("root ::= [ab]{20}"))
     generations = [submit(engine, request) for request in (free, constrained, free, constrained)]
     texts = [text_of(generation) for generation in generations]
     assert texts[0] == texts[2] == alone
     assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
 
 
-FORCED = Constraint(
-    'root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"'
-)
+FORCED = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"')
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -149,11 +117,3 @@ def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
 def test_forced_tokens_end_at_the_limit(engine: Engine, max_tokens: int):
     _, tokens, finish = read(engine, request_for((1, 2, 3), max_tokens=max_tokens, constraint=FORCED))
     assert (len(tokens), finish.reason, finish.usage.n_completion) == (max_tokens, "length", max_tokens)
-
-
-def test_bias_against_a_forced_token_gives_its_text_in_other_tokens(engine: Engine):
-    first = engine.tokenize('{"measured_temperature')[0]
-    sampling = SamplingParams(temperature=0, logit_bias=((first, -100.0),))
-    text, tokens, _ = read(engine, request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling))
-    assert text.startswith('{"measured_temperature": ')
-    assert tokens[0].id != first

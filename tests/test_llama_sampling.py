@@ -15,6 +15,7 @@ from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Constraint, Engine, Finish
 
+from .constraints import gbnf
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
 from .generations import request_for, submit
 
@@ -129,7 +130,7 @@ def test_min_tokens_forbids_the_end_token_before_them_and_not_after(engine: Engi
 
 
 @pytest.mark.parametrize("min_tokens", [0, 1, 3])
-@pytest.mark.parametrize("constraint", [None, Constraint("root ::= [a-z ]+")], ids=["free", "grammar"])
+@pytest.mark.parametrize("constraint", [None, gbnf("root ::= [a-z ]+")], ids=["free", "grammar"])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
 def test_min_tokens_forbids_stop_tokens_and_ignore_eos_the_end_token(
     engine: Engine, sampling: SamplingParams, constraint: Constraint | None, min_tokens: int
@@ -214,7 +215,7 @@ def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
     ],
     ids=["top_k", "penalties", "xtc", "mirostat", "mirostat 2", "adaptive", "greedy", "greedy, penalties"],
 )
-@pytest.mark.parametrize("grammar", [None, Constraint('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
+@pytest.mark.parametrize("grammar", [None, gbnf('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
 def test_probabilities_after_sampling_are_of_the_remaining_candidates(
     engine: Engine, sampling: SamplingParams, grammar: Constraint | None
 ):
@@ -244,7 +245,7 @@ def open_reasoning(max_tokens: int, closing: tuple[int, ...]) -> ReasoningTracke
 
 
 @pytest.mark.parametrize(
-    ("budget", "grammar"), [(2, None), (0, Constraint('root ::= "So.</think>" [0-9]{3}'))], ids=["free", "grammar"]
+    ("budget", "grammar"), [(2, None), (0, gbnf('root ::= "So.</think>" [0-9]{3}'))], ids=["free", "grammar"]
 )
 @pytest.mark.parametrize("n_top", [0, 3])
 @pytest.mark.parametrize(

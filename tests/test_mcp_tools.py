@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat import constraints, output_grammar
-from localchat.serving.chat.constraints import constraint_for
+from localchat.serving.chat import constraint as constraints
+from localchat.serving.chat.constraint import constraint_for
 from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.engine import Constraint
 from tools import formats
 
-from .gbnf import matches
+from .constraints import fits
 
 SERVERS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "mcp_tools.json").read_text())
 TEMPLATES = dict(formats.sources([]))
@@ -31,19 +32,19 @@ MAX_SECONDS = 5.0
 NOT_ENFORCED = {("convert-contents", "#/allOf/0/if"), ("jq_filtered", "#/properties/coins/uniqueItems")}
 
 
-def compiled(tools_of: dict[str, Any], template: ChatTemplate) -> str:
+def compiled(tools_of: dict[str, Any], template: ChatTemplate) -> Constraint:
     tools = tuple({"type": "function", "function": {"name": n, "parameters": s}} for n, s in tools_of.items())
     request = ChatRequest(messages=({"role": "user", "content": "x"},), tools=tools, tool_choice="auto")
     constraint = constraint_for(request, template, "<|im_start|>assistant\n")
     assert constraint is not None
-    return constraint.grammar
+    return constraint
 
 
 @pytest.fixture
 def not_enforced(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """The places that no grammar enforces, with their tools."""
     found: set[tuple[str, str]] = set()
-    monkeypatch.setattr(output_grammar, "_report", lambda name, place, reason: found.add((name, place)))
+    monkeypatch.setattr(constraints, "_report", lambda name, place, reason: found.add((name, place)))
     constraints._constraint.cache_clear()
     return found
 
@@ -74,7 +75,7 @@ def test_calls_follow_the_schemas():
     for name, arguments, is_right in CALLS:
         call = json.dumps({"name": name, "arguments": arguments})
         text = f"<tool_call>\n{call}\n</tool_call>"
-        assert matches(grammar, text, "localchat-root") == is_right, text
+        assert fits(grammar, text) == is_right, text
 
 
 def test_tools_of_all_servers_at_once_become_a_grammar(not_enforced: set[tuple[str, str]]):
@@ -85,4 +86,4 @@ def test_tools_of_all_servers_at_once_become_a_grammar(not_enforced: set[tuple[s
     grammar = compiled(tools, ChatTemplate(TEMPLATES["hermes.jinja"]))
     assert {(name.partition("-")[2], place) for name, place in not_enforced} == NOT_ENFORCED
     call = '<tool_call>\n{"name": "linear-create_issue", "arguments": {"title": 1}}\n</tool_call>'
-    assert not matches(grammar, call, "localchat-root")
+    assert not fits(grammar, call)

@@ -11,9 +11,7 @@ import time
 
 import pytest
 
-from localchat.serving.chat import constraints
 from localchat.serving.chat.run import GenerationRun
-from localchat.serving.engine.compiling import compiling
 from localchat.serving.http import exchange
 from localchat.serving.http.disconnects import DisconnectWatcher, has_disconnected
 from localchat.serving.http.settings import Settings
@@ -148,52 +146,6 @@ def test_watch_reports_the_request_that_is_watched_at_the_time():
             peer.close()
             wait_for(lambda: len(reported) == 2)
     assert sorted(reported) == ["later", "other"]
-
-
-_MESSAGES = [{"role": "user", "content": "a"}]
-_TOOL = {"name": "f", "parameters": {"type": "object"}}
-_CLAUDE_TOOLS = {
-    "tools": [{"name": "f", "input_schema": {"type": "object"}}],
-    "tool_choice": {"type": "any"},
-    "messages": _MESSAGES,
-}
-
-
-@pytest.mark.parametrize("kind", ["plain", pytest.param("TLS", marks=linux)])
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (
-            "/v1/chat/completions",
-            {"messages": _MESSAGES, "tools": [{"type": "function", "function": _TOOL}], "tool_choice": "required"},
-        ),
-        ("/v1/responses", {"input": "a", "tools": [{"type": "function", **_TOOL}], "tool_choice": "required"}),
-        ("/v1/messages", {**_CLAUDE_TOOLS, "max_tokens": 9}),
-        ("/v1/messages/count_tokens", _CLAUDE_TOOLS),
-    ],
-)
-def test_disconnect_ends_the_compilation_of_a_constraint(long, path, body, kind, monkeypatch):
-    has_begun, must_end, has_ended = threading.Event(), threading.Event(), threading.Event()
-
-    @contextlib.contextmanager
-    def compile_for_ever(n_steps):
-        has_begun.set()
-        try:
-            with compiling(10**12) as budget:
-                while not must_end.is_set():
-                    budget.spend(100)
-                yield
-        finally:
-            has_ended.set()
-
-    monkeypatch.setattr(constraints, "compiling", compile_for_ever)
-    with connected(long[kind]) as sock:
-        sock.sendall(raw_request(json.dumps({"model": "Fake", **body}).encode(), path=path))
-        assert has_begun.wait(DEADLINE_S)
-    try:
-        assert has_ended.wait(DEADLINE_S)
-    finally:
-        must_end.set()
 
 
 # --- clients that do not read ---

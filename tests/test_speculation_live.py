@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Cancelled, Constraint, Engine, LoadOptions, load
+from localchat.serving.engine import Cancelled, Engine, LoadOptions, load
 
+from .constraints import gbnf
 from .demo_model import (
     DEMO,
     GREEDY,
@@ -71,7 +72,7 @@ def test_text_in_a_loop_is_drafted(speculating: Engine):
 
 
 def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engine):
-    constraint = Constraint("root ::= ([ab] ){40}")
+    constraint = gbnf("root ::= ([ab] ){40}")
     request = request_for(chat(plain, "Hello!"), sampling=GREEDY, constraint=constraint, max_tokens=200)
     text, _, finish = read(speculating, request)
     assert text == read(plain, request)[0]

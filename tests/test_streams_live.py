@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 
-from localchat.serving.engine import Constraint, Engine, GenerationRequest, LoadOptions, load
+from localchat.serving.engine import Engine, GenerationRequest, LoadOptions, load
 from localchat.serving.engine.llama import load_backend
 
+from .constraints import gbnf
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 from .generations import request_for, submit
 
@@ -74,7 +75,7 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
 
 
 def test_forced_tokens_change_no_text_beside_others(engine: Engine):
-    forced = Constraint('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"place\\": \\"" [a-z]{3} "\\"}"')
+    forced = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"place\\": \\"" [a-z]{3} "\\"}"')
     requests = [
         request_for(chat(engine, question), sampling=GREEDY, max_tokens=32, constraint=constraint)
         for question, constraint in zip(QUESTIONS[:8], (forced, None, forced, forced) * 2)

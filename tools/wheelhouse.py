@@ -92,7 +92,7 @@ def check_accelerator(accelerator: str, path: str) -> None:
 
 def requirement() -> str:
     """The requirement of pyproject.toml for llama-cpp-python, with its versions."""
-    match = re.search(rf'^server = \["({LIBRARY}[^"]*)"\]', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    match = re.search(rf'^server = \["({LIBRARY}[^"]*)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
     assert match, "pyproject.toml has no extra named server"
     return match.group(1)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..api.chat import ChatRequest
 from ..core.events import ContentDelta, OutputEvent, ReasoningDelta
 from ..engine import GenerationRequest
-from .constraints import constraint_for
+from .constraint import constraint_for
 from .dialects import Dialect
 from .dialects.parser import OutputParser
 from .errors import wire_errors

@@ -11,7 +11,7 @@ from ..core.events import ContentDelta, EchoedTokens, OutputEvent
 from ..core.inputs import Input, check_tokens
 from ..core.params import GenerationParams
 from ..engine import AnyEngine, GenerationRequest, ModelFacts, OutputToken
-from .constraints import plain_constraint
+from .constraint import plain_constraint
 from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output, PlainText, PromptTokens

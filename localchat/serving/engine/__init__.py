@@ -6,6 +6,7 @@ Importing this package does not import llama_cpp; `load` does.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from ..core.events import OutputToken, TokenLogprob
@@ -139,6 +140,8 @@ def load(
                 for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
             ]
         )
+    if not is_non_causal(backend.facts.metadata):
+        threading.Thread(target=backend.prepare_constraints, name="localchat-masks", daemon=True).start()
     return engine.start()
 
 

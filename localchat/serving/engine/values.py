@@ -20,14 +20,12 @@ class Constraint:
     """A grammar that the output must follow."""
 
     grammar: str
-    """GBNF."""
-    triggers: tuple[str, ...] = ()
-    """For a lazy grammar: the grammar applies from the first of these texts on, which begins what it describes. The
-    output before that is free, and may end. (): the grammar applies from the start of the output."""
-    root: str = "root"
-    """The name of the first rule."""
+    """In the notation of llguidance, with the rule `start`."""
     origin: str = "grammar"
     """The field of the request from which the grammar was made, for errors."""
+    tokens: tuple[str, ...] = ()
+    """Names of tokens, such as `<|end|>`, `<[5]>`, or with `!` before them all other tokens. The grammar refers to the
+    first one as `token_0`."""
 
 
 class BudgetTracker(Protocol):

@@ -37,7 +37,6 @@ from ..core.interface import Interface
 from ..core.request import ParseOptions, TextRequest
 from ..core.server_state import slots_body
 from ..engine import Cancelled
-from ..engine.compiling import compiling_cancelled_by
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .metrics import TYPE, Metrics
@@ -176,8 +175,7 @@ class Endpoints:
         """Run a request, and send its output. While the client does not read, the run is suspended."""
         exchange.name_request(request.request_id)
         model = self._service.resolve(request.model)
-        with self._compiling(exchange):
-            run = begin(model)
+        run = begin(model)
         exchange.id = run.head.id
         exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
         try:
@@ -190,18 +188,6 @@ class Endpoints:
                     send_whole(exchange, run, encoder)
         finally:
             exchange.summary = run.summary
-
-    @contextlib.contextmanager
-    def _compiling(self, exchange: Exchange) -> Iterator[None]:
-        """Within the `with`, compiling a constraint is cancelled if the client disconnects or the server stops."""
-        in_flight = self._service.in_flight
-        try:
-            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
-                yield
-        except Cancelled as error:
-            if in_flight.is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-            raise PeerGone from error
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
@@ -268,8 +254,7 @@ class Endpoints:
 
     def _count_tokens(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, parse_count_tokens)
-        with self._compiling(exchange):
-            prompt = prepare_chat(model, request).sequences[0].prompt
+        prompt = prepare_chat(model, request).sequences[0].prompt
         exchange.send_json(200, {"input_tokens": len(prompt)})
 
     # --- stored responses and conversations ---

@@ -5,6 +5,7 @@ Several functions of llama.cpp abort the process on wrong arguments; the argumen
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -70,6 +71,11 @@ class LlamaBackend:
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
+
+    def prepare_constraints(self) -> None:
+        """Read the vocabulary for constraints before the first request needs it; any thread."""
+        with contextlib.suppress(EngineError):  # The request that needs it gets the error.
+            self.vocabulary.masks.prepare()
 
     def sample_forced(self, sampler: Sampler) -> int | None:
         return sampler.sample_forced()

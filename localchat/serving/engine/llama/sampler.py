@@ -19,7 +19,6 @@ from ...core.params import SamplingParams
 from ..sampler_chain import GREEDY, REORDERING_STEPS, Step, chain_steps
 from ..values import EngineError, GenerationRequest
 from .candidates import candidates, token_array
-from .grammar import Grammar
 from .library import L
 from .vocabulary import Vocabulary
 
@@ -45,7 +44,7 @@ class Sampler:
         self._always_changed = self._find_always_changed()
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
         constraint, visible = request.constraint, request.visible_tokens
-        self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
+        self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
         # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
         self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
@@ -80,7 +79,7 @@ class Sampler:
             token = self._forced.popleft()
         else:
             self._forced.clear()
-            if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
+            if self._grammar is not None and not self._grammar.allows(token):
                 raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
         self._sampled_from = None
         self._accept(token)
@@ -121,18 +120,7 @@ class Sampler:
             token = int(logits.argmax())
             if self._grammar.allows(token):
                 return token
-        if self._grammar.is_active:
-            return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._changed_tokens()))
-        # Before the trigger, the grammar allows every token unless it contains the trigger and then text that is not
-        # allowed. Such a token is rare, so the token is sampled first and checked afterwards.
-        token = self._choose(candidates(self._vocabulary.ids, logits))
-        masked = logits
-        while not self._grammar.allows(token):
-            masked = masked.copy() if masked is logits else masked
-            masked[token] = -math.inf
-            token = self._choose(candidates(self._vocabulary.ids, masked))
-        self._accept(token)
-        return token
+        return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._changed_tokens()))
 
     def _choose_and_accept(self, data: Any) -> int:
         token = self._choose(data)

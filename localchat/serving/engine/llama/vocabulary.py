@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import threading
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
@@ -13,10 +12,9 @@ import numpy as np
 
 from ..token_texts import TokenTexts
 from ..values import TextTooLong
-from .compiled_grammar import GrammarCache
 from .library import L, Model, holding_gil
+from .masks import Masks
 from .text_blocks import TextBlocks
-from .token_trie import TokenTrie
 
 MAX_TOKENS = 2_000_000
 """Limit of tokens of a text. No context has as many."""
@@ -55,18 +53,13 @@ class Vocabulary:
         self.all_pieces = self._read_pieces()
         hidden = frozenset(np.flatnonzero(self.is_control).tolist())
         self.texts = TokenTexts(self.all_pieces, hidden, self.eog_tokens)
-        self.grammars = GrammarCache(self)
-        self._trie: TokenTrie | None = None
-        self._trie_lock = threading.Lock()
-
-    @property
-    def trie(self) -> TokenTrie:
-        """The trie of all tokens except end-of-generation tokens. Making it takes a fraction of a second, once."""
-        with self._trie_lock:
-            if self._trie is None:
-                tokens = [id for id, piece in enumerate(self.all_pieces) if piece and id not in self.eog_tokens]
-                self._trie = TokenTrie(self.all_pieces, tokens)
-            return self._trie
+        self.masks = Masks(
+            self.all_pieces,
+            self.eog_tokens,
+            self.is_control,
+            lambda data, parse_special: self.tokenize_bytes(data, False, parse_special),
+            self.token_named,
+        )
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool, limit: int | None = None) -> list[int]:
         """The tokens of a text.

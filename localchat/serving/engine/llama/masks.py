@@ -1,0 +1,199 @@
+"""Token masks: which tokens the grammar of a request allows next. llguidance follows the grammar.
+
+The grammar constrains the visible text, so a control token is allowed only if it ends the text, if it is visible, or if
+the grammar names it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..values import Constraint, EngineError, InvalidGrammar
+from .candidates import candidates, largest, with_others
+
+# The limit of compiled grammars that are kept: the choices and later requests with the same grammar share them.
+_MAX_GRAMMARS = 32
+
+
+Tokenize = Callable[[bytes, bool], list[int]]
+
+
+class _Tokenizer:
+    """The vocabulary as llguidance reads it."""
+
+    bos_token_id = None
+
+    def __init__(self, pieces: Sequence[bytes], ends: Sequence[int], tokenize: Tokenize) -> None:
+        # End-of-generation tokens have no text for a grammar.
+        self.tokens, self.special_token_ids, self.eos_token_id = pieces, ends, ends[0]
+        self._tokenize = tokenize
+        # Of each thread: the tokens of its request that are shown.
+        self.local = threading.local()
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The tokens of a text that a grammar forces. A model writes markers with control tokens if they are shown."""
+        is_shown: Any = getattr(self.local, "is_shown", None)
+        tokens = [] if is_shown is None else self._tokenize(text, True)
+        return tokens if tokens and is_shown[tokens].all() else self._tokenize(text, False)
+
+
+class Masks:
+    """Makes the matchers of requests. Any thread may use it."""
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        ends: frozenset[int],
+        is_control: Any,
+        tokenize: Tokenize,
+        token_named: Callable[[str], int | None],
+    ) -> None:
+        """
+        Args:
+            pieces: The bytes of each token.
+            ends: End-of-generation tokens.
+            is_control: Whether each token is a control token [vocabulary].
+            tokenize: Tokenizes bytes, in which the texts of control tokens are parsed, or are plain text.
+            token_named: The token with a name such as `<|end|>` or `<[5]>`; None if there is none.
+        """
+        self._pieces = pieces
+        self._ends = sorted(ends)
+        self._is_control = is_control
+        self._tokenize = tokenize
+        self._token_named = token_named
+        self._lock = threading.Lock()
+        self._wrapper: Any = None
+        self._tokenizer: Any = None
+        self._grammars: OrderedDict[tuple[str, tuple[str, ...], frozenset[int]], Any] = OrderedDict()
+
+    def prepare(self) -> None:
+        """Read the vocabulary, once. This takes half a second for 152,000 tokens, without the GIL for the most part."""
+        with self._lock:
+            if self._tokenizer is None:
+                try:
+                    from llguidance import LLTokenizer, TokenizerWrapper
+                except ImportError as error:
+                    raise EngineError("constraints need the package llguidance: pip install llguidance") from error
+                if not self._ends:
+                    raise EngineError("constraints need a model with an end-of-generation token, and this one has none")
+                self._wrapper = _Tokenizer(self._pieces, self._ends, self._tokenize)
+                self._tokenizer = LLTokenizer(
+                    TokenizerWrapper(self._wrapper), n_vocab=len(self._pieces), eos_token=self._ends
+                )
+
+    def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
+        """A matcher at the start of an output.
+
+        Raises:
+            InvalidGrammar: The grammar is malformed, has no tokens here, or takes too much work.
+        """
+        self.prepare()
+        named = self._named_tokens(constraint)
+        key = constraint.grammar, constraint.tokens, frozenset(visible)
+        is_shown = ~self._is_control
+        is_shown[[*key[2], *self._ends, *named]] = True
+        if any(name.startswith("!") for name in constraint.tokens):
+            is_shown[:] = True
+        self._wrapper.local.is_shown = is_shown
+        with self._lock:
+            base = self._grammars.pop(key, None)
+        if base is None:
+            base = self._compiled(constraint, named)
+        with self._lock:
+            self._grammars[key] = base
+            while len(self._grammars) > _MAX_GRAMMARS:
+                self._grammars.popitem(last=False)
+            copy = base.deep_copy()
+        return Matcher(copy, is_shown, self._wrapper.local, constraint.origin)
+
+    def _named_tokens(self, constraint: Constraint) -> list[int]:
+        named = []
+        for name in constraint.tokens:
+            token = self._token_named(name.removeprefix("!"))
+            if token is None:
+                raise InvalidGrammar(f"it names the token {name}, which this model does not have", constraint.origin)
+            named.append(token)
+        return named
+
+    def _compiled(self, constraint: Constraint, named: Sequence[int]) -> Any:
+        from llguidance import LLMatcher
+
+        lines = []
+        for i, (name, token) in enumerate(zip(constraint.tokens, named)):
+            # Where an end-of-generation token may come, the text may end.
+            ids = '""' if token in self._ends else f"<[^{token}]>" if name.startswith("!") else f"<[{token}]>"
+            lines.append(f"token_{i}: {ids}\n")
+        found = LLMatcher(self._tokenizer, constraint.grammar + "".join(lines), log_level=0)
+        found.compute_bitmask()  # so that the first token does not wait for it
+        if found.is_error():
+            raise InvalidGrammar(_reason(found), constraint.origin)
+        return found
+
+
+class Matcher:
+    """The position in a grammar while the tokens of one output are sampled. One thread at a time."""
+
+    def __init__(self, matcher: Any, is_shown: Any, local: Any, origin: str) -> None:
+        self._matcher = matcher
+        self._is_shown = is_shown
+        self._local = local
+        self._origin = origin
+        # Whether each token may come next [vocabulary]; None: not computed since the last token.
+        self._allowed: Any = None
+
+    def allows(self, token: int) -> bool:
+        """Whether the token may come next. Raises InvalidGrammar."""
+        return bool(self._mask()[token])
+
+    def accept(self, token: int) -> None:
+        """Advance by the token that was sampled. Raises InvalidGrammar."""
+        self._allowed = None
+        self._local.is_shown = self._is_shown
+        if not self._matcher.consume_token(token):
+            raise InvalidGrammar(_reason(self._matcher), self._origin)
+
+    def candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
+        """Candidates from which sampling has the same result as from all allowed tokens.
+
+        Args:
+            n_needed: The number of likeliest allowed tokens that the candidates include. None: all allowed tokens.
+            others: Tokens whose logits the sampler changes. The candidates include the allowed ones.
+
+        Raises:
+            InvalidGrammar: No token is allowed, or it takes too much work to find them.
+        """
+        allowed = self._mask()
+        ids = np.flatnonzero(allowed).astype(np.int32)
+        if not len(ids):
+            raise InvalidGrammar("it requires text for which this model has no tokens", self._origin)
+        if n_needed is not None and len(ids) > 4 * (n := n_needed + len(others)):
+            # Some of the likeliest tokens may be among `others`. The sampler may make these less likely.
+            ids = with_others(ids[largest(logits[ids], n)], others[allowed[others]] if len(others) else others)
+        return candidates(ids, logits[ids])
+
+    def forced_tokens(self) -> list[int]:
+        """The next tokens, as long as the grammar allows no others."""
+        self._local.is_shown = self._is_shown
+        found: list[int] = self._matcher.compute_ff_tokens()
+        n_shown = next((i for i, token in enumerate(found) if not self._is_shown[token]), len(found))
+        return found[:n_shown]
+
+    def _mask(self) -> Any:
+        if self._allowed is None:
+            self._local.is_shown = self._is_shown
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            if self._matcher.is_error():
+                raise InvalidGrammar(_reason(self._matcher), self._origin)
+            mask = np.unpackbits(bits, bitorder="little", count=len(self._is_shown)).view(bool)
+            self._allowed = mask & self._is_shown
+        return self._allowed
+
+
+def _reason(matcher: Any) -> str:
+    text: str = matcher.get_error()
+    return text.split("\n")[0][:300] or "it allows no further token"
