@@ -144,6 +144,35 @@ def test_piped_input_comes_before_the_text(piped, words, prompt):
         assert server.requests[-1].json["messages"][0]["content"] == prompt
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_pipes_and_files_are_utf_8_without_byte_order_marks(encoding, tmp_path):
+    """Whatever the locale, which PYTHONIOENCODING stands for here: in Windows, pipes have cp1252."""
+    path, schema = tmp_path / "a.txt", tmp_path / "schema.json"
+    path.write_bytes("\ufeffÜ€".encode())
+    schema.write_bytes("\ufeff{}".encode())
+    with always(chunked(piece('"é€日"', "stop"), DONE)) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "localchat", "--file", str(path), "--schema", str(schema), "hi"],
+            input="\ufeffé日".encode(),
+            env={**environment(server.url), "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert (done.stdout.decode().strip(), done.stderr, done.returncode) == ('"é€日"', b"", 0)
+        assert server.requests[-1].json["messages"][-1]["content"] == f"{path}:\n\nÜ€\n\né日\n\nhi"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
+@pytest.mark.parametrize("options", ["hi", "--models", ""])
+def test_closed_stdout_is_reported(options):
+    command = f"{sys.executable} -m localchat {options} </dev/null >&-"
+    done = subprocess.run(
+        command, shell=True, env=environment(), stderr=subprocess.PIPE, timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stderr.count(b"\n"), done.stderr[:28]) == (1, 1, b"localchat: stdout is closed:")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_input_that_is_no_utf8_is_reported(errors):

@@ -457,13 +457,36 @@ def test_text_between_the_sections_of_a_docstring_belongs_to_the_summary():
     assert read_docstring(doc) == (summary, {"a": "The first."})
 
 
+@pytest.mark.parametrize(
+    ("doc", "summary", "described"),
+    [
+        ("Do it.\n\nNote for callers:\nask first.", "Do it.\n\nNote for callers:\nask first.", {}),
+        ("Do it.\n\nWarning:\nIt is slow.\nVery.", "Do it.\n\nWarning:\nIt is slow.\nVery.", {}),
+        ("Do it.\n\nWarning:\n    It is slow.", "Do it.", {}),
+        (
+            "Do.\n\nKeyword Args:\n    a (int): One.\n    b: Two,\n        or more.",
+            "Do.",
+            {"a": "One.", "b": "Two, or more."},
+        ),
+        ("Do it.\n\nArgs:\na: One.\nb: Two.\n\nMore: text.", "Do it.\n\n\nMore: text.", {"a": "One.", "b": "Two."}),
+        (
+            "Do.\n\nArgs:\n    a: One.\n\nOther Parameters:\n    b: Two.\nEnd.",
+            "Do.\n\nEnd.",
+            {"a": "One.", "b": "Two."},
+        ),
+    ],
+)
+def test_section_of_a_docstring_ends_with_its_indentation(doc: str, summary: str, described: Any):
+    assert read_docstring(doc) == (summary, described)
+
+
 # Old Pythons
 
 MODERN = """
 from __future__ import annotations
 import datetime
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict
+from typing import Annotated, ClassVar, Dict, List, TypedDict
 from localchat.schema.schema import build, json_schema
 
 @dataclass
@@ -481,7 +504,19 @@ class Movie(TypedDict):
 
 def tool(x: int | list[str], y: Node | None = None): pass
 
+def nested(
+    a: List["int | None"], b: Dict[str, "list[Node | None]"], c: "list['int | None']", d: Annotated["int | str", "x"]
+): pass
+
+def evaluated(a, b, c): pass
+
+evaluated.__annotations__ = {
+    "a": List["int | None"], "b": Dict[str, "list[Node | None]"], "c": Annotated["int | str", "x"]
+}
+
 assert build(Node, {"a": 1, "kids": [{"a": 2}, None]}) == Node(1, kids=[Node(2), None])
+assert build(nested, {"a": [None], "b": {"k": [None]}, "c": [1, None], "d": "y"})["b"] == {"k": [None]}
+assert build(evaluated, {"a": [None], "b": {"k": [None]}, "c": "y"})["b"] == {"k": [None]}
 assert build(tool, {"x": ["a"], "y": {"a": 1}}) == {"x": ["a"], "y": Node(1)}
 assert json_schema(Movie)["properties"]["year"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 assert build(datetime.time, "07:08:09.5Z") == datetime.time(7, 8, 9, 500000, datetime.timezone.utc)

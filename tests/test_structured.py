@@ -219,7 +219,8 @@ def test_value_is_parsed_also_in_a_fenced_block(text: str):
     ("text", "fields", "path", "message"),
     [
         ("Sure! {}", {}, "$", "not JSON"),
-        ('{"street": NaN}', {}, "$", "NaN is not JSON"),
+        ('{"street": NaN}', {}, "$", "NaN is not a number"),
+        ('{"street": -1e999}', {}, "$", "larger than any float"),
         ('{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
         ("", {"refusal": "I cannot"}, "$", "the model declined"),
         ('{"street": 1}', {}, "$.street", "expected string, got 1"),

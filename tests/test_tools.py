@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import enum
 import functools
 import json
@@ -303,6 +304,15 @@ def test_parallel_calls_run_together_and_keep_their_order():
     with playing(made, text("ok")) as (client, script):
         client.run("x", tools=[wait], parallel=True)
     assert results(script) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("parallel", [False, True, 2])
+def test_tool_sees_the_context_variables_of_the_caller(parallel: Any, client_class: Any):
+    user = contextvars.ContextVar("user", default="nobody")
+    user.set("somebody")
+    with playing(calls(*[("whoami", "{}")] * 3), text("ok"), client_class=client_class) as (client, script):
+        client.run("x", tools=[Tool.of(lambda: user.get(), name="whoami")], parallel=parallel)
+    assert results(script) == ["somebody"] * 3
 
 
 def test_calls_run_one_after_another_by_default():

@@ -132,7 +132,7 @@ def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         ValueError: The file is not a saved conversation.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             saved = json.load(file)
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)} is not a saved conversation: {error}") from error

@@ -7,6 +7,7 @@ arguments that do not parse or are not valid) are reported to the model, not rai
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import json
 import logging
@@ -154,7 +155,9 @@ class Toolbox:
 
         workers = len(calls) if self._parallel is True else self._parallel
         with ThreadPoolExecutor(workers, "localchat-tool") as pool:
-            yield from pool.map(run, ready)
+            # Each call sees the context variables of the caller; threads may not share one context.
+            contexts = [contextvars.copy_context() for _ in ready]
+            yield from pool.map(lambda context, item: context.run(run, item), contexts, ready)
 
     async def run_calls_async(
         self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]

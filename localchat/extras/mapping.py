@@ -6,6 +6,7 @@ requests continue.
 
 from __future__ import annotations
 
+import contextvars
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Union
@@ -39,7 +40,7 @@ def map_prompts(chat: Callable[..., Reply[Any]], started: list[weakref.ref[Any]]
 
     pool = ThreadPoolExecutor(concurrency, "localchat-map")
     try:
-        futures = [pool.submit(request, prompt) for prompt in prompts]
+        futures = [pool.submit(contextvars.copy_context().run, request, prompt) for prompt in prompts]
         for n_done, _ in enumerate(as_completed(futures), 1):
             if on_progress is not None:
                 on_progress(n_done, len(futures))

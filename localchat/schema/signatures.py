@@ -6,6 +6,7 @@ Docstrings are in Google's style. Annotations are evaluated, also those that are
 from __future__ import annotations
 
 import ast
+import collections.abc
 import functools
 import inspect
 import re
@@ -16,31 +17,37 @@ from typing import Any, ForwardRef, Union
 
 # Docstrings
 
-_SECTION = re.compile(r"(\w+)(?: \w+)*:\s*$")
-_ARGUMENT_SECTIONS = ("Args", "Arguments", "Parameters", "Params", "Attributes", "Fields")
-_OTHER_SECTIONS = ("Returns", "Raises", "Yields", "Example", "Examples", "Note", "Notes", "See", "Warning")
+# A title that begins a section. The group is set for sections that describe parameters.
+_SECTION = re.compile(
+    r"(?:(?:\w+ )?(Args|Arguments|Parameters|Params|Attributes|Fields)"
+    r"|Returns?|Raises|Yields?|Examples?|Notes?|See Also|Warnings?)\s*:\s*"
+)
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
 def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """The text outside the sections, and the description of each argument."""
+    """The text outside the sections, and the description of each parameter.
+
+    A section ends where its indentation ends. A title without indented text below it is no section, except above
+    parameters, which some programs do not indent.
+    """
     summary: list[str] = []
     described: dict[str, str] = {}
-    section = name = ""
-    indent = 0
-    for line in inspect.cleandoc(doc).splitlines():
-        header = _SECTION.match(line)
-        if header and header[1] in (*_ARGUMENT_SECTIONS, *_OTHER_SECTIONS):
-            section, indent = header[1], 0
-        elif not section or (indent and line[:1].strip()):  # A line without indentation ends an indented section.
-            section = ""
+    lines = inspect.cleandoc(doc).splitlines()
+    section: re.Match[str] | None = None
+    name, indent = "", 0
+    for number, line in enumerate(lines, 1):
+        following = next((other for other in lines[number:] if other.strip()), "")
+        title = _SECTION.fullmatch(line)
+        if title and (following.startswith(" ") or (title[1] and _ENTRY.match(following))):
+            section, name, indent = title, "", _indent_of(following)
+        elif section is None or (line[:1].strip() if indent else not _ENTRY.match(line)):
+            section = None
             summary.append(line)
-        elif line.strip():
-            indent = indent or _indent_of(line)
+        elif section[1] and line.strip():
             entry = _ENTRY.match(line.strip()) if _indent_of(line) <= indent else None
             name = entry[1] if entry else name
-            if section in _ARGUMENT_SECTIONS:
-                described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
+            described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
     return "\n".join(summary).strip(), described
 
 
@@ -70,13 +77,11 @@ def own_docstring(target: type) -> str:
 def evaluated_hints(owner: Any) -> dict[str, Any]:
     """The evaluated annotations of a class or function, including the metadata of Annotated."""
     try:
+        if sys.version_info < (3, 11):
+            return _hints_without_bars(owner)
         return typing.get_type_hints(owner, include_extras=True)
     except NameError as error:
         raise TypeError(f"{owner!r} has an annotation that cannot be evaluated: {error}") from error
-    except TypeError:
-        if sys.version_info >= (3, 10):
-            raise
-        return _hints_without_bars(owner)
 
 
 def without_return(function: Any) -> Any:
@@ -91,27 +96,53 @@ def without_return(function: Any) -> Any:
 
 
 def _hints_without_bars(owner: Any) -> dict[str, Any]:
-    """The annotations with `X | Y` replaced by a Union: Python 3.9 can parse it but not evaluate it."""
+    """The annotations with `X | Y` replaced by a Union, which Python 3.9 can parse but not evaluate.
+
+    Before Python 3.11, typing does not evaluate the strings of list["X"] either.
+    """
     hints: dict[str, Any] = {}
     for scope in reversed(getattr(owner, "__mro__", (owner,))):
         given = vars(scope).get("__annotations__", {}) if isinstance(scope, type) else scope.__annotations__
         names = {**vars(sys.modules[scope.__module__]), "_Union": Union}
         # A class, since the annotations of a function must not have ClassVar.
-        holder = type("holder", (), {"__annotations__": {name: _without_bars(hint) for name, hint in given.items()}})
+        replaced = {name: _without_bars(hint) for name, hint in given.items()}
+        texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in replaced.items()}
+        holder = type("holder", (), {"__annotations__": texts})
         hints.update(typing.get_type_hints(holder, names, include_extras=True))
     return hints
 
 
 def _without_bars(hint: Any) -> Any:
-    """An annotation that is a string, with `X | Y` replaced. Other annotations are returned unchanged."""
+    """An annotation with `X | Y` replaced in the strings of it, such as that of List["int | None"]."""
     text = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
-    return ast.unparse(_ReplaceBars().visit(ast.parse(text, mode="eval"))) if isinstance(text, str) else hint
+    if isinstance(text, str):
+        return ForwardRef(ast.unparse(_ReplaceBars().visit(ast.parse(text, mode="eval"))))
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return hint.copy_with((_without_bars(args[0]),))
+    if origin in (None, typing.Literal, collections.abc.Callable):
+        return hint
+    replaced = tuple(map(_without_bars, args))
+    return hint.copy_with(replaced) if hasattr(hint, "copy_with") else origin[replaced]
 
 
 class _ReplaceBars(ast.NodeTransformer):
+    """Replaces `X | Y` in the expression of a type, also in the strings in it."""
+
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         if not isinstance(node.op, ast.BitOr):
             return node
         pair = ast.Tuple([node.left, node.right], ast.Load())
         return ast.Subscript(ast.Name("_Union", ast.Load()), pair, ast.Load())
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return self.visit(ast.parse(node.value, mode="eval").body) if isinstance(node.value, str) else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        name = ast.unparse(node.value).rpartition(".")[2]
+        if name == "Annotated" and isinstance(node.slice, ast.Tuple):
+            node.slice.elts[0] = self.visit(node.slice.elts[0])  # The others are not types.
+        elif name != "Literal":
+            self.generic_visit(node)
+        return node

@@ -7,6 +7,7 @@ response is validated here in every mode.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -148,13 +149,18 @@ def _parse(text: str) -> Any:
     """Parse JSON, also in a fenced code block, which models often generate without a constraint."""
     fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", text, re.DOTALL)
     try:
-        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant)
+        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DoesNotFit(f"not JSON ({error})", path="$") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not a number of JSON, or larger than any float")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
 
 
 def _hint(reply: Reply[Any]) -> str:

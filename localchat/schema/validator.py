@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -54,24 +55,36 @@ def validation_errors(value: Any, schema: Any) -> Iterator[ValidationError]:
     return _Validator(schema).check(value, schema, "$")
 
 
+_TIME = r"(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([zZ])|([+-]\d\d:\d\d))?"
+
+
 def parse_moment(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(_for_python(text))
+    """Parse a date-time of RFC 3339, whose offset may be missing.
+
+    Raises:
+        ValueError: The text has another notation, some of which Python reads from 3.11 on.
+    """
+    return datetime.datetime.fromisoformat(_for_python(r"(\d{4}-\d\d-\d\d[tT ])", text))
 
 
 def parse_time(text: str) -> datetime.time:
-    return datetime.time.fromisoformat(_for_python(text))
+    """Parse a time of RFC 3339; see `parse_moment`."""
+    return datetime.time.fromisoformat(_for_python("()", text))
+
+
+def _for_python(date: str, text: str) -> str:
+    """The text in the notation of Python 3.9, which has six digits of a second and no Z."""
+    match = re.fullmatch(date + _TIME, text, re.ASCII)
+    if match is None:
+        raise ValueError(text)
+    day, time, fraction, is_utc, offset = match.groups()
+    return f"{day}{time}.{(fraction or '')[:6]:0<6}{'+00:00' if is_utc else offset or ''}"
 
 
 def _check_date(text: str) -> None:
     """Raise ValueError for a text that is not YYYY-MM-DD. Python 3.11 and later also read other forms of ISO 8601."""
     if datetime.date.fromisoformat(text).isoformat() != text:
         raise ValueError(text)
-
-
-def _for_python(text: str) -> str:
-    """A time in the notation of Python 3.9, which reads no Z, and fractions of a second of 3 or 6 digits only."""
-    text = re.sub(r"[zZ]$", "+00:00", text)
-    return re.sub(r"\.(\d+)", lambda part: "." + part[1][:6].ljust(6, "0"), text)
 
 
 class _Validator:
@@ -356,6 +369,8 @@ def _bound_errors(keyword: str, limit: Any, value: Any, path: str, schema: Any) 
 def _is_type(value: Any, name: str) -> bool:
     """Whether a value has a type of JSON Schema, in which true is not a number and 3.0 is an integer."""
     own = TYPE_NAMES.get(type(value), "")
+    if isinstance(value, float) and not math.isfinite(value):
+        return False  # Python reads 1e999 as infinity, and cannot write it as JSON.
     if name == "integer":
         return own == "integer" or (isinstance(value, float) and value.is_integer())
     return name == own or (name == "number" and own == "integer")

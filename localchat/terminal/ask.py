@@ -37,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(command: Callable[[], int]) -> int:
     """Run a command and return its exit code. An error becomes one line on stderr."""
     sys.stderr = sys.stderr or io.StringIO()  # If stderr is closed (2>&-), print would write to stdout.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # Characters that the terminal cannot encode become "?".
+    if sys.stdout is None:  # Closed by the shell (>&-).
+        report("localchat: stdout is closed: there is no place to write the answer to")
+        return FAILED
+    _use_utf8()
     try:
         code = command()
         print(end="", flush=True)  # Raise the error of a failed write here, not when Python exits.
@@ -59,6 +61,16 @@ def run_command(command: Callable[[], int]) -> int:
         return CUT if is_cut or (partial and partial.finish_reason == "length") else FAILED
 
 
+def _use_utf8() -> None:
+    """Read and write pipes and files in UTF-8, whatever the locale: Windows has another encoding for them."""
+    if isinstance(sys.stdin, io.TextIOWrapper) and not sys.stdin.isatty():
+        sys.stdin.reconfigure(encoding="utf-8-sig")  # Without a byte order mark at the start.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Characters that the terminal cannot encode become "?".
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
+
+
 def read_prompt(words: Sequence[str]) -> str:
     """Read the piped input, if there is any, and append the words of the command line.
 
@@ -68,7 +80,7 @@ def read_prompt(words: Sequence[str]) -> str:
     try:
         piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
         text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
-        text.encode()  # In locales such as C.UTF-8 Python reads invalid bytes as surrogates, which servers refuse.
+        text.encode()  # Python reads invalid bytes of arguments as surrogates, which servers refuse.
     except UnicodeError as error:
         raise ValueError(f"the text is not UTF-8. Convert it first, with iconv for example: {error}") from error
     return text

@@ -41,7 +41,7 @@ def read_schema(path: str) -> dict[str, Any]:
         OSError: The file cannot be read.
     """
     try:
-        schema = json.loads(Path(path).read_text(encoding="utf-8"))
+        schema = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(schema, dict):
@@ -51,7 +51,7 @@ def read_schema(path: str) -> dict[str, Any]:
 
 def _file_text(path: str) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text; for an image use --image: {error}") from error
     return f"{path}:\n\n{text.rstrip()}"
