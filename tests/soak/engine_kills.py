@@ -70,7 +70,8 @@ def run(n: int, seed: int) -> str:
     """Kill the engine process `n` times at random moments: idle, in a prompt, in a stream, and while it loads."""
     chance = random.Random(seed)
     slowest_s = 0.0
-    with served("--queue", "64") as (target, process):
+    # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
+    with served("--parallel", "32") as (target, process):
         text = target.chat()
         before = target.resources()
         streams = Streams(target, seed)
