@@ -217,19 +217,16 @@ class _Grammar:
             return f"{text} | {more} {part}"
         return f"{part} | {_slashed(mark)} {part}"
 
-    def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "", is_opened: bool = False) -> str:
+    def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "") -> str:
         """One or more calls.
 
         Args:
             before: The text before the calls.
             after_text: The terminal of a text whose end is the beginning of the calls.
-            is_opened: The opener of the layout has been generated, so it is left out.
         """
         first, others = layout, layout.more or layout
         begin = layout.begin
         heads = [before + begin + first.head(tool.name) for tool in self._tools]
-        if is_opened:
-            heads = [head.removeprefix(layout.opener) for head in heads]
         prefix = ""
         if after_text and layout.opener:
             prefix = self._rules.terminal(f"{after_text} {_slashed(regex_literal(layout.opener))}")
