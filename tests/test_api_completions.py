@@ -103,7 +103,7 @@ def test_fields_of_chat_are_read_too():
         pytest.param({"prompt": "a", "temperature": "hot"}, "temperature", id="temperature text"),
         pytest.param({"prompt": "a", "stream_options": 1}, "stream_options", id="stream_options"),
         pytest.param({"prompt": "a", "grammar": 5}, "grammar", id="grammar"),
-        pytest.param({"prompt": "a", "max_tokens": -1}, "max_tokens", id="max_tokens -1"),
+        pytest.param({"prompt": "a", "max_tokens": -2}, "max_tokens", id="max_tokens -2"),
         pytest.param({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens", id="min_tokens above max_tokens"),
         pytest.param({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", id="prompt_logprobs -1"),
         pytest.param(

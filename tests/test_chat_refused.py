@@ -26,7 +26,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         pytest.param({"n": 0}, "n", id="n 0"),
         pytest.param({"n": MAX_N + 1}, "n", id="n too large"),
         pytest.param({"max_tokens": 0}, "max_tokens", id="k41-zero"),
-        pytest.param({"max_tokens": -1}, "max_tokens", id="k41-negative"),
+        pytest.param({"max_tokens": -2}, "max_tokens", id="k41-negative"),
         pytest.param({"max_tokens": 1.5}, "max_tokens", id="half a token"),
         pytest.param({"max_tokens": True}, "max_tokens", id="a boolean is no integer"),
         pytest.param({"max_completion_tokens": "9"}, "max_completion_tokens", id="text is no integer"),

@@ -167,7 +167,7 @@ def test_schema_of_the_output_is_read_under_both_names(name: str):
         ({"tools": [{"name": "x"}]}, "'tools[0].input_schema' must be an object, got nothing"),
         ({"tool_choice": {"type": "any"}}, "which needs 'tools'"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "'tool_choice' names \"x\"; 'tools' offers"),
-        ({"stop_sequences": [""]}, "'stop_sequences' must be a list of strings, none of them empty"),
+        ({"stop_sequences": [""]}, "'stop_sequences' must be a string or a list of at most 64"),
         ({"thinking": {"type": "much"}}, "'thinking.type' must be one of"),
     ],
 )

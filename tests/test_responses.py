@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "empty input": ({"input": []}, "input"),
     "input of another type": ({"input": 5}, "input"),
     "item of another type": ({"input": [1]}, "input[0]"),
-    "unknown item": ({"input": [{"type": "song"}]}, "input[0].type"),
+    "unknown item": ({"input": [{"type": "song"}]}, "input"),
     "role": ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
     "content": ({"input": [{"role": "user"}]}, "input[0].content"),
     "image": ({"input": [USER, {"role": "user", "content": [PNG]}]}, "input[1].content[0]"),

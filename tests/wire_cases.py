@@ -104,7 +104,7 @@ BAD_FIELDS: dict[str, list[Any]] = {
     "presence_penalty": [-3, 3, "x"],
     "frequency_penalty": [-3, 3],
     "repetition_penalty": [0],
-    "max_tokens": [0, -1, "x", 1.5],
+    "max_tokens": [0, -2, "x", 1.5],
     "max_completion_tokens": [0],
     "n_predict": [-2, 0],
     "stop": [1, [""], [1], ["x"] * 65, ["a\0b"]],

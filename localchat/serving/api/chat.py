@@ -14,6 +14,7 @@ from ..core.fields import Fields, first_given, parse_body, refuse_unsupported, s
 from ..core.media import AUDIO, FILE, IMAGE, note_of, refuse_media
 from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
+from ..core.response_format import without_null_keywords
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
@@ -128,7 +129,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         **_reasoning_format(body),
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
-        params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body)),
+        params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
         **read_text_request(body),
         thought_field=options.thought_field,
         # This must be the last argument: a field that has not been read yet counts as unknown.
@@ -145,9 +146,10 @@ def _top_logprobs(body: Fields) -> int | None:
     """The number of alternatives per token. 0: only the sampled token; None: no log probabilities."""
     is_on = body.boolean("logprobs")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    older = read_n_probs(body)
     if top and not is_on:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
-    return (top or 0) if is_on else read_n_probs(body)
+    return (top or older or 0) if is_on else older
 
 
 def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
@@ -240,7 +242,13 @@ def function_tool(function: Fields) -> dict[str, Any]:
     function.required_text("name")
     function.text("description")
     function.object("parameters")
-    return {"type": "function", "function": without_nulls(function.raw)}
+    return {"type": "function", "function": without_nulls({**function.raw, **read_schema(function, "parameters")})}
+
+
+def read_schema(holder: Fields, name: str) -> dict[str, Any]:
+    """The field with this schema, without keywords that are null; empty if the schema is absent."""
+    schema = holder.get(name)
+    return {} if schema is None else {name: without_null_keywords(schema)}
 
 
 def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:

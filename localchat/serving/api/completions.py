@@ -66,7 +66,7 @@ def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Com
     request = CompletionRequest(
         prompts=prompts,
         suffix=body.text("suffix") or None,
-        params=read_params(body, n=n, top_logprobs=_top_logprobs(body), least_tokens=0),
+        params=read_params(body, n=n, top_logprobs=_top_logprobs(body), least_tokens=0, has_prompt_logprobs=True),
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,

@@ -37,6 +37,8 @@ class EmbeddingsRequest:
     """Return only this many numbers of each vector; None: all."""
     as_base64: bool
     """Encode vectors in base64 instead of as lists of numbers."""
+    truncates: bool = False
+    """Cut inputs that are longer than the context. False: refuse them."""
     unknown: tuple[str, ...] = ()
     """The names of unknown fields, which were ignored."""
 

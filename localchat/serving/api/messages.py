@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, parse_body, show, unknown_fields
+from ..core.fields import Fields, parse_body, show, texts_in, unknown_fields
 from ..core.media import FILE, IMAGE, note_of, refuse_media
 from ..core.params import read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
-from ..core.response_format import ResponseFormat
+from ..core.response_format import ResponseFormat, without_null_keywords
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill, without_nulls
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
@@ -37,6 +36,14 @@ _WITHOUT_EFFECT = (
     "diagnostics",
     "speed",
 )
+
+# Blocks that clients replay from Anthropic's servers. This server passes on the text in them. Blocks of other types are
+# logged too, or refused with --strict.
+_OTHER_BLOCKS = (
+    "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result",
+    "code_execution_tool_result", "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
+    "tool_search_tool_result", "tool_reference", "container_upload", "compaction",
+)  # fmt: skip
 
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
@@ -64,6 +71,7 @@ def parse_count_tokens(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> C
 
 def _request(body: Fields, options: ParseOptions) -> ChatRequest:
     messages = (*_system(body), *_messages(body))
+    unknown_blocks = _unknown_blocks(body, options.strict)
     tools, ignored = _tools(body)
     thinking = body.object_or_empty("thinking")
     return ChatRequest(
@@ -75,17 +83,10 @@ def _request(body: Fields, options: ParseOptions) -> ChatRequest:
         template_vars=_template_vars(body, thinking),
         reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
         continue_final_message=ends_in_prefill(messages),
-        params=replace(read_params(body), stop=_stop_sequences(body)),
+        params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
         stream=body.boolean("stream") or False,
-        unknown=(*ignored, *unknown_fields(body, _WITHOUT_EFFECT, options.strict)),
+        unknown=(*ignored, *unknown_blocks, *unknown_fields(body, _WITHOUT_EFFECT, options.strict)),
     )
-
-
-def _stop_sequences(body: Fields) -> tuple[str, ...]:
-    stops = body.items("stop_sequences", "strings")
-    if not all(isinstance(stop, str) and stop and "\0" not in stop for stop in stops):
-        body.refuse("stop_sequences", "a list of strings, none of them empty")
-    return tuple(stops)
 
 
 def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
@@ -103,7 +104,8 @@ def _format(body: Fields) -> ResponseFormat | None:
         if format is not None:
             format.choice("type", ("json_schema",))
             format.check_size("schema")
-            return ResponseFormat("json_schema", format.required_object("schema").raw, format.at("schema"))
+            schema = without_null_keywords(format.required_object("schema").raw)
+            return ResponseFormat("json_schema", schema, format.at("schema"))
     return None
 
 
@@ -119,7 +121,7 @@ def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
         function = {
             "name": tool.required_text("name"),
             "description": tool.text("description"),
-            "parameters": tool.required_object("input_schema").raw,
+            "parameters": without_null_keywords(tool.required_object("input_schema").raw),
             "strict": tool.boolean("strict"),
         }
         tools.append({"type": "function", "function": without_nulls(function)})
@@ -160,6 +162,27 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return tuple(messages)
+
+
+def _unknown_blocks(body: Fields, strict: bool) -> list[str]:
+    """The unknown types of blocks in the messages.
+
+    Raises:
+        BadRequest: There is one, and `strict` is set.
+    """
+    known = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result", "image")
+    contents = [message for message in body.objects("messages") if isinstance(message.raw.get("content"), list)]
+    blocks = [block for message in contents for block in message.objects("content")]
+    blocks += [part for block in blocks if isinstance(block.raw.get("content"), list) for part in _parts(block)]
+    unknown = [block for block in blocks if block.raw.get("type") not in (*known, *_OTHER_BLOCKS)]
+    if unknown and strict:
+        path = unknown[0].at("type")
+        raise BadRequest(f"'{path}' is {show(unknown[0].raw.get('type'))}, which --strict refuses", path)
+    return [f"blocks of type {block.raw.get('type')}" for block in unknown]
+
+
+def _parts(block: Fields) -> Iterator[Fields]:
+    return block.objects("content") if block.raw.get("type") == "tool_result" else iter(())
 
 
 def _convert(message: Fields) -> Iterator[dict[str, Any]]:
@@ -251,8 +274,10 @@ def _text_of(block: Fields) -> str:
         return "\n".join([block.text("title") or "", block.text("source") or "", *texts]).strip("\n")
     if kind == "image":
         refuse_media(block.path, IMAGE)
+    if kind is None:
+        block.refuse("type", "the type of a block")
     if kind != "text":
-        raise BadRequest(f"'{block.path}' is of type {show(kind)}; this model supports only text", block.path)
+        return "\n".join(texts_in(block.raw))
     text = block.text("text")
     if text is None:
         block.refuse("text", "a string")

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import ApiError
+from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import ContentDelta, OutputEnd, OutputEvent, ReasoningDelta, ToolCallArguments, ToolCallStart
 from ..core.interface import Interface, ResponseHead
 from ..core.json_text import to_json
@@ -38,7 +38,10 @@ PING = '{"type":"ping"}'
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """The error object in Anthropic's format."""
-    return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": error.message}}
+    message = error.message
+    if isinstance(error, ContextLengthExceeded) and error.n_ctx:
+        message = f"prompt is too long: {error.n_tokens} tokens > {error.n_ctx} maximum"
+    return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": message}}
 
 
 def _stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from ..core.errors import ApiError, BadRequest
+from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
 from ..core.events import (
     ContentDelta,
     OutputEnd,
@@ -203,6 +203,8 @@ def _refuse_images(holder: Fields) -> None:
 
 
 def error_body(error: ApiError) -> dict[str, str]:
+    if isinstance(error, ContextLengthExceeded):
+        return {"error": f"the input exceeds the context length: {error.message}"}
     return {"error": error.message}
 
 

@@ -153,7 +153,8 @@ def _parse_embed(raw: bytes, field: str, most: int, options: ParseOptions) -> Em
         inputs=read_texts(body, field, most),
         dimensions=body.integer("dimensions", 1),
         as_base64=False,
-        unknown=unknown_fields(body, ("keep_alive", "options", "truncate"), options.strict),
+        truncates=body.boolean("truncate") is not False,
+        unknown=unknown_fields(body, ("keep_alive", "options"), options.strict),
     )
 
 

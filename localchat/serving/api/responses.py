@@ -18,7 +18,7 @@ from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from ..core.request import read_streaming
 from ..core.response_format import read_format_object
 from .chat import ChatRequest, reasoning_budget, template_vars
-from .responses_items import IGNORED_ITEMS, input_items, read_messages
+from .responses_items import ADDED_TOOLS, input_items, read_messages, unknown_kinds
 from .responses_store import ResponseStore
 from .responses_tools import Tool, read_tool_choice, read_tools
 
@@ -82,7 +82,10 @@ def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) ->
     tools, ignored_tools = read_tools(body)
     items = tuple(_resolve_reference(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
     earlier, conversation_id = _earlier(body, store)
-    messages, ignored_items = _messages(body, earlier, items)
+    messages, ignored_items = _messages(body, earlier, items), unknown_kinds(items, strict)
+    for added in (Fields(item, "input") for item in (*earlier, *items) if item["type"] == ADDED_TOOLS):
+        # Of tools with one name, the first counts.
+        tools = tuple({tool.model_name: tool for tool in reversed((*tools, *read_tools(added)[0]))}.values())[::-1]
     reasoning, include = body.object_or_empty("reasoning"), _include(body)
     request = ResponsesRequest(
         model=body.text("model") or "",
@@ -135,14 +138,16 @@ def _resolve_reference(item: dict[str, Any], path: str, store: ResponseStore) ->
 
 def _messages(
     body: Fields, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
-) -> tuple[tuple[dict[str, Any], ...], list[str]]:
-    """The messages of all items, and the types of the items that were ignored."""
+) -> tuple[dict[str, Any], ...]:
+    """The messages of all items."""
     given = [Fields(item, "previous_response_id") for item in earlier]
     given += [Fields(item, f"input[{i}]") for i, item in enumerate(items)]
     messages = read_messages(body.text("instructions"), given)
-    if not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input"):
+    if not messages or (
+        not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input")
+    ):
         body.refuse("input", "a string or a list with at least one item")
-    return messages, [kind for kind in IGNORED_ITEMS if any(item["type"] == kind for item in items)]
+    return messages
 
 
 def _include(body: Fields) -> frozenset[str]:
@@ -190,7 +195,7 @@ def _settings(body: Fields, request: ResponsesRequest, reasoning: Fields) -> dic
         "store": request.is_stored,
         "text": {"format": format, "verbosity": text.choice("verbosity", ("low", "medium", "high")) or "medium"},
         "tool_choice": "auto" if body.get("tool_choice") is None else body.get("tool_choice"),
-        "tools": _wire_tools(request.offered),
+        "tools": _wire_tools([tool for tool in request.offered if tool.path.startswith("tools")]),
         "top_logprobs": request.params.top_logprobs or 0,
         "truncation": "auto" if request.truncates else "disabled",
         "user": body.text("user"),

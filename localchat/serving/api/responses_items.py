@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, show
+from ..core.fields import Fields, show, texts_in
 from ..core.media import AUDIO, FILE, IMAGE, note_of, refuse_media
 from .chat import without_nulls
 
@@ -28,6 +28,11 @@ IGNORED_ITEMS = (
     "mcp_approval_response", "tool_search_call", "tool_search_output", "compaction", "compaction_trigger",
     "program", "program_output",
 )  # fmt: skip
+
+# Items of other servers that this server passes on to the model, as far as they have text.
+_REPLAYED_ITEMS = ("agent_message", "additional_tools", "context_compaction", "compaction_summary",
+                   "configuration_update")  # fmt: skip
+ADDED_TOOLS = "additional_tools"
 
 # The argument of the function that represents a custom tool.
 CUSTOM_INPUT = "input"
@@ -83,10 +88,7 @@ def read_messages(instructions: str | None, items: Iterable[Fields]) -> tuple[di
         if kind in IGNORED_ITEMS:
             continue
         reader = _READERS.get(kind)
-        if reader is None:
-            path = item.at("type")
-            raise BadRequest(f"'{path}' must be one of {', '.join(_READERS)}, got {show(kind)}", path)
-        reader(conversation, item)
+        (reader or _other)(conversation, item)
     return tuple(conversation.messages)
 
 
@@ -159,6 +161,8 @@ def _part_text(part: Fields, *, is_result: bool = False) -> str:
             refuse_media(part.path, _MEDIA_PARTS[kind])
         return note_of(_MEDIA_PARTS[kind])
     if kind not in _TEXT_PARTS:
+        if is_result and kind is not None:
+            return "\n".join(texts_in(part.raw))
         part.refuse("type", '"input_text" or "output_text"')
     field = "refusal" if kind == "refusal" else "text"
     text = part.text(field)
@@ -196,6 +200,29 @@ _READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
     "custom_tool_call_output": _result,
     "reasoning": _reasoning,
 }
+
+
+def _other(conversation: _Conversation, item: Fields) -> None:
+    """An item of another type: its text, in the words of the user unless it names another role."""
+    own = decode_reasoning(str(item.get("encrypted_content") or ""))
+    text = "\n".join([*filter(None, [own]), *texts_in({**item.raw, "title": None, "url": None})])
+    role = item.get("role")
+    if text:
+        conversation.message(role if role in _ROLES else "user", text)
+
+
+def unknown_kinds(items: Iterable[Mapping[str, Any]], strict: bool) -> list[str]:
+    """The types of items that nobody knows.
+
+    Raises:
+        BadRequest: There is one, and `strict` is set.
+    """
+    known = (*_READERS, *IGNORED_ITEMS, *_REPLAYED_ITEMS)
+    for i, item in enumerate(items):
+        if strict and item["type"] not in known:
+            path = f"input[{i}].type"
+            raise BadRequest(f"'{path}' is {show(item['type'])}, which --strict refuses", path)
+    return [kind for kind in dict.fromkeys(item["type"] for item in items) if kind not in (*_READERS, *_REPLAYED_ITEMS)]
 
 
 def _model_name(call: Fields) -> str:

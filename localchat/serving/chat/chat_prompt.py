@@ -61,6 +61,18 @@ def prompt_text(model: Model, request: ChatRequest) -> str:
         return text_of(_rendered(model, request, model.template_for(request.chat_template)[0]))
 
 
+def prompt_length(model: Model, request: ChatRequest) -> int:
+    """The number of tokens of the prompt, which may be larger than the context.
+
+    Raises:
+        BadRequest: The template refuses the request.
+    """
+    with wire_errors(model.engine, "messages"):
+        template = model.template_for(request.chat_template)[0]
+        parts = parts_of(_rendered(model, request, template), template.special)
+        return sum(len(model.tokenize(*part)) for part in parts)
+
+
 def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
     return template.render(
         request.messages,

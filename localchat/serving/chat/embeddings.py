@@ -45,7 +45,12 @@ class VectorRun:
         inputs = [
             _tokens(self._engine, given, _path("input", request.inputs, i)) for i, given in enumerate(request.inputs)
         ]
-        vectors = self._computed(inputs, "input")
+        try:
+            vectors = self._computed(inputs, "input")
+        except errors.ContextLengthExceeded as error:
+            if not request.truncates or not error.n_ctx:
+                raise
+            vectors = self._computed([self._cut(tokens, error.n_ctx) for tokens in inputs], "input")
         width = len(vectors[0])
         if request.dimensions is not None and request.dimensions > width:
             raise errors.BadRequest(
@@ -80,7 +85,15 @@ class VectorRun:
                     raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
                 raise
             except InputTooLong as error:
-                raise errors.ContextLengthExceeded(str(error), _path(name, inputs, error.index)) from error
+                path, n_tokens = _path(name, inputs, error.index), len(inputs[error.index])
+                raise errors.ContextLengthExceeded(str(error), path, n_tokens=n_tokens, n_ctx=error.n_ctx) from error
+
+    def _cut(self, tokens: Sequence[int], n: int) -> Sequence[int]:
+        """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
+        ends = self._engine.tokenize("", add_bos=True)
+        if len(tokens) <= n or tokens[-1] not in ends[-1:]:
+            return tokens[:n]
+        return [*tokens[: n - 1], tokens[-1]]
 
 
 def _tokens(engine: AnyEngine, given: Input, name: str) -> Sequence[int]:

@@ -43,7 +43,9 @@ def api_error(error: EngineError | TemplateError, engine: AnyEngine, prompt_fiel
         return errors.ShuttingDown(errors.SHUTTING_DOWN)
     if isinstance(error, InvalidGrammar):
         return errors.BadRequest(str(error), error.origin)
-    if isinstance(error, (PromptTooLong, TextTooLong)):
+    if isinstance(error, PromptTooLong):
+        return errors.ContextLengthExceeded(str(error), prompt_field, n_tokens=error.n_prompt, n_ctx=error.n_ctx)
+    if isinstance(error, TextTooLong):
         return errors.ContextLengthExceeded(str(error), prompt_field)
     if isinstance(error, InvalidToken):
         return errors.BadRequest(str(error), prompt_field)

@@ -82,7 +82,7 @@ def _fim_tokens(engine: AnyEngine, prefix: str, suffix: str, request: Completion
     prefix_token, suffix_token, middle_token = facts.fim_tokens
     bos = engine.tokenize("", add_bos=request.adds_special)
     fim = [prefix_token, *tokens(prefix), suffix_token, *tokens(suffix), middle_token, *tokens(request.begun)]
-    n_left = facts.n_ctx - len(bos) - len(fim) - (request.params.max_tokens or 0)
+    n_left = facts.n_ctx - len(bos) - len(fim) - max(request.params.max_tokens or 0, 1)
     files = _file_tokens(facts, tokens, request.files)
     return (*bos, *(files[-n_left:] if n_left > 0 else ()), *fim)
 

@@ -69,9 +69,15 @@ class BadRequest(ApiError):
 
 
 class ContextLengthExceeded(BadRequest):
-    """The prompt does not fit into the context."""
+    """The prompt does not fit into the context. Agents search the message for a known phrase, then shorten history."""
 
     code = "context_length_exceeded"
+
+    def __init__(self, message: str, param: str | None = None, *, n_tokens: int = 0, n_ctx: int = 0) -> None:
+        super().__init__(message, param)
+        # Of the prompt and of the context, for the messages of other interfaces; 0 if they are unknown.
+        self.n_tokens = n_tokens
+        self.n_ctx = n_ctx
 
 
 class MalformedRequest(BadRequest):

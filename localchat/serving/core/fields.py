@@ -215,6 +215,22 @@ def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) ->
             raise BadRequest(f"'{path}' is not supported by this server: leave it out (got {show(value)})", path)
 
 
+# The fields of foreign items and blocks that hold text for the model.
+_TEXT_FIELDS = ("title", "url", "tool_name", "text", "stdout", "stderr", "summary", "content", "tool_references")
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts in an item or block of a type that this server does not have, in order."""
+    if isinstance(value, str):
+        yield from filter(None, [value])
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item)
+    elif isinstance(value, dict):
+        for name in _TEXT_FIELDS:
+            yield from texts_in(value.get(name))
+
+
 def first_given(values: Iterable[T | None]) -> T | None:
     """The first value that is not None, such as the value of a field that has several names."""
     return next((value for value in values if value is not None), None)

@@ -288,7 +288,7 @@ class GenerationParams:
     """The length limit of the output in tokens. None: the rest of the context; 0: only prefill the prompt."""
     min_tokens: int = _int(0, 0, None)
     """End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off."""
-    stop: tuple[str, ...] = _read_by(_stop, ())
+    stop: tuple[str, ...] = ()
     """Texts that end the output. The output does not include them."""
     stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())
     """Tokens that end the output. The output does not include them."""
@@ -321,23 +321,28 @@ def read_params(
     top_logprobs: int | None = None,
     least_tokens: int = 1,
     lengths: Sequence[str] = LENGTHS,
+    stop: str = "stop",
+    has_prompt_logprobs: bool = False,
 ) -> GenerationParams:
     """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
 
     Args:
         least_tokens: The smallest valid length limit; 0 allows requests that only prefill the prompt.
         lengths: The names of the length limit. If a request has several, the first one here applies.
+        stop: The name of the field with the stop texts.
+        has_prompt_logprobs: Whether the responses of the interface have `prompt_logprobs`.
 
     Raises:
         BadRequest: A parameter is invalid.
     """
-    refuse_unsupported(body, UNSUPPORTED)
+    refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
     max_tokens = _max_tokens(body, least_tokens, lengths)
     params = GenerationParams(
         n=n,
         top_logprobs=top_logprobs,
         max_tokens=max_tokens,
         sampling=read_sampling(body),
+        stop=_stop(body, stop),
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:
@@ -385,11 +390,12 @@ def parse_default(text: str) -> dict[str, Any]:
 
 
 def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
-    """The length limit. In `n_predict`, -1 means no limit."""
-    given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
-    first = first_given(given)
-    if first == 0 and least > 0:
-        body.refuse("n_predict", "an integer of at least 1, or -1 for no limit")
+    """The length limit; -1 means no limit."""
+    given = {name: body.integer(name) for name in names}
+    for name, value in given.items():
+        if value is not None and value != -1 and value < least:
+            body.refuse(name, f"an integer of at least {least}, or -1 for no limit")
+    first = first_given(given.values())
     return None if first == -1 else first
 
 

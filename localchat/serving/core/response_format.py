@@ -108,4 +108,21 @@ def _schema(holder: Fields, name: str) -> Any:
     value = holder.get(name)
     if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")
-    return value
+    return without_null_keywords(value)
+
+
+# Keywords whose values are data, in which null is a value.
+_DATA_KEYWORDS = ("default", "const", "enum", "examples", "example")
+
+
+def without_null_keywords(schema: Any) -> Any:
+    """A JSON schema without keywords that are null: generators write `"required": null` for an absent keyword."""
+    if isinstance(schema, list):
+        return [without_null_keywords(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name in _DATA_KEYWORDS and not isinstance(value, dict) else without_null_keywords(value)
+        for name, value in schema.items()
+        if value is not None or name in ("default", "const")
+    }

@@ -30,6 +30,7 @@ class InputTooLong(EngineError):
     def __init__(self, index: int, n_tokens: int, n_ctx: int):
         super().__init__(f"input {index} has {n_tokens} tokens and the embedding context holds {n_ctx}: shorten it")
         self.index = index
+        self.n_ctx = n_ctx
 
 
 @dataclass(frozen=True)

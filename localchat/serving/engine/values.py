@@ -207,9 +207,11 @@ class PromptTooLong(EngineError):
     def __init__(self, n_prompt: int, n_ctx: int, *, is_least: bool = False):
         least = "at least " if is_least else ""
         super().__init__(
-            f"the prompt has {least}{n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
-            "for the output: shorten it or start the server with a larger --ctx"
+            f"This model's maximum context length is {n_ctx} tokens, of which the output needs at least one. However, "
+            f"your request has {least}{n_prompt} tokens: shorten it or start the server with a larger --ctx"
         )
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
 
 
 class TextTooLong(EngineError):

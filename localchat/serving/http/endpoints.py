@@ -23,7 +23,7 @@ from ..api.responses import ResponsesRequest, parse_response, with_own_field_nam
 from ..api.responses_events import ResponseEncoder
 from ..api.responses_items import input_items
 from ..api.responses_store import ResponseStore, items_body
-from ..chat.chat_prompt import prepare_chat, prompt_text
+from ..chat.chat_prompt import prepare_chat, prompt_length, prompt_text
 from ..chat.embeddings import VectorRun
 from ..chat.errors import wire_errors
 from ..chat.model import Model
@@ -254,8 +254,7 @@ class Endpoints:
 
     def _count_tokens(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, parse_count_tokens)
-        prompt = prepare_chat(model, request).sequences[0].prompt
-        exchange.send_json(200, {"input_tokens": len(prompt)})
+        exchange.send_json(200, {"input_tokens": prompt_length(model, request)})
 
     # --- stored responses and conversations ---
 
