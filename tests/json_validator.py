@@ -9,6 +9,7 @@ import datetime
 import ipaddress
 import json
 import re
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -52,11 +53,16 @@ FORMATS: dict[str, Callable[[str], object]] = {
 
 def load(text: str) -> Any:
     """JSON; raises ValueError for NaN and Infinity, and for duplicate names."""
-    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_pairs)
+    return json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_pairs)
 
 
 def _refuse(name: str) -> Any:
     raise ValueError(name)
+
+
+def _number(text: str) -> float:
+    """A number of JSON text; the largest double in place of a larger number, such as 1e999, which JSON allows."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(text)))
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

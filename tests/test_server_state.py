@@ -104,7 +104,7 @@ def test_durations_are_cumulative_counts():
 def test_home_names_the_state_and_the_list_of_endpoints():
     for is_ready, state in ((True, "the model Fake is ready"), (False, "the model is loading (0%)")):
         with serving(is_ready=is_ready) as running:
-            _, text = running.request("GET", "/", headers={"Accept": "text/html,*/*;q=0.8"})
+            _, text = running.request("GET", "/", headers={"Accept": "*/*"})
             _, index = running.request("GET", "/v1/")
         assert text.startswith(f"localchat: {state}")
         assert "GET /v1 lists the endpoints" in text
