@@ -54,7 +54,7 @@ def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
 @pytest.mark.parametrize("argument", [None, "demo"])
 @pytest.mark.skipif(not DEMO_PATH.is_file(), reason="there is no built-in model")
 def test_built_in_model(argument):
-    assert model_file(argument) == ModelFile(DEMO_PATH, "demo")
+    assert model_file(argument) == ModelFile(DEMO_PATH, "demo", "built-in")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ An invalid file raises GGUFError.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 # Arrays of up to this many items are decoded. Arrays that describe a model are shorter; vocabularies are longer.
 MAX_DECODED_ARRAY = 256
+# What is read of a header for a list of models. The values that describe a model come first, and take some kilobytes.
+MAX_START_BYTES = 1 << 16
 # The limit of nested arrays, so that a malicious file cannot exhaust the stack. Published models do not nest arrays.
 _MAX_DEPTH = 4
 # The default alignment of the tensor data, in bytes.
@@ -77,6 +80,30 @@ def read_header(path: str | Path) -> GGUFHeader:
         _check_start(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
+
+
+def read_start(path: str | Path) -> Mapping[str, Any]:
+    """The values of a header before those of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors.
+
+    Raises:
+        GGUFError: The file is invalid.
+        OSError: The file cannot be read.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        _check_start(path, file)
+        file.seek(0)
+        reader = _Reader(path, file.read(MAX_START_BYTES))
+    reader.version()
+    reader.number("Q")
+    found: dict[str, Any] = {}
+    with contextlib.suppress(GGUFError):  # The values go on after what was read.
+        for _ in range(reader.number("Q")):
+            key = reader.string()
+            if key.startswith("tokenizer."):
+                break
+            found[key] = reader.value(reader.number("I"))
+    return found
 
 
 def check_start(path: str | Path) -> None:

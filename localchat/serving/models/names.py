@@ -1,0 +1,170 @@
+"""Models by name: a path, a name in a mapping file, a file in a models folder, or a model of another program.
+
+The catalog reads folders and mapping files, never the weights. It scans a folder again once the folder has changed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at
+from .mapping import read_mapping
+from .sources import SOURCES, Found, models_below
+
+# Where models are looked for without --models-dir.
+DEFAULT_FOLDER = "~/.localchat/models"
+# The mapping files that a models folder may have.
+MAPPING_FILES = ("models.toml", "models.json")
+# An error shows at most this many names.
+MAX_SHOWN_NAMES = 8
+
+
+class UnknownModel(ModelFileError):
+    """No model has this name, or several have."""
+
+
+class Catalog:
+    """The models of this machine. Thread-safe: a scan replaces what an earlier scan found as a whole."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path] = (),
+        mapping: Path | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """
+        Args:
+            folders: The folders with models; none for the default folder.
+            mapping: A mapping file; None for those in the folders.
+            environment: The variables that other programs use for their folders, and HOME.
+        """
+        self._folders = tuple(folders) or (Path(DEFAULT_FOLDER.replace("~", environment.get("HOME", "~"), 1)),)
+        self._mapping = mapping
+        self._environment = environment
+        # The modification times of all scanned folders and mapping files, and the models that were found in them.
+        self._scanned: tuple[dict[Path, int], tuple[ModelFile, ...]] | None = None
+
+    def models(self) -> tuple[ModelFile, ...]:
+        """All models, each under a name that no other one has, in the order in which names are resolved.
+
+        Raises:
+            ModelFileError: A mapping file is invalid.
+        """
+        if self._scanned is not None and all(_mtime(path) == mtime for path, mtime in self._scanned[0].items()):
+            return self._scanned[1]
+        stamps: dict[Path, int] = {}
+        named: dict[str, ModelFile] = {}
+        by_path: dict[Path, str] = {}
+        for source in self._sources(stamps):
+            # A name that an earlier source has keeps its meaning.
+            taken = {name for model in named.values() for name in _names(model)}
+            for model in source:
+                names = [name for name in (model.name, *model.aliases) if name.casefold() not in taken]
+                first = by_path.get(model.path)
+                if first is not None and not model.settings:  # One file under several names is one model.
+                    named[first] = replace(named[first], aliases=(*named[first].aliases, *names))
+                elif names and names[0].casefold() not in named:
+                    key = names[0].casefold()
+                    named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
+                    by_path.setdefault(model.path, key)
+        models = (*named.values(), ModelFile(DEMO_PATH, DEMO, "built-in"))
+        self._scanned = (stamps, models)
+        return models
+
+    def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
+        """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
+
+        Args:
+            takes_paths: Whether the name may be a path, as on the command line. In a request it may not, since a client
+                could then open any file.
+
+        Raises:
+            UnknownModel: There is no such model, or more than one. The message has the names on offer.
+            ModelFileError: A mapping file is invalid, or the path is no model.
+        """
+        name = name.strip()
+        if takes_paths and _is_path(name):
+            return model_at(name)
+        models = self.models()
+        wanted = name.casefold().removesuffix(".gguf")
+        for match in (_has_name, _has_tag, _is_base):
+            found = [model for model in models if match(model, wanted)]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
+                raise UnknownModel(f"the name {name!r} means {len(found)} models: use one of {names}")
+        raise UnknownModel(f"there is no model {name!r} here; {self._on_offer(wanted, models)}")
+
+    def default(self) -> tuple[ModelFile, str]:
+        """The model of a server that is started without one, and why: named, the only one, or the built-in one."""
+        name = self._environment.get("LOCALCHAT_MODEL")
+        if name:
+            return self.find(name, takes_paths=True), "LOCALCHAT_MODEL names it"
+        found = self.models()[:-1]
+        if len(found) == 1:
+            return found[0], f"it is the only model found ({found[0].source})"
+        why = f"{len(found)} models were found, and none is named" if found else "no other model was found"
+        return self.models()[-1], why
+
+    def _sources(self, stamps: dict[Path, int]) -> Iterator[Iterable[ModelFile]]:
+        """The models of each source. Adds the modification times of what it reads to `stamps`."""
+        mappings = [self._mapping] if self._mapping else [f / name for f in self._folders for name in MAPPING_FILES]
+        for path in mappings:
+            stamps[path] = _mtime(path)
+            if stamps[path] or self._mapping:
+                yield read_mapping(path)
+        for folder in self._folders:
+            yield models_below(Found(folder, stamps))
+        for source in SOURCES:
+            for root in source.roots(self._environment):
+                yield source.models(Found(root, stamps))
+
+    def _on_offer(self, wanted: str, models: Sequence[ModelFile]) -> str:
+        names = {model.name.casefold(): model.name for model in models}
+        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+        if near:
+            return "did you mean " + " or ".join(repr(names[name]) for name in near) + "?"
+        shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
+        n_more = len(names) - MAX_SHOWN_NAMES
+        return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
+
+
+def _mtime(path: Path) -> int:
+    """The modification time of a file or folder in nanoseconds, 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".gguf") or name.startswith((".", "/", "~")) or os.path.exists(name)
+
+
+def _names(model: ModelFile) -> Iterator[str]:
+    return (name.casefold() for name in (model.name, *model.aliases))
+
+
+def _has_name(model: ModelFile, wanted: str) -> bool:
+    return wanted in _names(model)
+
+
+def _has_tag(model: ModelFile, wanted: str) -> bool:
+    """Whether "family:tag" is this model: a name has the tag at its end, such as family-q4_k_m; "latest" is any."""
+    family, _, tag = wanted.partition(":")
+    if tag == "latest":
+        return family in _names(model)
+    pattern = re.compile(f"{re.escape(family)}[-._]{re.escape(tag)}")
+    return tag != "" and any(pattern.fullmatch(name) for name in _names(model))
+
+
+def _is_base(model: ModelFile, wanted: str) -> bool:
+    """Whether the name lacks only the publisher or the tag of this model."""
+    short = model.name.casefold().rpartition("/")[2]
+    return wanted != "" and wanted in (short, short.partition(":")[0], model.name.casefold().partition(":")[0])

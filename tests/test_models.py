@@ -1,0 +1,268 @@
+"""Models by name, over a fake home folder with the layouts of other programs (G14 to G23, K34)."""
+
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import time
+
+import pytest
+
+from localchat.serving.models.catalog import DEMO_PATH, ModelFileError
+from localchat.serving.models.mapping import read_mapping
+from localchat.serving.models.names import Catalog, UnknownModel
+from localchat.serving.models.summary import Summary, list_text, summaries, summary_of
+
+DIGEST = "a" * 64
+
+# The files of each program below the home folder.
+HOME = {
+    "localchat": (".localchat/models/mine.gguf", ".localchat/models/big-00001-of-00002.gguf",
+                  ".localchat/models/big-00002-of-00002.gguf", ".localchat/models/mmproj-mine.gguf"),
+    "Hugging Face": (".cache/huggingface/hub/models--org--one-GGUF/snapshots/c0ffee/one-Q4_K_M.gguf",
+                     ".cache/huggingface/hub/models--org--two-GGUF/snapshots/c0ffee/two-Q4_K_M.gguf",
+                     ".cache/huggingface/hub/models--org--two-GGUF/snapshots/c0ffee/two-Q8_0.gguf"),
+    "LM Studio": (".lmstudio/models/lmstudio-community/three-GGUF/three-Q4_K_M.gguf",),
+    "llama.cpp": (".cache/llama.cpp/org_four_four-q4_0.gguf",),
+    "Ollama": (f".ollama/models/blobs/sha256-{DIGEST}",),
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path):
+    for files in HOME.values():
+        for file in files:
+            path = tmp_path / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.encode())
+    layers = [{"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{DIGEST}"},
+              {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:" + "b" * 64}]  # fmt: skip
+    for name in ("library/llama3.2/latest", "library/llama3.2/1b", "someone/own/7b"):
+        manifest = tmp_path / ".ollama/models/manifests/registry.ollama.ai" / name
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write_text(json.dumps({"layers": layers}))
+    return tmp_path
+
+
+def catalog(home, *folders, mapping=None, **variables):
+    return Catalog(folders, mapping, {"HOME": str(home), **variables})
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mine", "mine.gguf"),
+        (" MINE ", "mine.gguf"),
+        ("mine.gguf", "mine.gguf"),
+        ("big", "big-00001-of-00002.gguf"),
+        ("org/one-GGUF", "one-Q4_K_M.gguf"),
+        ("one-gguf", "one-Q4_K_M.gguf"),
+        ("one-Q4_K_M", "one-Q4_K_M.gguf"),
+        ("one:q4_k_m", "one-Q4_K_M.gguf"),
+        ("org/two-GGUF:Q8_0", "two-Q8_0.gguf"),
+        ("two-GGUF:q8_0", "two-Q8_0.gguf"),
+        ("lmstudio-community/three-GGUF", "three-Q4_K_M.gguf"),
+        ("org_four_four-q4_0", "org_four_four-q4_0.gguf"),
+        ("llama3.2", f"sha256-{DIGEST}"),
+        ("llama3.2:latest", f"sha256-{DIGEST}"),
+        ("demo", "demo.gguf"),
+    ],
+)
+def test_a_name_means_one_file(home, name, file):
+    assert catalog(home).find(name).path.name == file
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("two-GGUF", r"means 2 models: use one of 'org/two-GGUF:Q4_K_M', 'org/two-GGUF:Q8_0'"),
+        ("minee", "did you mean 'mine'"),
+        ("zzzzzzzz", "on offer: 'big', 'mine'"),
+        ("mmproj-mine", "no model"),
+        ("../mine", "no model"),
+        ("/etc/passwd", "no model"),
+        ("~/.localchat/models/mine.gguf", "no model"),
+        ("", "no model"),
+    ],
+)
+def test_a_name_that_means_no_model_is_answered_with_names(home, name, message):
+    with pytest.raises(UnknownModel, match=message):
+        catalog(home).find(name)
+
+
+def test_a_path_is_first_on_the_command_line(home, monkeypatch):
+    monkeypatch.chdir(home / ".localchat/models")
+    other = home / "mine"
+    other.mkdir()
+    path = str(home / ".localchat/models/mine.gguf")
+    assert catalog(home).find(path, takes_paths=True).path == home / ".localchat/models/mine.gguf"
+    with pytest.raises(ModelFileError, match="folder without a model"):
+        catalog(home).find(str(other), takes_paths=True)
+
+
+def test_precedence_is_mapping_then_folders_then_other_programs(home, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    for name in ("one-Q4_K_M", "llama3.2", "mine"):
+        (folder / f"{name}.gguf").write_bytes(b"own")
+    (folder / "models.json").write_text(
+        json.dumps({"mine": "llama3.2.gguf", "short": {"path": "mine.gguf", "aliases": ["s"]}})
+    )
+    found = catalog(home, folder)
+    assert found.find("mine").path == folder / "llama3.2.gguf"
+    assert found.find("S").path == folder / "mine.gguf"
+    assert found.find("llama3.2").path == folder / "llama3.2.gguf"
+    assert found.find("one-Q4_K_M").path == folder / "one-Q4_K_M.gguf"
+    assert found.find("org/two-GGUF:q8_0").source == "Hugging Face"
+
+
+def test_two_files_of_one_name_are_named_with_their_folders(home):
+    for folder in ("a", "b"):
+        path = home / ".localchat/models" / folder / "same.gguf"
+        path.parent.mkdir()
+        path.touch()
+    found = catalog(home)
+    assert {"a/same", "b/same"} <= {model.name for model in found.models()}
+    with pytest.raises(UnknownModel, match="means 2 models"):
+        found.find("same")
+    assert found.find("A/same").path == home / ".localchat/models/a/same.gguf"
+
+
+def test_changes_on_disk_are_noticed(home):
+    found = catalog(home)
+    folder = home / ".localchat/models"
+    assert found.models() is found.models()
+    (folder / "new.gguf").touch()
+    assert found.find("new").path == folder / "new.gguf"
+    (folder / "new.gguf").unlink()
+    with pytest.raises(UnknownModel):
+        found.find("new")
+    (folder / "models.json").write_text('{"other": "mine.gguf"}')
+    assert found.find("other").path == folder / "mine.gguf"
+    (folder / "models.json").write_text('{"third": "mine.gguf"}')
+    os.utime(folder / "models.json", (1, 1))  # another time than before, however coarse the clock of the file system
+    assert found.find("third").path == folder / "mine.gguf"
+
+
+@pytest.mark.parametrize(
+    ("variable", "place"),
+    [
+        ("HF_HOME", "hub/models--x--y/snapshots/1/y-Q8_0.gguf"),
+        ("HF_HUB_CACHE", "models--x--y/snapshots/1/y-Q8_0.gguf"),
+        ("LLAMA_CACHE", "y-Q8_0.gguf"),
+    ],
+)
+def test_folders_of_other_programs_follow_their_variables(home, tmp_path_factory, variable, place):
+    path = tmp_path_factory.mktemp("moved") / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    root = str(path)[: -len(place) - 1]
+    assert catalog(home, **{variable: root}).find("y-Q8_0").path == path
+
+
+def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory):
+    assert catalog(home).default()[0].path == DEMO_PATH
+    assert "models were found" in catalog(home).default()[1]
+    assert catalog(home, LOCALCHAT_MODEL="mine").default() == (catalog(home).find("mine"), "LOCALCHAT_MODEL names it")
+    empty = tmp_path_factory.mktemp("empty")
+    assert catalog(empty).default() == (catalog(empty).find("demo"), "no other model was found")
+    (empty / ".localchat/models").mkdir(parents=True)
+    (empty / ".localchat/models/only.gguf").touch()
+    assert catalog(empty).default()[0].name == "only"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1}', "'a' must be a path or a table, not 1"),
+        ('{"a": {"path": "x.gguf", "contxt": 3}}', "'a' has the unknown key 'contxt'; keys are path, aliases"),
+        ('{"a": {"ctx": 3}}', "'a' has no 'path'"),
+        ('{"a": {"path": "x.gguf", "ctx": "3"}}', "'ctx' of 'a' must be a number of tokens, not \"3\""),
+        ('{"a": {"path": "x.gguf", "ctx": true}}', "'ctx' of 'a' must be a number of tokens"),
+        ('{"a": ', "line 1 column"),
+        ("[]", "must be an object of names"),
+    ],
+)
+def test_a_broken_mapping_file_is_an_error_with_its_place(tmp_path, text, message):
+    path = tmp_path / "models.json"
+    path.write_text(text)
+    with pytest.raises(ModelFileError, match=re.escape(message)) as error:
+        read_mapping(path)
+    assert str(path) in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+TOML = """[qwen]
+path = "mine.gguf"
+aliases = ["gpt-4o"]
+ctx = 16384
+sampling = { temperature = 0.2 }
+"""
+
+
+def test_a_mapping_file_in_toml(home):
+    path = home / ".localchat/models/models.toml"
+    path.write_text(TOML)
+    if sys.version_info < (3, 11):
+        with pytest.raises(ModelFileError, match=r"needs Python 3\.11; write models\.json"):
+            catalog(home).models()
+        return
+    model = catalog(home).find("GPT-4o")
+    assert (model.name, model.path) == ("qwen", home / ".localchat/models/mine.gguf")
+    assert model.settings == {"ctx": 16384, "sampling": {"temperature": 0.2}}
+    path.write_text(TOML + "[\n")
+    with pytest.raises(ModelFileError, match="line 6"):
+        catalog(home).models()
+
+
+def test_links_that_leave_a_folder_and_loops_are_not_followed(home, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret.gguf").touch()
+    folder = home / ".localchat/models"
+    (folder / "out").symlink_to(outside)
+    (folder / "loop").symlink_to(folder)
+    (folder / "linked.gguf").symlink_to(outside / "secret.gguf")  # a file that the user has linked here
+    names = [model.name for model in catalog(home).models()]
+    assert "secret" not in names
+    assert names.count("mine") == 1
+    assert "linked" in names
+
+
+def test_10_000_files_are_listed_in_bounded_time(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(10_000):
+        (folder / f"model-{i}.gguf").touch()
+    found = catalog(tmp_path, folder)
+    started = time.process_time()
+    assert len(found.models()) == 10_001
+    assert len(summaries(found.models())) > 100
+    assert time.process_time() - started < 3  # some tenths of a second on a quiet machine
+    with pytest.raises(UnknownModel, match=r"and \d+ more"):
+        found.find("zzzzzz")
+
+
+def test_the_summary_of_the_built_in_model():
+    found = summary_of(catalog(DEMO_PATH.parent).find("demo"))
+    assert found == Summary("llama", "Q5_1", 4096, found.size_label)
+    assert "demo" in list_text(catalog(DEMO_PATH.parent).models()[-1:])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_header_is_a_problem_in_the_list(tmp_path, seed):
+    rng = random.Random(seed)
+    data = bytearray(DEMO_PATH.read_bytes()[:50_000])
+    for _ in range(rng.randrange(1, 30)):
+        data[rng.randrange(len(data) if seed % 2 else 400)] = rng.randrange(256)
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(data[: rng.randrange(1, len(data))])
+    found = summary_of(catalog(tmp_path, tmp_path).find("damaged"))
+    assert isinstance(found, Summary)
+    assert len(found.problem.splitlines()) <= 1
+
+
+def test_a_file_that_is_gone_is_a_problem_in_the_list(home):
+    model = catalog(home).find("mine")
+    shutil.rmtree(home / ".localchat")
+    assert summary_of(model).problem == f"{model.path}: {os.strerror(2)}"
