@@ -23,10 +23,12 @@ from .serving.http.access import is_loopback
 from .serving.http.listener import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.http.options import option_warnings, read_options, settings_of
+from .serving.http.options import chosen_model, option_warnings, read_options, settings_of
 from .serving.http.settings import Settings
-from .serving.models.catalog import ModelFile, ModelFileError, model_file
+from .serving.models.catalog import ModelFile, ModelFileError
 from .serving.models.gguf import GGUFError, check_start
+from .serving.models.names import Catalog
+from .serving.models.summary import list_text
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -48,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     settings = settings_of(options)
     try:
-        file = model_file(options.model, alias=options.alias)
+        if options.list:
+            print(list_text(Catalog(options.models_dir).models()))
+            return 0
+        file = chosen_model(options)
         check_start(file.path)
     except GGUFError as error:
         return report_failure(f"cannot load {error}")

@@ -8,7 +8,7 @@ from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import ModelLoading, ModelNotFound
 from localchat.serving.http.loading import reason_of
 from localchat.serving.http.logs import NO_MEMORY
-from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_file
+from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_at
 
 
 @pytest.fixture
@@ -33,11 +33,7 @@ def folder(tmp_path):
     ],
 )
 def test_model_argument(folder, argument, path, name):
-    assert model_file(str(folder / argument)) == ModelFile(folder / path, name)
-
-
-def test_alias_is_the_name(folder):
-    assert model_file(str(folder / "one"), alias="mine").name == "mine"
+    assert model_at(str(folder / argument)) == ModelFile(folder / path, name)
 
 
 def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
@@ -46,15 +42,9 @@ def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
         path.touch()
     except OSError:
         pytest.skip("this file system has no such names")
-    model = model_file(str(path))
+    model = model_at(str(path))
     assert model == ModelFile(path, "m?ller")
     assert model.is_named(model.name.encode().decode())
-
-
-@pytest.mark.parametrize("argument", [None, "demo"])
-@pytest.mark.skipif(not DEMO_PATH.is_file(), reason="there is no built-in model")
-def test_built_in_model(argument):
-    assert model_file(argument) == ModelFile(DEMO_PATH, "demo", "built-in")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +54,9 @@ def test_built_in_model(argument):
         pytest.param("none", "folder without a model", id="empty folder"),
     ],
 )
-def test_model_argument_without_a_model_file(folder, argument, message):
+def test_model_argument_without_a_model_at(folder, argument, message):
     with pytest.raises(ModelFileError, match=message):
-        model_file(str(folder / argument))
+        model_at(str(folder / argument))
 
 
 def test_folder_with_several_models_lists_them_with_their_sizes(folder):
@@ -75,7 +65,7 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
     for part in (1, 2):
         (two / f"c-0000{part}-of-00002.gguf").write_bytes(bytes(1_500_000))
     with pytest.raises(ModelFileError) as refused:
-        model_file(str(two))
+        model_at(str(two))
     assert str(refused.value).splitlines() == [
         f"{two} holds 3 models, choose one:",
         f"  {two / 'a.gguf'}  0 MB",
@@ -94,7 +84,7 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
 )
 def test_url_or_hub_name_has_an_error_with_advice(argument, message):
     with pytest.raises(ModelFileError, match=message):
-        model_file(argument)
+        model_at(argument)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ import time
 
 import pytest
 
+from localchat.serving.http.options import chosen_model, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFileError
 from localchat.serving.models.mapping import read_mapping
 from localchat.serving.models.names import Catalog, UnknownModel
 from localchat.serving.models.summary import Summary, list_text, summaries, summary_of
+
+from .command import run_command
 
 DIGEST = "a" * 64
 
@@ -166,7 +169,7 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
     assert "models were found" in catalog(home).default()[1]
     assert catalog(home, LOCALCHAT_MODEL="mine").default() == (catalog(home).find("mine"), "LOCALCHAT_MODEL names it")
     empty = tmp_path_factory.mktemp("empty")
-    assert catalog(empty).default() == (catalog(empty).find("demo"), "no other model was found")
+    assert catalog(empty).default() == (catalog(empty).find("demo"), "")
     (empty / ".localchat/models").mkdir(parents=True)
     (empty / ".localchat/models/only.gguf").touch()
     assert catalog(empty).default()[0].name == "only"
@@ -197,7 +200,7 @@ TOML = """[qwen]
 path = "mine.gguf"
 aliases = ["gpt-4o"]
 ctx = 16384
-sampling = { temperature = 0.2 }
+parallel = 4
 """
 
 
@@ -210,7 +213,7 @@ def test_a_mapping_file_in_toml(home):
         return
     model = catalog(home).find("GPT-4o")
     assert (model.name, model.path) == ("qwen", home / ".localchat/models/mine.gguf")
-    assert model.settings == {"ctx": 16384, "sampling": {"temperature": 0.2}}
+    assert model.settings == {"ctx": 16384, "parallel": 4}
     path.write_text(TOML + "[\n")
     with pytest.raises(ModelFileError, match="line 6"):
         catalog(home).models()
@@ -266,3 +269,39 @@ def test_a_file_that_is_gone_is_a_problem_in_the_list(home):
     model = catalog(home).find("mine")
     shutil.rmtree(home / ".localchat")
     assert summary_of(model).problem == f"{model.path}: {os.strerror(2)}"
+
+
+def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    done = run_command("--list")
+    assert done.returncode == 0
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert {"NAME", "mine", "big", "org/one-GGUF", "org/two-GGUF:Q8_0", "llama3.2:1b", "demo"} <= set(lines)
+    assert "Hugging Face" in lines["org/one-GGUF"]
+    assert all(text in lines["demo"] for text in ("Q5_1", "4,096", "built-in"))
+    assert "not a GGUF file" in lines["mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["zzzz"], "there is no model 'zzzz' here; on offer: 'big', 'mine'"),
+        (["two-GGUF"], "means 2 models"),
+        (["mine"], "mine.gguf: not a GGUF file"),
+        (["--models-dir", "/nonexistent", "mine"], "there is no model 'mine'"),
+    ],
+)
+def test_a_name_on_the_command_line(home, monkeypatch, arguments, message):
+    monkeypatch.setenv("HOME", str(home))
+    done = run_command(*arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+def test_settings_of_a_mapping_file_apply_unless_the_command_line_sets_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "models.json").write_text(json.dumps({"tiny": {"path": str(DEMO_PATH), "ctx": 512, "parallel": 2}}))
+    options = read_options(["tiny", "--models-dir", str(tmp_path), "--ctx", "1024"])
+    file = chosen_model(options)
+    assert (file.name, file.path) == ("tiny", DEMO_PATH)
+    assert (options.ctx, options.parallel) == (1024, 2)

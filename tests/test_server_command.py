@@ -47,7 +47,7 @@ START = "from localchat.server import main; sys.exit(main([]))"
         pytest.param(
             ["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home folder of an unknown user"
         ),
-        pytest.param(["m" * 300], 1, "localchat.server: [Errno", id="name that is too long"),
+        pytest.param(["m" * 300], 1, "there is no model", id="name that is too long"),
         pytest.param(["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
     ],
 )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
+from ..models.catalog import ModelFile, printable
+from ..models.names import Catalog
 from .access import is_loopback
 from .logs import FORMATS
 from .settings import Settings
+
+log = logging.getLogger("localchat.server")
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
@@ -51,6 +56,26 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def chosen_model(options: argparse.Namespace) -> ModelFile:
+    """The model that the options name. Settings of a mapping file apply where the command line sets none.
+
+    Raises:
+        ModelFileError: There is no such model.
+        OSError: A folder cannot be read.
+    """
+    catalog = Catalog(options.models_dir)
+    if options.model is None:
+        file, why = catalog.default()
+        if why:
+            log.info("the model is %s: %s", file.name, why)
+    else:
+        file = catalog.find(options.model, takes_paths=True)
+    for name, value in file.settings.items():
+        if getattr(options, name) == _parser().get_default(name):
+            setattr(options, name, value)
+    return file if options.alias is None else replace(file, name=printable(options.alias))
+
+
 def option_warnings(options: argparse.Namespace) -> Iterator[str]:
     """The warnings about slow options that are logged at the start."""
     n_cores = os.cpu_count() or 1
@@ -76,8 +101,21 @@ def _parser() -> argparse.ArgumentParser:
         "get status 503 with Retry-After.",
     )
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="model file, folder with one, or name of a model (default: LOCALCHAT_MODEL, else the only model found, "
+        "else the built-in one)",
     )
+    parser.add_argument(
+        "--models-dir",
+        type=lambda path: Path(path).expanduser(),
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="folder with models (may be repeated; default: ~/.localchat/models)",
+    )
+    parser.add_argument("--list", action="store_true", help="list the models of this machine, and exit")
     parser.add_argument("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL.gguf")
     _add_http(parser)
     _add_access(parser)

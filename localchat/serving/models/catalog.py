@@ -54,18 +54,6 @@ class ModelFileError(ValueError):
     """An argument or a mapping file does not name a model file."""
 
 
-def model_file(argument: str | None = None, *, alias: str | None = None) -> ModelFile:
-    """The model that an argument names: the path of a file, a folder with one model, or the built-in model.
-
-    Raises:
-        ModelFileError: There is no such file.
-        OSError: The folder cannot be read.
-    """
-    is_built_in = argument is None or argument == DEMO
-    model = ModelFile(DEMO_PATH, DEMO, "built-in") if argument is None or is_built_in else model_at(argument)
-    return ModelFile(model.path, printable(alias or model.name), model.source)
-
-
 def model_at(argument: str) -> ModelFile:
     """The model at a path: a file, any part of a split model, or a folder with one model.
 

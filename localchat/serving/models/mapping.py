@@ -4,7 +4,7 @@
     path = "qwen2.5-7b-q4.gguf" # relative to the mapping file
     aliases = ["gpt-4o"]
     ctx = 16384
-    sampling = { temperature = 0.2 }
+    parallel = 4
 
 `name = "file.gguf"` is short for a table with only a path.
 """
@@ -27,11 +27,8 @@ _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "ctx": ((int,), "a number of tokens"),
     "parallel": ((int,), "a number of requests"),
     "gpu_layers": ((int,), "a number of layers"),
-    "chat_template": ((str,), "the path of a template"),
-    "sampling": ((dict,), "a table of sampling parameters"),
     "draft": ((str,), "the path of a file"),
 }
-_PATHS = ("draft", "chat_template")
 # A larger file is no mapping.
 _MAX_BYTES = 1 << 20
 
@@ -60,7 +57,8 @@ def read_mapping(path: Path) -> list[ModelFile]:
         if "path" not in given:
             raise ModelFileError(f"{path}: {name!r} has no 'path'")
         settings = {key: item for key, item in given.items() if key not in ("path", "aliases")}
-        settings.update({key: str(_absolute(path, settings[key])) for key in _PATHS if key in settings})
+        if "draft" in settings:
+            settings["draft"] = str(_absolute(path, settings["draft"]))
         aliases = tuple(str(alias) for alias in given.get("aliases", ()))
         models.append(ModelFile(first_part(_absolute(path, given["path"])), name, "mapping file", aliases, settings))
     return models

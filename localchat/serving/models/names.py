@@ -88,8 +88,8 @@ class Catalog:
             ModelFileError: A mapping file is invalid, or the path is no model.
         """
         name = name.strip()
-        if takes_paths and _is_path(name):
-            return model_at(name)
+        if takes_paths and (name == DEMO or _is_path(name)):
+            return ModelFile(DEMO_PATH, DEMO, "built-in") if name == DEMO else model_at(name)
         models = self.models()
         wanted = name.casefold().removesuffix(".gguf")
         for match in (_has_name, _has_tag, _is_base):
@@ -99,17 +99,18 @@ class Catalog:
             if found:
                 names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
                 raise UnknownModel(f"the name {name!r} means {len(found)} models: use one of {names}")
-        raise UnknownModel(f"there is no model {name!r} here; {self._on_offer(wanted, models)}")
+        hint = "; the server downloads nothing: download one of its .gguf files first" if "/" in name else ""
+        raise UnknownModel(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
     def default(self) -> tuple[ModelFile, str]:
-        """The model of a server that is started without one, and why: named, the only one, or the built-in one."""
+        """The model of a server that is started without one, and why; "" for the built-in one beside no other."""
         name = self._environment.get("LOCALCHAT_MODEL")
         if name:
             return self.find(name, takes_paths=True), "LOCALCHAT_MODEL names it"
         found = self.models()[:-1]
         if len(found) == 1:
             return found[0], f"it is the only model found ({found[0].source})"
-        why = f"{len(found)} models were found, and none is named" if found else "no other model was found"
+        why = f"{len(found)} models were found, and none is named" if found else ""
         return self.models()[-1], why
 
     def _sources(self, stamps: dict[Path, int]) -> Iterator[Iterable[ModelFile]]:
@@ -144,7 +145,7 @@ def _mtime(path: Path) -> int:
 
 
 def _is_path(name: str) -> bool:
-    return name.endswith(".gguf") or name.startswith((".", "/", "~")) or os.path.exists(name)
+    return name.endswith(".gguf") or name.startswith((".", "/", "~")) or "://" in name or os.path.exists(name)
 
 
 def _names(model: ModelFile) -> Iterator[str]:

@@ -82,7 +82,7 @@ def list_text(models: Iterable[ModelFile]) -> str:
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = header.problem or f"{model.source}: {model.path}"
+        place = f"{model.source}: {header.problem or model.path}"
         rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
