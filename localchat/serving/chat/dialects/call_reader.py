@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from .call_layout import A_NUMBER, A_SPACE, AN_ID, STRING, ArgumentsLayout, CallLayout, bare, parts_of
 from .calls import Calls, stream_text
-from .elements import read_element
-from .json_calls import raw_arguments, read_arguments, read_json_call
-from .notation import NAME, NOTATIONS, maybe_nested, value_pieces
-from .scan import (
-    Cursor,
-    Reader,
-    Silent,
-    emit,
-    is_next,
-    next_run,
-    read_end,
-    read_one_of,
-    read_run,
-    read_until,
-)
+from .json_calls import read_arguments, read_json_call
+from .notation import NAME, NOTATIONS, maybe_nested
+from .scan import Cursor, Reader, Silent, is_next, next_run, read_end, read_one_of, read_run, read_until
 from .values import parameter_types, value_json
+
+# The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
+_MAX_DEPTH = 60
 
 
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
@@ -43,22 +36,19 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     if (yield from _read_text(cursor, begin.rstrip(A_SPACE).removesuffix("["))) is None:
         return False
     is_list = (yield from read_one_of(cursor, "[")) is not None
+    read = read_json_call if layout.json_name else _python_call
     is_call = False
     while True:
         if is_call:
             cursor.begin()
             yield from read_end(cursor, ",", ";")
         yield from read_run(cursor)
-        read = read_json_call if layout.json_name else _python_call
         is_complete = yield from read(cursor, calls, layout)
         if is_complete is None:
             break
-        if not is_complete:
-            yield from raw_arguments(cursor, calls, *layout.ends)
-            # Arguments in another notation have been converted in part, so that the call counts as cut.
-            calls.is_open = calls.is_open or not layout.json_name
-            return True
         is_call = True
+        if not is_complete:
+            return True
     if is_call:
         cursor.put_back()
         if is_list:
@@ -76,22 +66,15 @@ def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
     found = yield from read_one_of(cursor, *names)
     if found is None:
         return None
-    n_read = cursor.n_recorded
-    yield from read_run(cursor)
-    first = yield from read_one_of(cursor, ")", "{")
-    name = "" if first else (yield from next_run(cursor, NAME))
-    if not first and not (name.strip() and cursor.text[cursor.at + len(name)] == "="):
+    key = yield from next_run(cursor, NAME)
+    first = cursor.text[cursor.at + len(key) :][:1]
+    if not first or first not in ("=" if key.strip() else "{)"):
         return None
-    cursor.rewind(n_read)
-    yield calls.start(names[found])
-    cursor.end_record()
     notation = NOTATIONS["python" if first == "{" else "python arguments"]
-    is_complete = yield from emit(value_pieces(cursor, notation, *layout.ends), calls.arguments)
-    if is_complete:
-        calls.close()
-        if first == "{":
-            yield from read_end(cursor, ")")
-    return is_complete
+    yield from read_arguments(cursor, calls, names[found], *layout.ends, notation=notation)
+    if first == "{" and not calls.is_open:
+        yield from read_end(cursor, ")")
+    return not calls.is_open
 
 
 def _call(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
@@ -148,7 +131,7 @@ def _arguments(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, name: str,
         yield calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
         opening, is_end = ", ", False
         if layout.item:
-            is_end = yield from read_element(cursor, calls, layout, schema, key, end)
+            is_end = (yield from _Elements(layout, cursor, calls, schema, end).value(key, key)) == end
         else:
             yield from _value(layout, cursor, calls, parameter_types(schema, key))
         tag = end if is_end else (yield from read_end(cursor, start, end))
@@ -183,3 +166,69 @@ def _value(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, types: frozens
         nested = yield from maybe_nested(cursor)
         rest, mark = yield from read_until(cursor, *ends)
         yield calls.arguments(value_json(nested + rest, types) if mark else nested + rest)
+
+
+class _Elements:
+    """Reads arguments that are nested elements, as MiniMax-M3 generates them.
+
+    P<a>textP</a>P<b>P<item>1P</item>P</b>, where P is a prefix of every tag
+    """
+
+    def __init__(
+        self, layout: ArgumentsLayout, cursor: Cursor, calls: Calls, schema: Mapping[str, Any], call_end: str
+    ) -> None:
+        self._item = layout.item
+        self._start = bare(layout.before_key)
+        self._cursor = cursor
+        self._calls = calls
+        self._schema = schema
+        self._call_end = call_end
+
+    def value(self, name: str, *path: str | None) -> Reader[str | None]:
+        """Emit the value of an element, whose start tag was read: a text, or child elements as an object or a list.
+
+        Returns the end tag, which may also be that of the call; None if there is none. `path`: see `parameter_types`.
+        """
+        cursor, end = self._cursor, self._start + "/"
+        types = parameter_types(self._schema, *path)
+        if types == STRING:
+            yield from stream_text(cursor, self._calls, end)
+            return (yield from self._end_tag())
+        text = yield from maybe_nested(cursor)
+        cursor.begin()
+        yield from read_run(cursor)
+        if not text and len(path) < _MAX_DEPTH and (yield from read_one_of(cursor, self._start, end)) == self._start:
+            cursor.end_record()
+            return (yield from self._children(types, path))
+        cursor.put_back()
+        rest, tag = yield from read_until(cursor, f"{end}{name}>", self._call_end)
+        text += rest
+        if tag:
+            is_empty = not text.strip() and types in ({"object"}, {"array"})
+            text = value_json(text, types) if not is_empty else "{}" if types == {"object"} else "[]"
+        yield self._calls.arguments(text)
+        return tag
+
+    def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:
+        opening, is_list, tag = "", False, None
+        while True:
+            name, _ = yield from read_until(self._cursor, ">")
+            # If the schema allows no list, an item is a field with this name.
+            is_list = is_list or (not opening and name == self._item and types != {"object"})
+            opening = ", " if opening else "[" if is_list else "{"
+            yield self._calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
+            tag = yield from self.value(name, *path, None if types == {"array"} else name)
+            if tag != f"{self._start}/{name}>":
+                break
+            _, mark = yield from read_until(self._cursor, self._start)
+            if mark is None or (yield from read_one_of(self._cursor, "/")):
+                tag = yield from self._end_tag()
+                break
+        if tag:
+            yield self._calls.arguments("]" if is_list else "}")
+        return tag
+
+    def _end_tag(self) -> Silent[str | None]:
+        """Read the rest of an end tag. Returns the whole tag."""
+        name, end = yield from read_until(self._cursor, ">")
+        return f"{self._start}/{name}>" if end else None

@@ -6,148 +6,127 @@ Other orders of the fields, additional fields, and missing end markers are accep
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import Any
 
 from .call_layout import CallLayout
 from .calls import Calls
 from .notation import JSON, Notation, decoded, read_value, value_pieces
-from .scan import Cursor, Markers, Reader, emit, emit_until, is_next, read_end, read_marker, read_one_of, read_run
+from .scan import (
+    Cursor,
+    Markers,
+    Reader,
+    Silent,
+    emit,
+    emit_until,
+    is_next,
+    read_end,
+    read_marker,
+    read_one_of,
+    read_run,
+)
 
 # Some models nest the name and the arguments in an object with this name.
 _WRAPPER = "function"
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """The names of the fields of a call."""
-
-    name: str
-    """The field with the name of the tool. "": the name is itself the name of the field with the arguments."""
-    arguments: tuple[str, ...]
-    """The fields that may have the arguments: some models use the name of another family."""
-    id: str
-
-    @classmethod
-    def of(cls, layout: CallLayout) -> _Fields:
-        name = re.search(r'"(\w+)": "\Z', layout.before_name)
-        arguments = re.search(r'"(\w+)": \Z', layout.before_arguments)
-        call_id = re.search('"(\\w+)": "[\x00\x04]"', layout.before_name + layout.after_call)
-        own = (arguments[1],) if arguments else ()
-        return cls(name[1] if name else "", (*own, "arguments", "parameters"), call_id[1] if call_id else "id")
-
-    def __contains__(self, field: str) -> bool:
-        return field in (self.name, *self.arguments, self.id, _WRAPPER, "type")
-
-
 def read_json_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:
     """Read one call object: the name and arguments in either order. Other fields are skipped.
 
-    Returns whether the call is complete; None if the next text is not a call. Then no event was emitted. If the calls
-    have no opener, an object with any other field is not a call: it may be JSON content, which is then streamed
-    without delay.
+    Returns whether the call is complete; None if the next text is not a call. Then no event was emitted. The text of a
+    broken call after its name is emitted as arguments. If the calls have no opener, an object with any other field is
+    not a call: it may be JSON content, which is then streamed without delay.
     """
-    if not (yield from is_next(cursor, "{")):
+    if (yield from read_one_of(cursor, "{")) is None:
         return None
-    return (yield from _JsonCall(cursor, calls, _Fields.of(layout), is_strict=not layout.opener).read())
-
-
-class _JsonCall:
-    def __init__(self, cursor: Cursor, calls: Calls, names: _Fields, *, is_strict: bool) -> None:
-        self._cursor = cursor
-        self._calls = calls
-        self._names = names
-        self._is_strict = is_strict
-        self._is_wrapped = False
-        self._has_started = False
-        self._has_arguments = False
-        self._id: str | None = None
-        # Arguments that precede the name. They are emitted after the start of the call.
-        self._held = ""
-
-    def read(self) -> Reader[bool | None]:
-        is_complete = yield from self._fields()
-        if not self._has_started:
-            return None
-        if is_complete:
-            if not self._has_arguments:
-                yield self._calls.arguments("{}")
-            self._calls.close()
-        return is_complete
-
-    def _fields(self) -> Reader[bool]:
-        cursor = self._cursor
-        separator = yield from read_one_of(cursor, "{")
-        while separator in ("{", ","):
-            yield from read_run(cursor)
-            if (yield from read_one_of(cursor, "}")):
-                return True
-            if self._has_started:
-                cursor.begin()
-            is_complete = yield from self._field()
-            if self._has_started:
-                broken = cursor.end_record()
-                # Broken JSON before the name is content. After the name, it is emitted as arguments.
-                if broken and not is_complete:
-                    yield self._calls.arguments(broken)
-            if not is_complete:
-                return False
-            yield from read_run(cursor)
-            separator = yield from read_one_of(cursor, ",", "}")
-        return separator == "}"
-
-    def _field(self) -> Reader[bool]:
-        cursor, names = self._cursor, self._names
-        key = decoded((yield from read_value(cursor))[0])
+    name_key, argument_keys, id_key = _keys(layout)
+    known = (name_key, *argument_keys, id_key, _WRAPPER, "type")
+    # Arguments that precede the name are held back until the call has started.
+    arguments, has_arguments, has_started = "", False, False
+    call_id: str | None = None
+    n_open = 1
+    while n_open:
         yield from read_run(cursor)
-        if not isinstance(key, str) or (self._is_strict and key not in names):
-            return False
-        if (yield from read_one_of(cursor, ":")) is None:
-            return False
-        yield from read_run(cursor)
-        if not names.name and not self._has_started:
-            return (yield from self._start(key)) and (yield from self._arguments())
-        if key == names.name and not self._has_started:
-            return (yield from self._start(decoded((yield from read_value(cursor))[0])))
-        if key in names.arguments and not self._has_arguments:
-            return (yield from self._arguments())
-        if key == _WRAPPER and not self._is_wrapped and (yield from is_next(cursor, "{")):
-            self._is_wrapped = True
-            return (yield from self._fields())
-        raw, is_complete = yield from read_value(cursor)
-        if key == names.id:
-            call_id = decoded(raw)
-            self._id = call_id if isinstance(call_id, str) else None
-        return is_complete
-
-    def _start(self, name: object) -> Reader[bool]:
-        """Emit the start of the call and the arguments so far. Returns False if no tool has the name."""
-        if not isinstance(name, str) or not self._calls.may_call(name):
-            return False
-        self._has_started = True
-        yield self._calls.start(name, self._id)
-        self._cursor.end_record()
-        if self._held:
-            yield self._calls.arguments(self._held)
-        return True
-
-    def _arguments(self) -> Reader[bool]:
-        self._has_arguments = True
-        is_text = yield from is_next(self._cursor, '"')
-        if self._has_started:
-            self._cursor.end_record()
-            if not is_text:
-                return (yield from emit(value_pieces(self._cursor), self._calls.arguments))
-        raw, is_complete = yield from read_value(self._cursor)
-        text = raw
-        if is_text and is_complete:
-            # Arguments may be JSON within a JSON string. Emit the decoded string.
-            value = decoded(raw)
-            text = raw if value is None else value if value.strip() else "{}"
-        if self._has_started:
-            yield self._calls.arguments(text)
+        mark = yield from read_one_of(cursor, ",", "}")
+        if mark:
+            n_open -= mark == "}"
+            continue
+        if has_started:
+            cursor.begin()
+        key = yield from _key(cursor)
+        is_complete = key is not None and (bool(layout.opener) or key in known)
+        if is_complete and not has_started and name_key in (key, ""):
+            name: Any = decoded((yield from read_value(cursor))[0]) if name_key else key
+            if not calls.may_call(name):
+                return None
+            has_started = True
+            yield calls.start(name, call_id)
+            cursor.end_record()
+            if arguments:
+                yield calls.arguments(arguments)
+            if name_key:
+                continue
+            key = argument_keys[0]
+        if not is_complete:
+            pass
+        elif key in argument_keys and not has_arguments:
+            has_arguments = True
+            if has_started:
+                cursor.end_record()
+            if has_started and not (yield from is_next(cursor, '"')):
+                is_complete = yield from emit(value_pieces(cursor), calls.arguments)
+            else:
+                arguments, is_complete = yield from _held_arguments(cursor)
+                if has_started:
+                    yield calls.arguments(arguments)
+        elif key == _WRAPPER and n_open == 1 and (yield from read_one_of(cursor, "{")):
+            n_open = 2
         else:
-            self._held = text
-        return is_complete
+            raw, is_complete = yield from read_value(cursor)
+            value = decoded(raw)
+            if key == id_key:
+                call_id = value if isinstance(value, str) else None
+        if not is_complete:
+            if has_started:
+                yield calls.arguments(cursor.end_record())
+                yield from raw_arguments(cursor, calls, *layout.ends)
+            return False if has_started else None
+    if not has_started:
+        return None
+    cursor.end_record()
+    if not has_arguments:
+        yield calls.arguments("{}")
+    calls.close()
+    return True
+
+
+def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
+    """The fields of a call: that of the name, those that may have the arguments, and that of the id.
+
+    The first is "" if the name is itself the field of the arguments. Some models use the fields of another family.
+    """
+    name = re.search(r'"(\w+)": "\Z', layout.before_name)
+    arguments = re.search(r'"(\w+)": \Z', layout.before_arguments)
+    call_id = re.search('"(\\w+)": "[\x00\x04]"', layout.before_name + layout.after_call)
+    own = (arguments[1],) if arguments else ()
+    return name[1] if name else "", (*own, "arguments", "parameters"), call_id[1] if call_id else "id"
+
+
+def _key(cursor: Cursor) -> Silent[str | None]:
+    """Read the name of a field and the colon after it; None if there is none."""
+    key = decoded((yield from read_value(cursor))[0])
+    yield from read_run(cursor)
+    if not isinstance(key, str) or (yield from read_one_of(cursor, ":")) is None:
+        return None
+    yield from read_run(cursor)
+    return key
+
+
+def _held_arguments(cursor: Cursor) -> Silent[tuple[str, bool]]:
+    """Read arguments. Returns their JSON, which may be within a JSON string, and whether it is complete."""
+    is_text = yield from is_next(cursor, '"')
+    raw, is_complete = yield from read_value(cursor)
+    value = decoded(raw) if is_text and is_complete else None
+    return (raw if value is None else value if value.strip() else "{}"), is_complete
 
 
 def read_arguments(

@@ -7,6 +7,7 @@ other text, so that an unclosed value does not include the rest of the output.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping
@@ -20,13 +21,12 @@ from .scan import (
     Pieces,
     Silent,
     collect,
-    emit,
+    emit_until,
     has_text,
     is_next,
     next_run,
     read_one_of,
     read_run,
-    until,
 )
 from .values import text_json, value_json
 
@@ -37,10 +37,8 @@ _WORD = re.compile(r"[^,{}\[\]()<]*")
 _CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?|U[0-9a-fA-F]{0,7})?\Z")
 _JSON_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _PYTHON_ESCAPE = re.compile(
-    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(0010[0-9a-fA-F]{4}|000[0-9a-fA-F]{5})|([\s\S]))"
+    r"\\(?:[\\'\"bfnrt0\n]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U(?:0010|000[0-9a-fA-F])[0-9a-fA-F]{4})"
 )
-# The JSON of the character after a backslash in Python. Any other character keeps its backslash.
-_PYTHON_ESCAPED = {**{char: "\\" + char for char in 'bfnrt"\\'}, "/": "/", "'": "'", "\n": "", "0": "\\u0000"}
 
 
 @dataclass(frozen=True)
@@ -186,14 +184,13 @@ class _Value:
             return True
         if opener:
             yield self._separator() + '"'
-            is_complete = yield from self._string(opener)
-        else:
-            word = yield from self._word()
-            is_complete = word is not None
-            if word is not None:
-                yield self._separator() + word
+            self._follows_item = True
+            return (yield from self._string(opener))
+        word = yield from self._word()
+        if word is not None:
+            yield self._separator() + word
         self._follows_item = True
-        return is_complete
+        return word is not None
 
     def _word(self) -> Silent[str | None]:
         """Read a value without quotes. Returns its JSON; None if there is none."""
@@ -211,7 +208,7 @@ class _Value:
         escape = "" if quote == GEMMA_QUOTE else "\\"
         markers = Markers(quote, escape, *self._ends)
         while True:
-            marker = yield from emit(until(cursor, markers), text_json)
+            marker = yield from emit_until(cursor, markers, text_json, holds_space=False)
             if marker == quote:
                 cursor.take(len(quote))
                 yield '"'
@@ -222,21 +219,9 @@ class _Value:
                 if cursor.ended:
                     return False
                 yield None
-            yield _json_escape(cursor) if self._notation.is_json else _python_escape(cursor)
-
-
-def _json_escape(cursor: Cursor) -> str:
-    match = _JSON_ESCAPE.match(cursor.text, cursor.at)
-    return cursor.take(len(match[0])) if match else "\\" + cursor.take(1)
-
-
-def _python_escape(cursor: Cursor) -> str:
-    match = _PYTHON_ESCAPE.match(cursor.text, cursor.at)
-    assert match
-    cursor.take(len(match[0]))
-    short, byte, long, char = match.groups()
-    if char:
-        return _PYTHON_ESCAPED[char] if char in _PYTHON_ESCAPED else r"\\" + text_json(char)
-    if long and long > "0000ffff":
-        return chr(int(long, 16))
-    return "\\u" + (short or ("00" + byte if byte else long[4:]))
+            match = (_JSON_ESCAPE if self._notation.is_json else _PYTHON_ESCAPE).match(cursor.text, cursor.at)
+            text = cursor.take(len(match[0]) if match else 1)
+            if match is None:
+                yield r"\\"
+            else:
+                yield text if self._notation.is_json else json.dumps(ast.literal_eval(f"'{text}'"))[1:-1]

@@ -210,12 +210,7 @@ class OutputParser:
                 self.reasoning_may_open = False
                 yield from self._after_end_tag()
                 return None
-        end = yield from self._reasoning()
-        if end == dialect.reasoning.end:
-            cursor.begin()
-            read_marker(cursor, end)
-            yield from self._after_end_tag()
-        return end
+        return (yield from self._reasoning())
 
     def _after_end_tag(self) -> Reader[None]:
         """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
@@ -231,14 +226,10 @@ class OutputParser:
             yield ContentDelta(space)
         cursor.begin()
         read_marker(cursor, tag)
-        if tag == self._dialect.reasoning.end:
+        if tag == self._dialect.reasoning.start:
+            yield from self._reasoning()
+        else:
             cursor.end_record()
-            return
-        end = yield from self._reasoning()
-        if end == self._dialect.reasoning.end:
-            cursor.begin()
-            read_marker(cursor, end)
-            yield from self._tag(cursor.end_record())
 
     def _tag(self, text: str) -> Reader[None]:
         """Emit a tag and the white space around it, if reasoning is part of the content."""
@@ -246,11 +237,11 @@ class OutputParser:
             yield ContentDelta(text)
 
     def _reasoning(self) -> Reader[str]:
-        """Read open reasoning. The cursor has a record of its start tag.
+        """Read open reasoning and its end tag. The cursor has a record of its start tag.
 
-        Returns the marker that ends it, which stays unread; "" at the end of the output. A call also ends reasoning; it
-        is read, and the marker returned is its opener. Text that begins like a call and is not one is part of the
-        reasoning.
+        Returns the marker that ends it; "" at the end of the output. A marker of a section stays unread. A call also
+        ends reasoning; it is read, and the marker returned is its opener. Text that begins like a call and is not one
+        is part of the reasoning.
         """
         self.reasoning_is_open = True
         yield from read_run(self._cursor)
@@ -268,9 +259,14 @@ class OutputParser:
             is_call = marker in self._openers
             if is_call and (yield from self._is_closed_later(marker, ends, event)):
                 continue
-            if not is_call or (yield from self._call(marker, event)):
-                self.reasoning_may_open = dialect.reasons_anywhere
-                return marker
+            if is_call and not (yield from self._call(marker, event)):
+                continue
+            self.reasoning_may_open = dialect.reasons_anywhere
+            if marker == dialect.reasoning.end:
+                self._cursor.begin()
+                read_marker(self._cursor, marker)
+                yield from self._after_end_tag()
+            return marker
 
     def _is_closed_later(self, opener: str, ends: Markers, event: Callable[[str], Event]) -> Reader[bool]:
         """Emit the open reasoning up to its end, if a call is next and the end follows. Otherwise read nothing.

@@ -198,11 +198,13 @@ def read_end(cursor: Cursor, *literals: str) -> Silent[str | None]:
     return found
 
 
-def until(cursor: Cursor, markers: Markers, *, holds_space: bool = False) -> Pieces[str | None]:
-    """Read the text before a marker, and return the marker, which stays unread; None at the end of the output.
+def emit_until(
+    cursor: Cursor, markers: Markers, event: Callable[[str], U], *, holds_space: bool = True
+) -> Generator[U | None, None, str | None]:
+    """Emit the text before a marker as it is generated, and return the marker, which stays unread.
 
-    With `holds_space`, white space before the marker is held back and stays unread, since it belongs to the format. If
-    `markers` is empty, no text is held back.
+    Returns None at the end of the output. With `holds_space`, white space before the marker is held back and stays
+    unread, since it belongs to the format. If `markers` is empty, no text is held back.
     """
     while True:
         hit = markers.find(cursor.text, cursor.at)
@@ -212,7 +214,7 @@ def until(cursor: Cursor, markers: Markers, *, holds_space: bool = False) -> Pie
         elif holds_space and markers.literals:
             end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
         if end > cursor.at:
-            yield cursor.take(end - cursor.at)
+            yield event(cursor.take(end - cursor.at))
         if hit:
             return hit[1]
         if cursor.ended:
@@ -222,18 +224,11 @@ def until(cursor: Cursor, markers: Markers, *, holds_space: bool = False) -> Pie
 
 def read_until(cursor: Cursor, *markers: str) -> Silent[tuple[str, str | None]]:
     """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
-    text, marker = yield from collect(until(cursor, Markers(*markers)))
+    text, marker = yield from collect(emit_until(cursor, Markers(*markers), str, holds_space=False))
     cursor.take(len(marker or ""))
     return text, marker
 
 
-def emit_until(
-    cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, holds_space: bool = True
-) -> Reader[str | None]:
-    """Emit the text before a marker as it is generated, and return the marker. See `until`."""
-    return (yield from emit(until(cursor, markers, holds_space=holds_space), event))
-
-
 def read_marker(cursor: Cursor, marker: str) -> None:
-    """Read up to and including the marker that `until` returned."""
+    """Read up to and including the marker that `emit_until` returned."""
     cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)
