@@ -463,3 +463,11 @@ def test_nested_elements(body, expected):
     events = parse([text], DIALECTS["minimax-m3"], tools=tools)
     assert expected is None or calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)) == [("f", expected)]
     assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["f"]
+
+
+def test_child_elements_are_streamed():
+    made = parser(DIALECTS["minimax-m3"], tools=TOOLS)
+    assert made.feed(markers_of('P<tool_call>P<invoke name="weather">P<opt>P<a>P<item>1P</item>P<item>x'))[1:] == [
+        ToolCallArguments(0, '{"opt": {"a": [1, ')
+    ]
+    assert made.feed(markers_of("P</item>P</a>")) == [ToolCallArguments(0, '"x"]')]

@@ -103,13 +103,6 @@ def test_reasoning_in_several_messages_has_one_budget():
     assert written([part.encode() for part in pieces.split("\0")], 4, "harmony") == expected.encode()
 
 
-def test_reasoning_that_opens_again_beyond_the_budget_ends_at_once():
-    start, end, again = "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"
-    pieces = [start, "a", "b", again + start, "c"]
-    expected = f"{start}ab enough{end}{again}{start} enough{end}c"
-    assert written([piece.encode() for piece in pieces], 2, "harmony") == expected.encode()
-
-
 @pytest.mark.parametrize(
     ("source", "prompt", "fields", "start"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .call_layout import A_NUMBER, A_SPACE, AN_ID, STRING, ArgumentsLayout, CallLayout, bare, parts_of
@@ -168,67 +169,69 @@ def _value(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, types: frozens
         yield calls.arguments(value_json(nested + rest, types) if mark else nested + rest)
 
 
+@dataclass(frozen=True)
 class _Elements:
     """Reads arguments that are nested elements, as MiniMax-M3 generates them.
 
     P<a>textP</a>P<b>P<item>1P</item>P</b>, where P is a prefix of every tag
     """
 
-    def __init__(
-        self, layout: ArgumentsLayout, cursor: Cursor, calls: Calls, schema: Mapping[str, Any], call_end: str
-    ) -> None:
-        self._item = layout.item
-        self._start = bare(layout.before_key)
-        self._cursor = cursor
-        self._calls = calls
-        self._schema = schema
-        self._call_end = call_end
+    layout: ArgumentsLayout
+    cursor: Cursor
+    calls: Calls
+    schema: Mapping[str, Any]
+    call_end: str
+
+    @property
+    def start(self) -> str:
+        """The beginning of every start tag."""
+        return bare(self.layout.before_key)
 
     def value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of an element, whose start tag was read: a text, or child elements as an object or a list.
 
         Returns the end tag, which may also be that of the call; None if there is none. `path`: see `parameter_types`.
         """
-        cursor, end = self._cursor, self._start + "/"
-        types = parameter_types(self._schema, *path)
+        cursor, end = self.cursor, self.start + "/"
+        types = parameter_types(self.schema, *path)
         if types == STRING:
-            yield from stream_text(cursor, self._calls, end)
+            yield from stream_text(cursor, self.calls, end)
             return (yield from self._end_tag())
         text = yield from maybe_nested(cursor)
         cursor.begin()
         yield from read_run(cursor)
-        if not text and len(path) < _MAX_DEPTH and (yield from read_one_of(cursor, self._start, end)) == self._start:
+        if not text and len(path) < _MAX_DEPTH and (yield from read_one_of(cursor, self.start, end)) == self.start:
             cursor.end_record()
             return (yield from self._children(types, path))
         cursor.put_back()
-        rest, tag = yield from read_until(cursor, f"{end}{name}>", self._call_end)
+        rest, tag = yield from read_until(cursor, f"{end}{name}>", self.call_end)
         text += rest
         if tag:
             is_empty = not text.strip() and types in ({"object"}, {"array"})
             text = value_json(text, types) if not is_empty else "{}" if types == {"object"} else "[]"
-        yield self._calls.arguments(text)
+        yield self.calls.arguments(text)
         return tag
 
     def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:
         opening, is_list, tag = "", False, None
         while True:
-            name, _ = yield from read_until(self._cursor, ">")
+            name, _ = yield from read_until(self.cursor, ">")
             # If the schema allows no list, an item is a field with this name.
-            is_list = is_list or (not opening and name == self._item and types != {"object"})
+            is_list = is_list or (not opening and name == self.layout.item and types != {"object"})
             opening = ", " if opening else "[" if is_list else "{"
-            yield self._calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
+            yield self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
             tag = yield from self.value(name, *path, None if types == {"array"} else name)
-            if tag != f"{self._start}/{name}>":
+            if tag != f"{self.start}/{name}>":
                 break
-            _, mark = yield from read_until(self._cursor, self._start)
-            if mark is None or (yield from read_one_of(self._cursor, "/")):
+            _, mark = yield from read_until(self.cursor, self.start)
+            if mark is None or (yield from read_one_of(self.cursor, "/")):
                 tag = yield from self._end_tag()
                 break
         if tag:
-            yield self._calls.arguments("]" if is_list else "}")
+            yield self.calls.arguments("]" if is_list else "}")
         return tag
 
     def _end_tag(self) -> Silent[str | None]:
         """Read the rest of an end tag. Returns the whole tag."""
-        name, end = yield from read_until(self._cursor, ">")
-        return f"{self._start}/{name}>" if end else None
+        name, end = yield from read_until(self.cursor, ">")
+        return f"{self.start}/{name}>" if end else None

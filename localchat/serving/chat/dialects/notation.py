@@ -132,19 +132,21 @@ class _Value:
             return True
         if closers and cursor.peek() == closers[-1]:
             cursor.take(1)
-            is_object = self._has_names or closers[-1] == "}"
+            yield self._before.replace(",", "") + ("}" if self._has_names else "]")
             closers.pop()
-            yield self._before.replace(",", "") + ("}" if is_object else "]")
             self._before, self._follows_item = "", True
             return True
-        if closers and (self._has_names or closers[-1] == "}"):
-            return (yield from self._name()) and (yield from self._value())
-        return (yield from self._value())
+        return (not self._has_names or (yield from self._name())) and (yield from self._value())
+
+    @property
+    def _are_arguments(self) -> bool:
+        """Whether the items are arguments with names."""
+        return bool(self._notation.arguments) and len(self._closers) == 1
 
     @property
     def _has_names(self) -> bool:
-        """Whether the items are arguments with names."""
-        return bool(self._notation.arguments) and len(self._closers) == 1
+        """Whether the items have names."""
+        return self._are_arguments or self._closers[-1:] == ["}"]
 
     def _separator(self) -> str:
         """The white space and commas before the next item, with a comma if it is missing."""
@@ -153,7 +155,7 @@ class _Value:
 
     def _name(self) -> Pieces[bool]:
         """Read a name and the text after it."""
-        cursor, end = self._cursor, "=" if self._has_names else ":"
+        cursor, end = self._cursor, "=" if self._are_arguments else ":"
         quote = yield from read_one_of(cursor, *self._notation.quotes)
         if quote:
             yield self._separator() + '"'

@@ -133,7 +133,7 @@ class OutputParser:
             yield from read_run(cursor)
             marker = yield from read_one_of(cursor, *self._dialect.dropped)
         is_call = yield from self._any_call(styles)
-        yield from self._accept_or_put_back(is_call)
+        yield from self._end_record(is_call)
         return is_call
 
     def _any_call(self, styles: Sequence[CallLayout], calls: Calls | None = None) -> Reader[bool]:
@@ -154,23 +154,19 @@ class OutputParser:
         self._cursor.begin()
         is_call = yield from self._any_call(self._styles(opener))
         if is_call:
-            yield from self._accept()
+            yield from self._end_record(True)
         else:
             read_marker(self._cursor, opener)
             yield event(self._cursor.end_record())
         return is_call
 
-    def _accept_or_put_back(self, is_format: bool) -> Reader[None]:
-        """End the record of text that may belong to the format. If it does not, it is unread again."""
+    def _end_record(self, is_format: bool) -> Reader[None]:
+        """Drop the recorded text, if it belongs to the format, and the white space after it. If not, unread it."""
         if is_format:
-            yield from self._accept()
+            self._cursor.end_record()
+            yield from read_run(self._cursor)
         else:
             self._cursor.put_back()
-
-    def _accept(self) -> Reader[None]:
-        """Drop the recorded text, and read the white space after it."""
-        self._cursor.end_record()
-        yield from read_run(self._cursor)
 
     # Text
 

@@ -43,7 +43,7 @@ class GraniteParser(OutputParser):
         cursor.begin()
         yield from read_run(cursor)
         is_opened = (yield from read_one_of(cursor, RESPONSE)) is not None
-        yield from self._accept_or_put_back(is_opened)
+        yield from self._end_record(is_opened)
         # Without the start tag, an end tag belongs to the text.
         markers = Markers(*self._openers, *((RESPONSE_END,) if is_opened else ()))
         while True:
@@ -58,7 +58,7 @@ class GraniteParser(OutputParser):
             yield from read_run(cursor)
             is_last = not (yield from has_text(cursor))
             if is_last or (self._openers and (yield from self._any_call(self._dialect.styles))):
-                yield from self._accept()
+                yield from self._end_record(True)
             else:
                 # An end tag that other text follows belongs to the text.
                 yield ContentDelta(cursor.end_record())

@@ -6,12 +6,10 @@ yields control tokens.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from re import Match
+from re import Pattern
 
-from ...core.literals import pattern_of
 from .marked import user_ranges
 
 
@@ -50,34 +48,23 @@ def merge_segments(segments: Iterable[Segment]) -> list[Segment]:
     return result
 
 
-class SpecialTexts:
-    """Searches texts for the control tokens of a vocabulary, by their texts."""
-
-    def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._pattern = re.compile(pattern_of(set(texts)))
-
-    def find(self, text: str) -> Iterator[Match[str]]:
-        """All control tokens in a text, the longest one at each position."""
-        return self._pattern.finditer(text)
-
-
-def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tuple[str, bool]]:
+def parts_of(segments: Sequence[Segment], special: Pattern[str]) -> Iterator[tuple[str, bool]]:
     """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
 
-    User text yields no control tokens. If no control token overlaps user text, the prompt is one part, since a split
-    would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template.
-    llama.cpp splits text there too, so the tokens of the other text do not change.
+    `special` matches the texts of control tokens. User text yields none. If none overlaps user text, the prompt is one
+    part, since a split would change the tokens at its borders. Otherwise the prompt is split at the control tokens of
+    the template. llama.cpp splits text there too, so the tokens of the other text do not change.
     """
     # One character for each character of the prompt: "u" for user text.
     kinds = "".join(("m" if segment.is_markup else "u") * len(segment.text) for segment in segments)
-    if not any("u" in kinds[match.start() : match.end()] for match in special.find(text_of(segments))):
+    if not any("u" in kinds[match.start() : match.end()] for match in special.finditer(text_of(segments))):
         yield text_of(segments), True
         return
     for piece in _pieces(segments, special):
         yield piece.text, piece.is_markup
 
 
-def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:
+def _pieces(segments: Sequence[Segment], special: Pattern[str]) -> list[Segment]:
     """Split a prompt at the control tokens of the template. A piece with any user text is user text."""
     pieces: list[Segment] = []
     between: list[Segment] = []
@@ -86,7 +73,7 @@ def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]
             between.append(segment)
             continue
         at = 0
-        for match in special.find(segment.text):
+        for match in special.finditer(segment.text):
             pieces.append(_join([*between, Segment(segment.text[at : match.start()], True)]))
             pieces.append(Segment(match.group(), True))
             between, at = [], match.end()

@@ -6,9 +6,11 @@ Raises only TemplateError.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...core.literals import pattern_of
 from ..dialects import detect, for_template
 from .capabilities import Capabilities, Messages, find_capabilities
 from .errors import TemplateError
@@ -16,7 +18,7 @@ from .marked import Marked, copy_json
 from .messages import adapt_messages, adapt_tools
 from .prefill import prefilled_reasoning, prefilled_text
 from .sandbox import compile_template, render_template
-from .segments import Segment, SpecialTexts, merge_segments, segments_of, text_of
+from .segments import Segment, merge_segments, segments_of, text_of
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -37,7 +39,7 @@ class ChatTemplate:
         source: The Jinja source.
         dialect: The format in which the model generates reasoning and tool calls.
         capabilities: What the template supports and requires.
-        special: The texts of the control tokens, for `parts_of`.
+        special: The pattern of the texts of control tokens, for `parts_of`.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class ChatTemplate:
             TemplateError: The source is not a valid Jinja template.
         """
         self.source = source or CHATML
-        self.special = SpecialTexts(special_texts)
+        self.special = re.compile(pattern_of(special_texts))
         self._bos_token = bos_token
         self._eos_token = eos_token
         self._add_bos = add_bos
