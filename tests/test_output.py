@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.notation import read_value
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.dialects.scan import Cursor
+from localchat.serving.chat.dialects.scan import Cursor, Markers
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
@@ -232,6 +232,30 @@ def test_new_ids_are_unique():
     assert all(len(i) == 29 and i.startswith("call_") for i in ids)
 
 
+PIECES = st.sampled_from(
+    [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "f", "arguments": ',
+        '{"a": "}"}',
+        "}",
+        "\n",
+        " ",
+        "x",
+        "<",
+        '"',
+    ]
+)
+
+
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_any_output_has_the_same_events_at_any_cut(pieces):
+    text = "".join(pieces)
+    assert parse(text) == parse([text]) == parse(pieces)
+
+
 @given(text=st.text(alphabet='<>/{}"tol_ca: \nthink', max_size=40))
 def test_text_without_calls_is_emitted_whole(text):
     events = parse(text)
@@ -304,3 +328,20 @@ JSON = st.recursive(
 def test_valid_json_is_not_changed(value, indent, ascii_only):
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert value_of([text + ", x"]) == value_of(text + ", x") == (text, True, ", x")
+
+
+@pytest.mark.parametrize(
+    ("literals", "text", "end"),
+    [
+        pytest.param(("<tool>",), "ab<to", 2, id="beginning of a marker"),
+        pytest.param(("<tool>",), "ab<tx", 5, id="no marker"),
+        pytest.param(("<a>", "aab"), "xaa", 1, id="the longest of several"),
+        pytest.param((), "<", 1, id="no markers"),
+    ],
+)
+def test_only_prefixes_of_markers_are_held_back(literals, text, end):
+    assert Markers(*literals).safe_end(text, 0) == end
+
+
+def test_longest_marker_at_a_place_is_found():
+    assert Markers("<a", "<a>", "b").find("x<a>b", 0) == (1, "<a>")
