@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ..values import Constraint, EngineError, InvalidGrammar
-from .candidates import candidates, largest, with_others
 
 # The limit of compiled grammars that are kept: the choices and later requests with the same grammar share them.
 _MAX_GRAMMARS = 32
@@ -157,24 +156,12 @@ class Matcher:
         if not self._matcher.consume_token(token):
             raise InvalidGrammar(_reason(self._matcher), self._origin)
 
-    def candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
-        """Candidates from which sampling has the same result as from all allowed tokens.
-
-        Args:
-            n_needed: The number of likeliest allowed tokens that the candidates include. None: all allowed tokens.
-            others: Tokens whose logits the sampler changes. The candidates include the allowed ones.
-
-        Raises:
-            InvalidGrammar: No token is allowed, or it takes too much work to find them.
-        """
-        allowed = self._mask()
-        ids = np.flatnonzero(allowed).astype(np.int32)
-        if not len(ids):
+    def allowed_tokens(self) -> Any:
+        """The tokens that may come next. Raises InvalidGrammar if there are none, or if finding them takes too much."""
+        found = np.flatnonzero(self._mask())
+        if not len(found):
             raise InvalidGrammar("it requires text for which this model has no tokens", self._origin)
-        if n_needed is not None and len(ids) > 4 * (n := n_needed + len(others)):
-            # Some of the likeliest tokens may be among `others`. The sampler may make these less likely.
-            ids = with_others(ids[largest(logits[ids], n)], others[allowed[others]] if len(others) else others)
-        return candidates(ids, logits[ids])
+        return found
 
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""

@@ -1,7 +1,6 @@
 """Samples one request's tokens: a sampler chain in C, and a grammar beside it.
 
-The grammar is not part of the chain. It selects the candidates of the chain: all tokens that it allows, or only as many
-of the likeliest of these as the first step of the chain keeps.
+The grammar is not part of the chain. The tokens that it allows are the candidates of the chain.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...core.params import SamplingParams
-from ..sampler_chain import GREEDY, REORDERING_STEPS, Step, chain_steps
+from ..sampler_chain import GREEDY, Step, chain_steps
 from ..values import EngineError, GenerationRequest
-from .candidates import candidates, token_array
-from .library import L
+from .library import L, pointer_to
 from .vocabulary import Vocabulary
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
 
 class Sampler:
@@ -39,9 +39,6 @@ class Sampler:
         # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
         self._withheld = _withheld(request, vocabulary)
         self._forbidden = sorted(vocabulary.eog_tokens) if request.params.ignore_eos else []
-        self._biased = [id for id, _ in self._sampling.logit_bias]
-        # Tokens whose logits the chain changes at every step, in ascending order. Penalties change others as well.
-        self._always_changed = self._find_always_changed()
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
@@ -52,10 +49,8 @@ class Sampler:
         self._sampled_from: Any = None
         # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
-        # The tokens that penalties apply to.
-        self._recent: deque[int] = deque(maxlen=0)
         try:
-            if self._steps != [GREEDY] or len(self._always_changed):
+            if self._steps != [GREEDY] or self._biased():
                 self._build_chain(request.prompt)
         except BaseException:
             self.close()
@@ -91,7 +86,7 @@ class Sampler:
         if self._grammar is not None and not self._forced:
             found = self._grammar.forced_tokens()
             # The model can write the same text with other tokens, so a token with a changed logit is sampled as usual.
-            if found and not np.isin(found, self._always_changed).any():
+            if self._biased().isdisjoint(found):
                 self._forced.extend(found)
 
     def _follow(self, token: int) -> None:
@@ -102,28 +97,17 @@ class Sampler:
             self._reasoning.feed(self._vocabulary.all_pieces[token])
 
     def _sample(self, context: Any, row: int, logits: Any) -> int:
-        if self._grammar is not None:
-            return self._sample_constrained(logits)
         if self._chain is None:
             # argmax takes a tenth of the time of llama.cpp, which copies the candidates first.
-            return int(logits.argmax())
-        if self._keeps_candidates:
-            return self._choose_and_accept(candidates(self._vocabulary.ids, logits))
-        token = int(L.llama_sampler_sample(self._chain, context, row))
-        self._recent.append(token)
-        return token
-
-    def _sample_constrained(self, logits: Any) -> int:
-        """Sample as if the tokens that the grammar does not allow were removed before the first step of the chain."""
-        assert self._grammar is not None
-        if self._chain is None:
             token = int(logits.argmax())
-            if self._grammar.allows(token):
+            if self._grammar is None or self._grammar.allows(token):
                 return token
-        return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._changed_tokens()))
-
-    def _choose_and_accept(self, data: Any) -> int:
-        token = self._choose(data)
+            allowed = self._grammar.allowed_tokens()
+            return int(allowed[logits[allowed].argmax()])
+        if self._grammar is None and not self._keeps_candidates:
+            return int(L.llama_sampler_sample(self._chain, context, row))
+        ids = self._vocabulary.ids if self._grammar is None else self._grammar.allowed_tokens()
+        token = self._choose(ids, logits[ids])
         self._accept(token)
         return token
 
@@ -143,18 +127,19 @@ class Sampler:
         if self._withheld:
             L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
             self._withheld = []
-            self._always_changed = self._find_always_changed()
 
     def close(self) -> None:
         if self._chain is not None:
             L.llama_sampler_free(self._chain)
             self._chain = None
 
-    def _choose(self, data: Any) -> int:
-        """The candidate that the chain selects."""
-        if self._chain is None:
-            return int(data["id"][data["logit"].argmax()])
-        array = token_array(data)
+    def _choose(self, ids: Any, logits: Any) -> int:
+        """The token that the chain selects among these."""
+        data = np.zeros(len(ids), _CANDIDATE)
+        data["id"], data["logit"] = ids, logits
+        array = L.llama_token_data_array(
+            data=pointer_to(data, L.llama_token_data), size=len(data), selected=-1, sorted=False
+        )
         L.llama_sampler_apply(self._chain, ctypes.byref(array))
         if self._keeps_candidates and not self._is_greedy:
             # Most steps remove candidates at the end of the array, and some at its beginning.
@@ -163,23 +148,9 @@ class Sampler:
             self._sampled_from = kept[np.argsort(-kept["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
-    def _n_needed(self) -> int | None:
-        """The number of likeliest tokens that the first step after penalties keeps; None: it may keep all tokens."""
-        if self._chain is None:
-            return 1
-        first = next(step for step in self._steps if step.name not in REORDERING_STEPS)
-        if first == GREEDY:
-            return 1
-        return self._sampling.top_k if first.name == "top_k" else None
-
-    def _changed_tokens(self) -> Any:
-        """The tokens whose logits the chain may change now, in ascending order."""
-        if self._recent:
-            return _distinct([*self._always_changed, *self._recent])
-        return self._always_changed
-
-    def _find_always_changed(self) -> Any:
-        return _distinct([*self._withheld, *self._forbidden, *self._biased])
+    def _biased(self) -> set[int]:
+        """The tokens whose logits the chain changes at every step. Penalties change others as well."""
+        return {*self._withheld, *self._forbidden, *(id for id, _ in self._sampling.logit_bias)}
 
     def _build_chain(self, prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
@@ -193,15 +164,12 @@ class Sampler:
         # Penalties also apply to the last tokens of the prompt.
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
         n = max((lengths.get(step.name, 0) for step in self._steps), default=0)
-        self._recent = deque(maxlen=n)
         for token in prompt[-n:] if n else ():
             self._accept(token)
 
     def _accept(self, token: int) -> None:
-        if self._chain is None:
-            return
-        L.llama_sampler_accept(self._chain, token)
-        self._recent.append(token)
+        if self._chain is not None:
+            L.llama_sampler_accept(self._chain, token)
 
     def _sampler(self, step: Step) -> Any:
         construct = getattr(L, f"llama_sampler_init_{step.name}")
@@ -244,9 +212,3 @@ def _window(n_tokens: int, n_ctx: int) -> int:
 def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
     """Tokens that must not be among the first `min_tokens`."""
     return sorted({*vocabulary.eog_tokens, *request.params.stop_token_ids}) if request.params.min_tokens else []
-
-
-def _distinct(tokens: list[int]) -> Any:
-    """An ascending array with each token once. `np.unique` would import numpy.ma: 20 ms of the first request."""
-    ascending = np.sort(np.array(tokens, np.int64))
-    return ascending[np.diff(ascending, prepend=-1) != 0]
