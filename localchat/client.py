@@ -332,11 +332,7 @@ class Client(BaseClient):
         headers: Sent with every request.
         proxy: The URL of a proxy, False for none, or None for the proxy of the environment.
         verify: True, False, the path of a CA file, or an ssl.SSLContext.
-        follow_redirects: Whether to follow 307 and 308 on the same server, with the same body. Any other redirect is
-            an error that names the target; the key is never sent to another server.
         record: The path of a file to which everything sent and received is written, with the key masked; see `replay`.
-        log_bodies: Whether the logger `localchat.client`, which logs requests and statuses at level DEBUG, also logs
-            the bodies of requests and the texts of responses. The key is masked in them.
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
         transport: Makes the connections in place of the client: a `replay(file)`, for tests without a server.
     """

@@ -287,51 +287,6 @@ def test_redirect_names_a_base_url_that_works(model):
     failure(serving(respond), StatusError, "redirects to http://elsewhere/v1: use that as the base URL", model=model)
 
 
-def test_redirect_on_the_same_server_is_followed_on_request(client_class):
-    """The body is kept, and so is the key: it goes to the same server."""
-
-    def respond(request: Request, number: int) -> bytes:
-        if request.path not in MOVES:
-            return HELLO
-        return with_length(b"", f"{307 + number % 2} Moved", f"Location: {MOVES[request.path]}\r\n")
-
-    with serving(respond) as server, make_client(server, client_class, api_key=KEY, follow_redirects=True) as client:
-        assert client.chat("hi").text == "Hello"
-        assert [request.path for request in server.requests] == ["/v1/chat/completions", "/v2/a", "/v2/b?c=d"]
-        assert len({request.body for request in server.requests}) == 1
-        assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
-
-
-MOVES = {"/v1/chat/completions": "/v2/a", "/v2/a": "b?c=d"}
-
-
-@pytest.mark.parametrize(
-    "location",
-    [
-        "https://127.0.0.1:{port}/v1",
-        "http://localhost:{port}/v1",
-        "//127.0.0.1:1/v1",
-        "http://127.0.0.1:99999/",
-        "http://[bad",
-        "",
-    ],
-)
-def test_redirect_to_another_origin_is_never_followed(location):
-    def respond(request: Request, number: int) -> bytes:
-        return with_length(b"", "307 Moved", f"Location: {location.format(port=server.port)}\r\n")
-
-    server = serving(respond)
-    failure(server, StatusError, "it redirects to", api_key=KEY, follow_redirects=True)
-    assert len(server.requests) <= 6
-
-
-def test_redirects_in_a_circle_end():
-    raw = with_length(b"", "307 Moved", "Location: /v1/chat/completions\r\n")
-    server = always(raw)
-    failure(server, StatusError, "it redirects to", follow_redirects=True)
-    assert len(server.requests) == 6
-
-
 @pytest.mark.parametrize("key", ["a\nb", "a\r\nX: y", "a\0b", "k\u00e9y"], ids=["lf", "crlf", "nul", "non-ascii"])
 def test_key_that_cannot_be_sent_is_refused_without_showing_it(key):
     with pytest.raises(ValueError, match="is the API key right") as caught:

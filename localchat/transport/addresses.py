@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from ..errors import ProtocolError, cut
 from .http1 import ResponseReader, request_head
@@ -57,19 +57,6 @@ class Address(NamedTuple):
     def peer(self, proxy: str | None) -> tuple[str, int]:
         """The host and the port to connect to."""
         return (self.host, self.port) if proxy is None else _read_proxy(proxy)[:2]
-
-    def same_origin(self, target: str, location: str) -> str | None:
-        """The request target that a redirect from `target` names; None for another scheme, host or port."""
-        origin = f"{self.scheme}://{self.host_header}"
-        try:
-            parts = urlsplit(urljoin(origin + target, location))
-            named = parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)
-        except ValueError:  # Not a URL.
-            return None
-        if named != (self.scheme, self.host, self.port):
-            return None
-        path = _quoted(parts.path) or "/"
-        return path + ("?" + _quoted(parts.query) if parts.query else "")
 
 
 PORTS = {"http": 80, "https": 443}

@@ -38,8 +38,6 @@ ERROR_BODY_S = 5.0
 # The time for the request of the list of models, which adds the names of the models to the message of a 404.
 _EXPLANATION_S = 2.0
 
-_MAX_REDIRECTS = 5
-
 # The limits of the rest of a body after [DONE]. It is read (usually five bytes) so that the connection can be reused.
 DRAIN_S = 0.1
 DRAIN_BYTES = 65536
@@ -223,26 +221,18 @@ class Call:
             yield from self.wait("sleep", delay)
 
     def _send_once(self) -> Steps[None]:
-        for left in reversed(range(_MAX_REDIRECTS + 1)):
-            self._connection = self._pool.take()
-            if self._connection is None:
-                yield from self._connect()
-            try:
-                yield from self._exchange()
-            except StaleConnection:
-                # The server closed the idle connection at the same time. This does not count as a try.
-                self._drop()
-                yield from self._connect()
-                yield from self._exchange()
-            if 200 <= self.status < 300:
-                return
-            target = None
-            if left and self.status in (307, 308) and self.settings.follow_redirects:
-                target = self.settings.address.same_origin(self._target, self.headers.get("location", ""))
-            if target is None:
-                break
-            self._target = target
-            yield from self.drain()
+        self._connection = self._pool.take()
+        if self._connection is None:
+            yield from self._connect()
+        try:
+            yield from self._exchange()
+        except StaleConnection:
+            # The server closed the idle connection at the same time. This does not count as a try.
+            self._drop()
+            yield from self._connect()
+            yield from self._exchange()
+        if 200 <= self.status < 300:
+            return
         raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
         raise status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
 
@@ -331,8 +321,6 @@ class Call:
             headers = {**headers, "Content-Length": str(len(body))}
         path, shown = self._target.partition("?")[0], self.settings.address.shown
         self.log("%s %s to %s: %d bytes, try %d", self._method, path, shown, len(body), self._tries + 1)
-        if self.settings.log_bodies and body:
-            self.log("request: %s", self.settings.mask(body.decode("ascii")))
         return request_head(f"{self._method} {target} HTTP/1.1", headers) + body
 
     def _write(self, data: bytes, reused: bool) -> Steps[None]:

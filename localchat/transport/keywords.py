@@ -35,10 +35,8 @@ class PeerKeywords(TypedDict, total=False):
     headers: Mapping[str, str] | None
     proxy: str | bool | None
     verify: Any
-    follow_redirects: bool
     record: str | os.PathLike[str] | None
     transport: Any
-    log_bodies: bool
     max_bytes: int
 
 

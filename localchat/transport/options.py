@@ -56,8 +56,6 @@ class Settings:
         self.headers = dict(arguments.get("headers") or {})
         self.proxy = arguments.get("proxy")
         self.verify = arguments.get("verify", True)
-        self.follow_redirects = arguments.get("follow_redirects", False)
-        self.log_bodies = arguments.get("log_bodies", False)
         self.max_bytes = arguments.get("max_bytes", DEFAULT_MAX_BYTES)
         self.transport: Any = arguments.get("transport")
         # What the client has learned of the server: its only model, and whether it accepts stream_options.

@@ -128,12 +128,9 @@ class Response:
                 raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
             message = str(error) if self._cause is None else f"{error} ({self._cause})"
             raise IncompleteStream(message) from self._cause
-        settings = self._call.settings
         try:
             if self._expected is not None:
                 self._parsed = self._expected.read(self.reply)
-            if settings.log_bodies:
-                self._call.log("response: %s", settings.mask(self._accumulator.reply().text))
         except DoesNotFit:
             yield from (event for event in events if event.type != "message_stop")
             raise
