@@ -129,6 +129,16 @@ def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(
     assert engine_of(server.process.pid) not in (None, pid)
 
 
+def test_times_are_those_of_the_engine(server: ServerProcess):
+    """The start of the prefill and the first token arrive in one message, if one step computes the prompt."""
+    words = "Tell me about the sea, the wind and the stars."
+    _, body = ask(server, fields={"messages": [{"role": "user", "content": words}], "max_tokens": 20})
+    usage = body["usage"]
+    assert 10 < usage["prompt_tokens"] < 64
+    # The arrival of the message would give some millionths of a second.
+    assert usage["prompt_time"] > 0.0002
+
+
 @pytest.mark.parametrize(("path", "fields"), INTERFACES)
 def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
     server: ServerProcess, path: str, fields: Any

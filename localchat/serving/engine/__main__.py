@@ -99,11 +99,11 @@ class RunOutput:
         self._n_open, self.cancel, self.suspend = len(requests), cancel, suspend
         return self
 
-    def start(self, index: int, n_cached: int) -> None:
-        self._outputs.append((self._id, "start", index, n_cached))
+    def start(self, index: int, n_cached: int, at: float) -> None:
+        self._outputs.append((self._id, "start", index, n_cached, at))
 
-    def deliver(self, index: int, item: Item) -> None:
-        self._outputs.append((self._id, "deliver", index, item))
+    def deliver(self, index: int, item: Item, at: float) -> None:
+        self._outputs.append((self._id, "deliver", index, item, at))
         if isinstance(item, (Ended, EngineError)):
             self._n_open -= 1
             if self._n_open == 0:

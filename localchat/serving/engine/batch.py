@@ -107,12 +107,12 @@ class Sequence:
 
     def deliver(self, item: Item) -> None:
         assert self.run is not None
-        self.run.deliver(self.index, item)
+        self.run.deliver(self.index, item, time.perf_counter())
 
     def report_start(self) -> None:
         """Reports the start of the prefill, and its progress. Call this before each step until the first token."""
         assert self.run is not None
-        self.run.start(self.index, self.n_cached or 0)
+        self.run.start(self.index, self.n_cached or 0, time.perf_counter())
         self.report_progress()
 
     def report_progress(self) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -102,7 +103,7 @@ class EngineProcess:
             with self._sending:
                 self._connection.send(message)
         except OSError:
-            pass  # The process has ended, and the reader tells those who wait.
+            pass  # The process has ended: the thread that receives messages ends all calls and runs.
 
     def close(self) -> None:
         """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
@@ -153,7 +154,7 @@ class EngineProcess:
     def _deliver(self, id: int, method: str, index: int, arguments: Sequence[Any]) -> None:
         run, open_indexes = self._runs[id]
         if method == "deliver" and isinstance(arguments[0], (Ended, EngineError)):
-            arguments = [_as_death(arguments[0])]
+            arguments = [_as_death(arguments[0]), *arguments[1:]]
             open_indexes.discard(index)
             if not open_indexes:
                 self._runs.pop(id)
@@ -179,7 +180,7 @@ class EngineProcess:
             call.set_exception(death)
         for run, open_indexes in runs:
             for index in open_indexes:
-                run.deliver(index, death)
+                run.deliver(index, death, time.perf_counter())
         self._connection.close()
 
     def _died(self, status: int) -> EngineDied:

@@ -125,18 +125,22 @@ class RequestRun:
 
     # The engine thread calls these.
 
-    def start(self, index: int, n_cached: int) -> None:
-        """Notes that a sequence has left the queue, with `n_cached` tokens of its prompt in the KV cache."""
+    def start(self, index: int, n_cached: int, at: float) -> None:
+        """Notes that a sequence has left the queue, with `n_cached` tokens of its prompt in the KV cache.
+
+        `at` is the time by `time.perf_counter`, whose clock all processes share. The engine process reads the clock,
+        since everything that a step produced arrives here together.
+        """
         output = self._outputs[index]
         if output.started_at is None:
             output.n_cached = n_cached
-            output.started_at = time.perf_counter()
+            output.started_at = at
 
-    def deliver(self, index: int, item: Item) -> None:
-        """Queues progress, a sampled token or the end for the reader."""
+    def deliver(self, index: int, item: Item, at: float) -> None:
+        """Queues progress, a sampled token or the end for the reader; see `start` for `at`."""
         if not isinstance(item, (Progress, Ended, EngineError)):
             output = self._outputs[index]
-            output.last_at = time.perf_counter()
+            output.last_at = at
             output.first_at = output.first_at or output.last_at
         self._queue.put((index, item))
 
