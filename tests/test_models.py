@@ -14,7 +14,7 @@ from localchat.serving.http.options import chosen_model, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFileError
 from localchat.serving.models.mapping import read_mapping
 from localchat.serving.models.names import Catalog, UnknownModel
-from localchat.serving.models.summary import Summary, list_text, summaries, summary_of
+from localchat.serving.models.summary import Summary, list_text, summary_of
 
 from .command import run_command
 
@@ -240,7 +240,6 @@ def test_10_000_files_are_listed_in_bounded_time(tmp_path):
     found = catalog(tmp_path, folder)
     started = time.process_time()
     assert len(found.models()) == 10_001
-    assert len(summaries(found.models())) > 100
     assert time.process_time() - started < 3  # some tenths of a second on a quiet machine
     with pytest.raises(UnknownModel, match=r"and \d+ more"):
         found.find("zzzzzz")
@@ -248,7 +247,7 @@ def test_10_000_files_are_listed_in_bounded_time(tmp_path):
 
 def test_the_summary_of_the_built_in_model():
     found = summary_of(catalog(DEMO_PATH.parent).find("demo"))
-    assert found == Summary("llama", "Q5_1", 4096, found.size_label)
+    assert found == Summary("llama", "Q5_1", 4096)
     assert "demo" in list_text(catalog(DEMO_PATH.parent).models()[-1:])
 
 

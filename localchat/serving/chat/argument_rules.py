@@ -47,7 +47,7 @@ class ArgumentRules:
             if layout.arguments is not None:
                 return self._rules.rule(_Arguments(self._rules, parameters, layout).listed(layout.arguments))
             if layout.notation != "json":
-                return self._rules.rule(_Arguments(self._rules, parameters, layout).native(parameters))
+                return self._rules.rule(_Arguments(self._rules, parameters, layout).native_value(parameters))
         except NotExact:
             pass
         return self._rules.rule(json_rule(parameters, is_indented=layout.indent is not None))
@@ -113,7 +113,7 @@ class _Arguments:
             return ""
         if not layout.end_marker:
             if own in (ALL_TYPES, types):
-                value = self._native(schema) if self._notation != "json" else self._json(schema)
+                value = self.native_value(schema) if self._notation != "json" else self._json(schema)
             else:
                 value = self._json({**_as_object(schema), "type": sorted(own)})
             return seq(f"/{start}/" if start else "", value, f"/{end}/" if end else "")
@@ -176,10 +176,7 @@ class _Arguments:
 
     # --- the notations of Gemma 4 and LFM2 ---
 
-    def native(self, schema: Any) -> str:
-        return self._native(schema)
-
-    def _native(self, schema: Any, depth: int = 0) -> str:
+    def native_value(self, schema: Any, depth: int = 0) -> str:
         schema = _as_object(self._resolved(schema))
         if depth > _MAX_DEPTH:
             raise NotExact
@@ -188,12 +185,12 @@ class _Arguments:
             return self._rules.regex("|".join(regex_literal(self._constant(value)) for value in values))
         options = schema.get("anyOf")
         if isinstance(options, list) and schema.keys() - _ANNOTATIONS == {"anyOf"}:
-            return "(" + " | ".join(self._native(option, depth + 1) for option in options) + ")"
+            return "(" + " | ".join(self.native_value(option, depth + 1) for option in options) + ")"
         types = schema.get("type")
         if types is None and _is_free(schema):
             return self._native_any()
         if isinstance(types, list):
-            return "(" + " | ".join(self._native({**schema, "type": name}, depth + 1) for name in types) + ")"
+            return "(" + " | ".join(self.native_value({**schema, "type": name}, depth + 1) for name in types) + ")"
         if types == "string":
             return self._native_string(text_sets(schema))
         if types == "object":
@@ -203,7 +200,7 @@ class _Arguments:
                 raise NotExact
             if "items" not in schema:
                 return self._native_list(self._native_any())
-            return self._native_list(self._rules.rule(self._native(schema["items"], depth + 1)))
+            return self._native_list(self._rules.rule(self.native_value(schema["items"], depth + 1)))
         if types == "boolean" and schema.keys() <= {"type"} | _ANNOTATIONS:
             return "/true|false/" if self._notation == "gemma" else "/True|False/"
         if types == "null":
@@ -217,7 +214,7 @@ class _Arguments:
         if not schema.get("properties") and others is not False and not schema.get("required"):
             if not schema.keys() <= _OF_OBJECT | _ANNOTATIONS:
                 raise NotExact
-            return self._native_map(self._rules.rule(self._native(others, depth + 1)))
+            return self._native_map(self._rules.rule(self.native_value(others, depth + 1)))
         properties = self._properties(schema)
         is_gemma = self._notation == "gemma"
         if is_gemma:
@@ -227,14 +224,13 @@ class _Arguments:
             if is_gemma and not _UNQUOTED_NAME.fullmatch(name):
                 raise NotExact
             key = f"{name}:" if is_gemma else f"{json.dumps(name, ensure_ascii=False)}: "
-            pair = seq(f"/{regex_literal(key)}/", f"({self._native(prop, depth + 1)})")
+            pair = seq(f"/{regex_literal(key)}/", f"({self.native_value(prop, depth + 1)})")
             pairs.append((pair, name in (schema.get("required") or ())))
         return seq("/\\{/", f"({self._in_order(pairs, ',' if is_gemma else ', ?')})", "/\\}/")
 
     def _native_any(self) -> str:
         if not self._any_rule:
-            self._any_rule = name = self._rules.name("any")
-            self._rules.add("")
+            self._any_rule = name = self._rules.new_name("any")
             words = "/null|true|false/" if self._notation == "gemma" else "/None|True|False/"
             options = [self._native_string([]), self._json({"type": "number"}), words]
             options += [self._native_list(name), self._native_map(name)]

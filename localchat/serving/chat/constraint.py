@@ -208,7 +208,7 @@ class _Grammar:
         """An output in parts with headers. The first token shows whether a part is a call."""
         mark, opener = map(regex_literal, (self._dialect.part_mark, self._dialect.text_start[0]))
         text = self._rules.free_text([mark])
-        part = self._rules.name("part")
+        part = self._rules.new_name("part")
         more = self._rules.terminal(f"{text} {_slashed(mark)}")
         calls = " | ".join(map(self._calls, layouts))
         end, middle = (self._rules.terminal(f"{_slashed(opener)} {lexeme}") for lexeme in (text, more))

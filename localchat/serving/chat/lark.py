@@ -37,6 +37,7 @@ class Rules:
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._others: list[str] = []
+        self._n_new_names = 0
 
     def rule(self, body: str) -> str:
         return self._named("rule", body)
@@ -54,9 +55,10 @@ class Rules:
         parts = [f"/{ANY}/", *also, *([f"~{containing(*found)}"] if found else [])]
         return self.terminal(" & ".join(parts))
 
-    def name(self, prefix: str) -> str:
+    def new_name(self, prefix: str) -> str:
         """A new name of a rule, which the caller adds."""
-        return f"{prefix}_{len(self._others)}"
+        self._n_new_names += 1
+        return f"{prefix}_{self._n_new_names}"
 
     def add(self, text: str) -> None:
         self._others.append(text)

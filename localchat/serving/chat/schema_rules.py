@@ -83,7 +83,6 @@ def loosened(schema: Any) -> Any:
     kept = {key: value for key, value in schema.items() if key not in _LOOSE}
     if "oneOf" in kept:
         kept.setdefault("anyOf", kept.pop("oneOf"))
-        kept.pop("oneOf", None)
     return {key: _with_children(key, value, loosened) for key, value in kept.items()}
 
 

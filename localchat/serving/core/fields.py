@@ -18,8 +18,8 @@ from .json_text import to_json
 # Error messages show this many characters of a value, so that no message repeats a whole prompt.
 _SHOWN_CHARS = 60
 
-# The limit of characters in a schema, grammar or list of tools: six times the tools of a hundred MCP servers. Some
-# steps of compiling a constraint process all of it without a pause.
+# The limit of characters in a schema, grammar or list of tools: six times the tools of a hundred MCP servers.
+# llguidance compiles all of it in one call, which cannot be interrupted.
 MAX_CONSTRAINT_CHARS = 1 << 20
 
 # The limit of nesting in a body: deeper than any real request, and well below Python's recursion limit.

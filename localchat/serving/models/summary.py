@@ -1,9 +1,8 @@
-"""What a list shows of a model file: size, quantisation, context, capabilities; from the first part of its header."""
+"""What a list shows of a model file: size, quantisation, context; from the first part of its header."""
 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,6 @@ from pathlib import Path
 from .catalog import ModelFile
 from .gguf import GGUFError, read_start
 from .sizes import gigabytes
-
-# A list reads headers for at most this long; models after that are listed without what is in their headers.
-MAX_READING_S = 0.5
 
 # The names of llama.cpp's file types, by number (enum llama_ftype).
 _QUANTISATIONS: Mapping[int, str] = {
@@ -32,9 +28,6 @@ class Summary:
     quantisation: str = ""
     n_ctx_train: int = 0
     """The context of the training, 0 if it is not known."""
-    size_label: str = ""
-    """The number of parameters as the publisher writes it, such as "0.5B"."""
-    makes_embeddings: bool = False
     problem: str = ""
     """Why the header cannot be read; "" if it can."""
 
@@ -48,17 +41,6 @@ def summary_of(model: ModelFile) -> Summary:
     return _summary(model.path, stat.st_mtime_ns, stat.st_size)
 
 
-def summaries(models: Iterable[ModelFile]) -> dict[Path, Summary]:
-    """The summaries of models by path, as many as can be read in `MAX_READING_S`; all of them if asked again."""
-    end = time.monotonic() + MAX_READING_S
-    found: dict[Path, Summary] = {}
-    for model in models:
-        if time.monotonic() > end:
-            break
-        found[model.path] = summary_of(model)
-    return found
-
-
 @functools.lru_cache(maxsize=20_000)
 def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     try:
@@ -66,13 +48,11 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     except (GGUFError, OSError) as error:
         return Summary(problem=str(error))
     architecture = str(found.get("general.architecture", ""))
-    context, pooling = found.get(f"{architecture}.context_length"), found.get(f"{architecture}.pooling_type", 0)
+    context = found.get(f"{architecture}.context_length")
     return Summary(
         architecture,
         _QUANTISATIONS.get(found.get("general.file_type", -1), ""),
         context if isinstance(context, int) else 0,
-        str(found.get("general.size_label", "")),
-        isinstance(pooling, int) and pooling > 0,
     )
 
 
