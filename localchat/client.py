@@ -1,7 +1,7 @@
 """The chat client over blocking sockets, and the part of both clients that does not wait for the network.
 
-The client can be copied into another project, as one file (`python -m localchat.extras.vendor`) or as the files that
-docs/client.md lists; they need the standard library only. `aio` has the asynchronous client.
+`python -m localchat.extras.vendor` copies the client into another project, as one file or as several; they need the
+standard library only. `aio` has the asynchronous client.
 """
 
 from __future__ import annotations

@@ -95,9 +95,13 @@ with c.Client(model="m", timeout=5) as client:
     assert dataclasses.replace(events[1], delta="x") == c.ContentDelta("x", raw=1)
     if sys.version_info >= (3, 13):
         assert copy.replace(events[1], delta="x") == dataclasses.replace(events[1], delta="x")
+    assert client.request("GET", "models")["data"]
     assert [field.name for field in dataclasses.fields(events[1])] == ["delta", "choice_index", "raw"]
     assert c.Reply().headers is not c.Reply().headers
-    print("omitted:", not hasattr(client, "conversation") and not hasattr(c, "RunKeywords"))
+    try:
+        client.conversation()
+    except ImportError as error:
+        print(error)
 """
 
 
@@ -105,7 +109,7 @@ def test_one_file_can_be_imported(python, one_file):
     types = "message_start content_delta content_delta usage message_stop"
     with always(HELLO) as server:
         command = [python, "-I", "-S", "-W", "error", "-c", USE, str(one_file.parent), types]
-        assert run(command, server) == "omitted: True\n"
+        assert run(command, server) == "this needs localchat's agent/conversation.py, which is not beside the client\n"
 
 
 ASYNC = """
@@ -197,35 +201,19 @@ def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
     assert f"cannot write {tmp_path / 'missing' / 'chat.py'}: No such file" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has neither the mode bits nor links for all users")
-def test_link_and_mode_of_the_file_are_kept(tmp_path):
-    path, link = tmp_path / "chat.py", tmp_path / "link.py"
-    link.symlink_to(path)
-    path.write_text(vendor.MARK, encoding="utf-8")
-    path.chmod(0o750)
-    vendor.write(link, f"{vendor.MARK}\nx = 1\n")
-    assert link.is_symlink()
-    assert path.read_text(encoding="utf-8") == f"{vendor.MARK}\nx = 1\n"
-    assert path.stat().st_mode & 0o777 == 0o750
-
-
-def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    def fail(path, text, encoding):
-        path.write_bytes(text.encode()[:5])
-        raise OSError("the disk is full")
-
-    path = tmp_path / "chat.py"
-    vendor.write(path, vendor.MARK)
-    monkeypatch.setattr(Path, "write_text", fail)
-    with pytest.raises(OSError, match="full"):
-        vendor.write(path, f"{vendor.MARK}\nx = 1\n")
-    assert [(file.name, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [("chat.py", vendor.MARK)]
-
-
-def test_different_definitions_of_one_name_are_refused():
-    trees = {"a.py": ast.parse("x = 1"), "b.py": ast.parse("def x(): pass")}
-    with pytest.raises(ValueError, match=r"x is defined in a\.py and in b\.py"):
-        vendor._check_names(trees)
+def test_no_two_files_define_a_name_differently():
+    """In one file, the second definition would replace the first."""
+    seen: dict[str, str] = {}
+    for name in vendor.files("terminal/ask.py"):
+        for node in ast.parse((ROOT / "localchat" / name).read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names = [node.name]
+            else:
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
+            code = ast.dump(node)
+            is_overload = "id='overload'" in code
+            assert [other for other in names if not is_overload and seen.setdefault(other, code) != code] == [], name
 
 
 def test_size_of_the_one_file(one_file):
@@ -243,28 +231,28 @@ def test_size_of_the_one_file(one_file):
     assert len(lines) <= 3050
 
 
-COPIED = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").partition("By hand, copy these files")[2]
-CLIENT_FILES = re.findall(r"`([\w/]+\.py)`", COPIED.partition(": ")[2].partition(".\n")[0])
-FEATURES = re.findall(
-    r"^\| ([\w ,]+) \| (\w+) \| ([^|]+) \| `from \.chat\.([\w.]+) import (\w+)` \|", COPIED, re.MULTILINE
-)
+USED = {
+    "asyncio": "aio.AsyncClient",
+    "tools": "agent.tools.Toolbox",
+    "structured": "client.Client",
+    "conversations": "agent.conversation.Conversation",
+    "embeddings": "client.Client",
+    "media": "extras.media.attach",
+    "record": "extras.record.replay",
+}
 
 
-@pytest.mark.parametrize(("feature", "option", "files", "module", "name"), FEATURES, ids=[row[1] for row in FEATURES])
-def test_feature_works_with_the_files_that_the_docs_name(feature, option, files, module, name, tmp_path):
-    tools = next(names for _, other, names, _, _ in FEATURES if other == "tools")
-    names = {*CLIENT_FILES, *re.findall(r"`([\w/]+\.py)`", files + (tools if "those of tools" in files else ""))}
-    assert vendor.main([str(tmp_path / "chat"), "--with", option]) == 0
+@pytest.mark.parametrize("feature", vendor.FEATURES)
+def test_folder_with_a_feature_works_alone(feature, tmp_path):
     folder = tmp_path / "chat"
-    written = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
-    assert set(written) == names | {(Path(name).parent / "__init__.py").as_posix() for name in names}
+    assert vendor.main([str(folder), "--with", feature]) == 0
+    written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
+    assert {"client.py", *vendor.FEATURES[feature]} <= set(written)
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8").split()
-    assert all(
-        " ".join(licence) in " ".join(path.read_text(encoding="utf-8").replace("\n#", "\n").split())
-        for path in written.values()
-    )
-    imports = "; ".join(f"import chat.{file[:-3].replace('/', '.')}" for file in sorted(names))
-    code = f"import sys; sys.path.insert(0, sys.argv[1]); {imports}; chat.{module}.{name}"
+    for name in written:
+        assert " ".join(licence) in " ".join((folder / name).read_text(encoding="utf-8").replace("\n#", "\n").split())
+    imports = "; ".join(f"import chat.{name[:-3].replace('/', '.')}" for name in written)
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); {imports}; chat.{USED[feature]}"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(tmp_path)],
         capture_output=True,
@@ -322,10 +310,15 @@ def test_feature_that_was_not_copied_is_named(tmp_path):
     assert (done.stdout.split(), done.stderr) == ([f"{name}.py," for name in files * 2], "")
 
 
-def test_docs_name_the_files_of_every_feature():
-    sources = [(ROOT / "localchat" / name).read_text(encoding="utf-8") for name in CLIENT_FILES]
-    companions = {
-        f"{name.replace('.', '/')}.py" for source in sources for name in re.findall(r'companion\("([\w.]+)"\)', source)
-    }
+def test_docs_list_every_feature():
+    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [\w ,]+ \| `--with (\w+)` \| `from \.chat\.([\w.]+) import (\w+)` \|", page, re.MULTILINE)
+    assert {feature: f"{module}.{name}" for feature, module, name in rows} == USED
+
+
+def test_every_optional_module_belongs_to_a_feature():
+    sources = [(ROOT / "localchat" / name).read_text(encoding="utf-8") for name in vendor.files("client.py")]
+    companions = {name for source in sources for name in re.findall(r'companion\("([\w.]+)"\)', source)}
     assert companions
-    assert companions <= set(re.findall(r"`([\w/]+\.py)`", "".join(files for _, _, files, _, _ in FEATURES)))
+    starts = {name for names in vendor.FEATURES.values() for name in names}
+    assert {f"{name.replace('.', '/')}.py" for name in companions} <= starts

@@ -11,59 +11,26 @@ from __future__ import annotations
 import argparse
 import ast
 import errno
-import os
 import re
-import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .. import __version__
 
-FILES = (
-    "sse.py",
-    "errors.py",
-    "events.py",
-    "transport/http1.py",
-    "transport/addresses.py",
-    "transport/timeouts.py",
-    "transport/keywords.py",
-    "reply/payloads.py",
-    "reply/models.py",
-    "reply/frames.py",
-    "reply/think_tags.py",
-    "reply/surrogates.py",
-    "reply/tool_calls.py",
-    "reply/assembly.py",
-    "transport/options.py",
-    "transport/retries.py",
-    "transport/pool.py",
-    "transport/call.py",
-    "transport/streams.py",
-    "transport/sockets.py",
-    "client.py",
-    "terminal/ask.py",
-)
-
-# Methods of Client that need other files, and the classes of their options. The one file lacks both.
-_OMITTED_METHODS = ("map", "run", "run_stream", "conversation", "embed", "_embed", "_embedding_model", "_find_model")
-_OMITTED_OPTIONS = ("MapKeywords", "RunKeywords", "EmbeddingKeywords")
-
-# The file of FILES that is only for the program. A folder does not get it.
+# The program of the one file, and the client. The files that they import are copied too.
 _PROGRAM = "terminal/ask.py"
+_CLIENT = "client.py"
 
-_SCHEMA_FILES = ("schema/schema.py", "schema/shapes.py", "schema/signatures.py", "schema/validator.py")
-_TOOL_FILES = ("agent/tools.py", "agent/tool_run.py", *_SCHEMA_FILES, "extras/media.py")
-
-# The files of each feature, which only a folder can have.
+# The features that a folder can have, each with its files. The files that these import are copied too.
 FEATURES = {
-    "asyncio": ("transport/aio_sockets.py", "aio.py"),
-    "tools": _TOOL_FILES,
-    "structured": ("schema/structured.py", *_SCHEMA_FILES),
-    "conversations": (*_TOOL_FILES, "agent/conversation.py"),
-    "embeddings": ("extras/embeddings.py", "extras/mapping.py"),
-    "media": ("extras/media.py",),
-    "record": ("extras/record.py",),
+    "asyncio": ["aio.py"],
+    "tools": ["agent/tool_run.py"],
+    "structured": ["schema/structured.py"],
+    "conversations": ["agent/conversation.py"],
+    "embeddings": ["extras/embeddings.py", "extras/mapping.py"],
+    "media": ["extras/media.py"],
+    "record": ["extras/record.py"],
 }
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -123,15 +90,41 @@ OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
 SOFTWARE."""
 
 
-def joined() -> str:
-    """The source of the one file.
+def files(*starts: str) -> list[str]:
+    """These files of the package and the files that they import, each after those that it imports itself."""
+    seen: set[str] = set()
+    ordered: list[str] = []
 
-    Raises:
-        ValueError: Two files define the same name differently.
-    """
-    sources = {name: (_PACKAGE / name).read_text(encoding="utf-8") for name in FILES}
+    def visit(name: str) -> None:
+        if name not in seen:
+            seen.add(name)
+            for imported in _imported_files(name):
+                visit(imported)
+            ordered.append(name)
+
+    for start in starts:
+        visit(start)
+    return ordered
+
+
+def _imported_files(name: str) -> Iterator[str]:
+    folders = [(_PACKAGE / name).parent, *(_PACKAGE / name).parent.parents]
+    for node in ast.parse(_source(name)).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            module = folders[node.level - 1].joinpath(*(node.module or "").split("."))
+            for path in (module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)):
+                if path.is_file():
+                    yield path.relative_to(_PACKAGE).as_posix()
+
+
+def _source(name: str) -> str:
+    return (_PACKAGE / name).read_text(encoding="utf-8")
+
+
+def one_file() -> str:
+    """The source of the one file. A test checks that no two files define the same name."""
+    sources = {name: _source(name) for name in files(_PROGRAM)}
     trees = {name: ast.parse(source) for name, source in sources.items()}
-    _check_names(trees)
     imports = "\n".join(_imports(trees.values()))
     parts = [_HEAD.format(mark=MARK, version=__version__, license=LICENSE, imports=imports)]
     for name, tree in trees.items():
@@ -147,65 +140,34 @@ def _imports(trees: Iterable[ast.Module]) -> list[str]:
     for tree in trees:
         for node in tree.body:
             if isinstance(node, ast.Import):
-                modules.update(alias.name for alias in node.names)
+                modules.update(map(ast.unparse, node.names))
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
-                names.setdefault(node.module or "", set()).update(alias.name for alias in node.names)
+                names.setdefault(node.module or "", set()).update(map(ast.unparse, node.names))
     lines = [f"import {name}" for name in sorted(modules)]
     return lines + [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
 
 
 def _body(source: str, tree: ast.Module) -> str:
-    """The code of a file without its docstring, imports, overloads, and the omitted methods and options."""
+    """The code of a file without its docstring, imports and overloads."""
+    unneeded = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)]
+    unneeded += tree.body[:1] if ast.get_docstring(tree) is not None else []
+    unneeded += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_overload(node)]
     lines = source.splitlines()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list):
-            _blank(lines, node)
-        elif isinstance(node, ast.ClassDef) and node.name in ("Client", "BaseClient"):
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef) and method.name in _OMITTED_METHODS:
-                    _blank(lines, method)
-    for node in tree.body:
-        is_docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
-        is_omitted = isinstance(node, ast.ClassDef) and node.name in _OMITTED_OPTIONS
-        if is_docstring or is_omitted or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node):
-            _blank(lines, node)
+    for node in unneeded:
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+        first, end = min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
+        lines[first - 1 : end] = [""] * (end - first + 1)
     # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
     return re.sub("\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
 
 
-def _blank(lines: list[str], node: ast.stmt) -> None:
-    """Make the lines of a statement and its decorators empty."""
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    first = decorators[0].lineno if decorators else node.lineno
-    end = node.end_lineno or node.lineno
-    lines[first - 1 : end] = [""] * (end - first + 1)
+def _is_overload(function: ast.FunctionDef) -> bool:
+    return "overload" in map(ast.unparse, function.decorator_list)
 
 
 def _is_for_types(node: ast.stmt) -> bool:
     """Whether this is `if TYPE_CHECKING`. Only annotations use its names, and they are not evaluated."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
-
-
-def _check_names(trees: dict[str, ast.Module]) -> None:
-    """Raise ValueError if two files define a name differently: in one file, the second would replace the first."""
-    seen: dict[str, tuple[str, str]] = {}
-    for file, tree in trees.items():
-        for name, code in _definitions(tree).items():
-            if name in seen and seen[name][1] != code:
-                raise ValueError(f"{name} is defined in {seen[name][0]} and in {file}")
-            seen[name] = file, code
-
-
-def _definitions(tree: ast.Module) -> dict[str, str]:
-    """The top-level names of a file, each with its code. Overloads are joined with their function."""
-    found: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found[node.name] = found.get(node.name, "") + ast.dump(node)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found.update((target.id, ast.dump(node)) for target in targets if isinstance(target, ast.Name))
-    return found
 
 
 def write_folder(folder: Path, features: Iterable[str]) -> None:
@@ -215,14 +177,13 @@ def write_folder(folder: Path, features: Iterable[str]) -> None:
         FileExistsError: A file exists that this program did not write. The files before it have been written.
         OSError: A file cannot be written.
     """
-    names = [name for name in FILES if name != _PROGRAM]
-    names += [name for feature in features for name in FEATURES[feature]]
+    names = files(_CLIENT, *(name for feature in features for name in FEATURES[feature]))
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
     for room in sorted({Path(name).parent for name in names}):
         (folder / room).mkdir(parents=True, exist_ok=True)
         write(folder / room / "__init__.py", head + "\n")
-    for name in dict.fromkeys(names):
-        write(folder / name, f"{head}\n{(_PACKAGE / name).read_text(encoding='utf-8')}")
+    for name in names:
+        write(folder / name, f"{head}\n{_source(name)}")
 
 
 def write(path: Path, source: str) -> None:
@@ -238,20 +199,7 @@ def write(path: Path, source: str) -> None:
         if first_line.rstrip(b"\r\n") != MARK.encode():
             reason = "it exists and was not written by this program. Give another name, or remove the file"
             raise FileExistsError(errno.EEXIST, reason, str(path))
-    # A failed write must not leave a part of the file, which might lack the first line.
-    target = Path(os.path.realpath(path))  # A symbolic link stays one.
-    part = target.with_name(f".{target.name}.part")
-    try:
-        part.write_text(source, encoding="utf-8")
-        if target.exists():
-            shutil.copymode(target, part)
-        part.replace(target)
-    except OSError as error:
-        if error.filename is not None:
-            error.filename = str(path)  # Not the name of the part.
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    path.write_text(source, encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -275,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--with adds files to a folder, and {path} is one file: name a folder")
     try:
         if path.suffix == ".py":
-            write(path, joined())
+            write(path, one_file())
         else:
             write_folder(path, options.features)
     except OSError as error:
