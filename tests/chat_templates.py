@@ -1,6 +1,6 @@
 """Renders chat templates for tests, and separates the user text from the markup."""
 
-from localchat.serving.chat.prompt.segments import text_of
+from localchat.serving.chat.prompt.marked import user_ranges
 from localchat.serving.chat.prompt.template import ChatTemplate
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
@@ -12,11 +12,11 @@ CALLS = """{%- for m in messages %}
 
 
 def render(source, messages=(USER,), **options):
-    return text_of(ChatTemplate(source).render(messages, **options))
+    return ChatTemplate(source).render(messages, **options)
 
 
-def user_text(segments):
-    return [segment.text for segment in segments if not segment.is_markup]
+def user_text(prompt):
+    return [str(prompt)[start:stop] for start, stop in user_ranges(prompt)]
 
 
 def call_message(arguments, call_id="call_1"):

@@ -12,9 +12,7 @@ from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.chat.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.prompt.prefill import prefilled_text
-from localchat.serving.chat.prompt.segments import text_of
-from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.chat.prompt.template import ChatTemplate, prefilled
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.events import ContentDelta, ReasoningDelta
 from localchat.serving.core.params import GenerationParams
@@ -307,8 +305,7 @@ def test_calls_may_follow_a_prefilled_text(name: str):
     messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
     fields = required(parallel_tool_calls=False)
     request = ChatRequest(messages=messages, continue_final_message="content", **fields)
-    prompt = "<|start|>assistant"
-    prompt += text_of(prefilled_text(dialect, "", "Hi", prompt))
+    prompt = prefilled(dialect, "<|start|>assistant", "", "Hi")
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None
     text = generated(constraint, random.Random(name))

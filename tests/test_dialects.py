@@ -6,8 +6,8 @@ import re
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS, detect
-from localchat.serving.chat.prompt.prefill import prefilled_text
-from localchat.serving.chat.prompt.segments import Segment
+from localchat.serving.chat.prompt.marked import user_ranges
+from localchat.serving.chat.prompt.template import prefilled
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 
 from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of
@@ -115,13 +115,15 @@ def test_preserved_markers_are_complete():
 
 
 @pytest.mark.parametrize(
-    ("name", "reasoning", "prompt", "segments"),
+    ("name", "reasoning", "prompt", "expected"),
     [
-        ("hermes", "", "", [("", True), ("Hi", False)]),
-        ("hermes", "hm", "", [("<think>\n", True), ("hm", False), ("\n</think>\n\n", True), ("Hi", False)]),
-        ("hermes", "hm", "<think>", [("hm", False), ("\n</think>\n\n", True), ("Hi", False)]),
-        ("harmony", "", "", [("<|channel|>final<|message|>", True), ("Hi", False)]),
+        ("hermes", "", "", "Hi"),
+        ("hermes", "hm", "", "<think>\nhm\n</think>\n\nHi"),
+        ("hermes", "hm", "<think>", "<think>hm\n</think>\n\nHi"),
+        ("harmony", "", "", "<|channel|>final<|message|>Hi"),
     ],
 )
-def test_only_the_markers_of_a_prefill_may_be_control_tokens(name, reasoning, prompt, segments):
-    assert prefilled_text(DIALECTS[name], reasoning, "Hi", prompt) == [Segment(*segment) for segment in segments]
+def test_only_the_markers_of_a_prefill_may_be_control_tokens(name, reasoning, prompt, expected):
+    text = prefilled(DIALECTS[name], prompt, reasoning, "Hi")
+    assert text == expected
+    assert [expected[start:stop] for start, stop in user_ranges(text)] == [part for part in (reasoning, "Hi") if part]

@@ -3,7 +3,6 @@
 import pytest
 
 from localchat.serving.chat.prompt import sandbox
-from localchat.serving.chat.prompt.segments import text_of
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError
 
 from .chat_templates import SPECIAL, USER, call_message, render
@@ -112,7 +111,7 @@ def test_template_cannot_change_its_variables():
 )
 def test_prompt_starts_with_one_bos(source, add_bos, content, expected):
     template = ChatTemplate(source, bos_token="<s>", add_bos=add_bos, special_texts=SPECIAL)
-    assert text_of(template.render([{"role": "user", "content": content}])) == expected
+    assert template.render([{"role": "user", "content": content}]) == expected
 
 
 THINKING = CHATML.replace(

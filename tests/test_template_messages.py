@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from localchat.serving.chat.prompt.segments import text_of
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate
 
 from .chat_templates import CALLS, USER, call_message, render
@@ -92,12 +91,12 @@ def test_template_that_requires_short_ids_gets_equal_ids_for_call_and_result():
     )
     result = {"role": "tool", "content": "", "tool_call_id": "call_1"}
     template = ChatTemplate(source.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_call_id }}"))
-    text = text_of(template.render([call_message({}), result]))
+    text = template.render([call_message({}), result])
     call_id, result_id = re.fullmatch(r"\[assistant\]<f:\{\}:(\w{9})>\[tool\](\w{9})", text.replace("\n", "")).groups()
     assert call_id == result_id
-    assert "abc123XYZ" in text_of(template.render([call_message({}, "abc123XYZ")]))
+    assert "abc123XYZ" in template.render([call_message({}, "abc123XYZ")])
     for other in ("abc", "a" * 12, "call-1_xy"):
-        shown = text_of(template.render([call_message({}, other)])).replace("\n", "")
+        shown = template.render([call_message({}, other)]).replace("\n", "")
         assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
 
 
@@ -253,7 +252,7 @@ def test_variables_of_a_request_do_not_replace_those_of_the_server():
     source = "{{ enable_thinking }} {{ messages[0].content }} {{ bos_token }}"
     template = ChatTemplate(source, bos_token="<s>")
     variables = {"enable_thinking": False, "messages": [], "bos_token": "no"}
-    assert text_of(template.render([USER], variables=variables)) == "False hi <s>"
+    assert template.render([USER], variables=variables) == "False hi <s>"
 
 
 @pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])

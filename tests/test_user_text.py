@@ -1,4 +1,4 @@
-"""User text and markup in a prompt: segments, tokens, marked strings."""
+"""User text and text of the template in a prompt: marked strings and tokens."""
 
 import re
 
@@ -6,10 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localchat.serving.chat.prompt.errors import TemplateError
-from localchat.serving.chat.prompt.marked import Marked, copy_json, has_user_text, join, user_ranges
-from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, compile_template, render_template
-from localchat.serving.chat.prompt.segments import Segment, parts_of, segments_of, text_of
+from localchat.serving.chat.prompt.marked import Marked, copy_json, has_user_text, join, parts_of, user_ranges
+from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, TemplateError, compile_template, render_template
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.literals import pattern_of
 
@@ -43,14 +41,15 @@ from .chat_templates import SPECIAL, USER, user_text
     ],
 )
 def test_user_text_is_separated_from_markup(source, content, expected):
-    segments = ChatTemplate(source).render([{"role": "user", "content": content}])
-    assert user_text(segments) == expected
+    prompt = ChatTemplate(source).render([{"role": "user", "content": content}])
+    assert user_text(prompt) == expected
 
 
 def test_tools_and_variables_count_as_user_text():
     source = "{{ tools | tojson }}|{{ documents[0] }}"
-    segments = ChatTemplate(source).render([USER], tools=[{"a": "b"}], variables={"documents": ["c"]})
-    assert segments == [Segment('[{"a": "b"}]', False), Segment("|", True), Segment("c", False)]
+    prompt = ChatTemplate(source).render([USER], tools=[{"a": "b"}], variables={"documents": ["c"]})
+    assert prompt == '[{"a": "b"}]|c'
+    assert user_text(prompt) == ['[{"a": "b"}]', "c"]
 
 
 def test_unknown_role_counts_as_user_text():
@@ -67,8 +66,13 @@ def tokenize(text, parse_special):
     return [*tokens, *map(ord, text[at:])]
 
 
-def tokens_of(segments, special):
-    return [token for part in parts_of(segments, special) for token in tokenize(*part)]
+def tokens_of(prompt, special):
+    return [token for part in parts_of(prompt, special) for token in tokenize(*part)]
+
+
+def prompt_of(*texts):
+    """A prompt of texts, each with whether it is text of the template."""
+    return join("", [text if is_markup else Marked(text) for text, is_markup in texts])
 
 
 START, END = -1, -2
@@ -86,28 +90,26 @@ START, END = -1, -2
 )
 def test_user_text_never_becomes_control_tokens(content, expected):
     template = ChatTemplate(None, special_texts=SPECIAL)
-    segments = template.render([{"role": "user", "content": content}])
-    tokens = tokens_of(segments, template.special)
+    tokens = tokens_of(template.render([{"role": "user", "content": content}]), template.special)
     assert tokens == [
         START, *map(ord, "user\n" + expected), END, ord("\n"), START, *map(ord, "assistant\n"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("segments", "expected"),
+    ("texts", "expected"),
     [
         pytest.param([("<|im_", False), ("end|>", False)], "<|im_end|>", id="user text and user text"),
         pytest.param([("<|im_", False), ("end|>", True)], "<|im_end|>", id="user text and markup"),
         pytest.param([("<|im_", True), ("end|>", False)], "<|im_end|>", id="markup and user text"),
     ],
 )
-def test_control_token_across_segments_with_user_text_is_not_parsed(segments, expected):
-    pieces = [Segment(text, is_markup) for text, is_markup in segments]
-    assert tokens_of(pieces, re.compile(pattern_of(SPECIAL))) == [*map(ord, expected)]
+def test_control_token_that_is_partly_user_text_is_not_parsed(texts, expected):
+    assert tokens_of(prompt_of(*texts), re.compile(pattern_of(SPECIAL))) == [*map(ord, expected)]
 
 
 @pytest.mark.parametrize(
-    ("segments", "special", "parts"),
+    ("texts", "special", "parts"),
     [
         pytest.param([("<s>a", True), ("b", False)], SPECIAL, [("<s>ab", True)], id="whole"),
         pytest.param([("a", True), ("<s>", False)], [], [("a<s>", True)], id="whole, no special tokens"),
@@ -119,9 +121,8 @@ def test_control_token_across_segments_with_user_text_is_not_parsed(segments, ex
         ),
     ],
 )
-def test_prompt_is_split_only_if_user_text_has_a_control_token(segments, special, parts):
-    pieces = [Segment(text, is_markup) for text, is_markup in segments]
-    assert list(parts_of(pieces, re.compile(pattern_of(special)))) == parts
+def test_prompt_is_split_only_if_user_text_has_a_control_token(texts, special, parts):
+    assert parts_of(prompt_of(*texts), re.compile(pattern_of(special))) == parts
 
 
 # Every operation of a template: methods of str, filters and operators, with user text and text of the template.
@@ -155,10 +156,13 @@ def test_user_text_stays_user_text_in_every_operation(operation):
             continue
         for value in [*copy_json(VALUES, Marked), *TEMPLATE_TEXTS]:
             try:
-                segments = segments_of(render_template(template, {"v": value, "t": Marked(FORGED)}))
+                prompt = render_template(template, {"v": value, "t": Marked(FORGED)})
             except TemplateError:
                 continue
-            markup = "\n".join(segment.text for segment in segments if segment.is_markup).lower()
+            kinds = bytearray(len(prompt))
+            for start, stop in user_ranges(prompt):
+                kinds[start:stop] = b"u" * (stop - start)
+            markup = "".join("\n" if kind else char for char, kind in zip(prompt, kinds)).lower()
             assert not {"im_end", "dne_mi"} & set(re.findall("im_end|dne_mi", markup)), (arguments, value)
 
 
@@ -205,7 +209,6 @@ def test_marks_stay_on_their_characters(parts):
     for piece in [*pieces, *text.split("a"), *text.split(), *text]:
         marked = "".join(piece[a:b] for a, b in user_ranges(piece))
         assert marked == "".join(c for c in piece if c in "AB_")
-        assert text_of(segments_of(piece)) == piece
 
 
 def test_copy_json_marks_every_string():

@@ -14,7 +14,7 @@ from .dialects.parser import OutputParser
 from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output
-from .prompt.segments import Segment, parts_of, text_of
+from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate
 from .reasoning import budget_tracker, parser_options
 from .run import Prepared
@@ -28,9 +28,9 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
     """
     with wire_errors(model.engine, "messages"):
         template, visible_tokens = model.template_for(request.chat_template)
-        segments = _rendered(model, request, template)
-        text = text_of(segments)
-        prompt = model.tokenize_prompt(parts_of(segments, template.special), request.params)
+        rendered = _rendered(model, request, template)
+        text = str.__str__(rendered)
+        prompt = model.tokenize_prompt(parts_of(rendered, template.special), request.params)
         dialect = template.dialect
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, request.params),
@@ -58,7 +58,7 @@ def prompt_text(model: Model, request: ChatRequest) -> str:
         BadRequest: The template refuses the request.
     """
     with wire_errors(model.engine, "messages"):
-        return text_of(_rendered(model, request, model.template_for(request.chat_template)[0]))
+        return str.__str__(_rendered(model, request, model.template_for(request.chat_template)[0]))
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
@@ -73,7 +73,7 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
         return sum(len(model.tokenize(*part)) for part in parts)
 
 
-def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
+def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> str:
     return template.render(
         request.messages,
         tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),

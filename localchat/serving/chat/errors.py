@@ -18,7 +18,7 @@ from ..engine import (
     TextTooLong,
     WritesNoText,
 )
-from .prompt.errors import TemplateError
+from .prompt.sandbox import TemplateError
 
 
 @contextlib.contextmanager

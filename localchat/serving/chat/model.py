@@ -13,7 +13,7 @@ from ..api.models import model_body
 from ..core import errors
 from ..core.params import GenerationParams, SamplingParams
 from ..engine import AnyEngine, GenerationRequest
-from .prompt.errors import TemplateError
+from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 from .reasoning import ReasoningDefaults
 

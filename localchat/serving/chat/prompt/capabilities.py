@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from .errors import TemplateError
+from .sandbox import TemplateError
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -19,40 +19,23 @@ Messages = Sequence[Mapping[str, Any]]
 class Capabilities(NamedTuple):
     """What a chat template supports, and what it requires."""
 
-    typed_content: bool = False
-    """The template reads `content` only as a list of parts."""
-    text_arguments: bool = False
-    """The template prints arguments without encoding them, so they must be JSON text."""
-    only_objects: bool = False
-    """The template fails on arguments that are not a JSON object."""
-    one_call: bool = False
-    """The template prints at most one tool call of a message."""
-    null_content: bool = False
-    """The template prints tool calls only in a message without content."""
-    short_ids: bool = False
-    """The template refuses tool call ids other than nine letters or digits."""
-    reasoning_key: str = "reasoning_content"
-    """The field of a message from which the template reads reasoning."""
-    shows_reasoning: bool = False
-    """The template prints the reasoning of earlier messages."""
-    reasoning_part: bool = False
-    """The template reads reasoning from a part of the content."""
-    lone_reasoning: bool = False
-    """The template refuses reasoning in a message that has both text and tool calls."""
-    has_developer_role: bool = False
-    """The template supports the role "developer". False: such a message gets the role "system"."""
-    has_system_role: bool = True
-    """The template supports the role "system". False: the first user message begins with the text."""
-    shows_tools: bool = True
-    """The template prints the tools. False: a system message describes them."""
-    whole_tools: bool = False
-    """The template fails on tools without a description or parameters."""
-    shows_calls: bool = True
-    """The template prints tool calls. False: they are written into the text of the message."""
-    shows_results: bool = True
-    """The template supports the role "tool". False: a user message has the result."""
-    no_tools: tuple[()] | None = None
-    """The value of `tools` for a request without tools. Most templates test for None; some iterate over it."""
+    typed_content: bool = False  # reads `content` only as a list of parts
+    text_arguments: bool = False  # prints arguments without encoding them, so they must be JSON text
+    only_objects: bool = False  # fails on arguments that are not a JSON object
+    one_call: bool = False  # prints at most one tool call of a message
+    null_content: bool = False  # prints tool calls only in a message without content
+    short_ids: bool = False  # refuses tool call ids other than nine letters or digits
+    reasoning_key: str = "reasoning_content"  # the field of a message from which it reads reasoning
+    shows_reasoning: bool = False  # prints the reasoning of earlier messages
+    reasoning_part: bool = False  # reads reasoning from a part of the content
+    lone_reasoning: bool = False  # refuses reasoning in a message that has both text and tool calls
+    has_developer_role: bool = False  # if not, a message of this role gets the role "system"
+    has_system_role: bool = True  # if not, the first user message begins with the text
+    shows_tools: bool = True  # if not, a system message describes the tools
+    whole_tools: bool = False  # fails on tools without a description or parameters
+    shows_calls: bool = True  # if not, calls are written into the text of the message
+    shows_results: bool = True  # supports the role "tool"; if not, a user message has the result
+    no_tools: tuple[()] | None = None  # `tools` without tools: most templates test for None, some iterate over it
 
 
 # Renders messages and tools, prepared for these capabilities. Raises TemplateError.

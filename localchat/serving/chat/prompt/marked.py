@@ -1,4 +1,4 @@
-"""Taint tracking: a str that records which of its characters are user text.
+"""Taint tracking: a str that records which of its characters are user text, since these must not become control tokens.
 
 `Marked` behaves like `str`, so a template renders the same text with it. It also has the ranges of characters that
 come from a user. The methods that are defined here keep the ranges. Of every other operation with user text, the
@@ -7,7 +7,9 @@ template gets a result that is user text as a whole (sandbox.py). Text without m
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from re import Pattern
 from typing import Any, Callable, SupportsIndex
 
 from jinja2.utils import Namespace
@@ -139,6 +141,27 @@ def marked(value: Any) -> Any:
     if isinstance(value, str):
         return Marked(value)
     return type(value)(map(marked, value)) if type(value) in (list, tuple) else value
+
+
+def parts_of(prompt: str, special: Pattern[str]) -> list[tuple[str, bool]]:
+    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
+
+    `special` matches the texts of control tokens. User text yields none. If none overlaps user text, the prompt is one
+    part, since a split would change the tokens at its borders. Otherwise the prompt is split at the control tokens of
+    the template. llama.cpp splits text there too, so the tokens of the other text do not change.
+    """
+    text, ranges = str.__str__(prompt), user_ranges(prompt)
+    is_user = bytearray(len(text))  # one byte for each character
+    for start, stop in ranges:
+        is_user[start:stop] = b"\1" * (stop - start)
+    if not any(1 in is_user[match.start() : match.end()] for match in special.finditer(text)):
+        return [(text, True)]
+    of_template = zip((0, *(stop for _, stop in ranges)), (*(start for start, _ in ranges), len(text)))
+    edges = [at for span in of_template for match in special.finditer(text, *span) for at in match.span()]
+    bounds = [0, *edges, len(text)]
+    pieces = [(text[a:b], 1 not in is_user[a:b]) for a, b in zip(bounds, bounds[1:]) if a < b]
+    by_kind = itertools.groupby(pieces, key=lambda piece: piece[1])
+    return [("".join(text for text, _ in group), is_markup) for is_markup, group in by_kind]
 
 
 def _with_ranges(text: str, ranges: list[Range]) -> str:

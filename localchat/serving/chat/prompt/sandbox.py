@@ -23,7 +23,6 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from .errors import TemplateError
 from .marked import Marked, copy_json, has_user_text, join, marked, printed, replace
 
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
@@ -44,8 +43,12 @@ _PRECISE_FILTERS = frozenset({"first", "last", "min", "max", "default", "d", "at
 # List methods that are allowed: Kimi's templates keep a queue of ids. A template can change only its copy of the
 # messages.
 _LIST_METHODS = frozenset({"append", "pop"})
-# The template variable with the step counter of a rendering.
+# The template variable with an iterator that has an item for each loop step which a rendering may take.
 _STEPS = "_steps"
+
+
+class TemplateError(ValueError):
+    """The template is invalid, or refuses the conversation."""
 
 
 def compile_template(source: str) -> jinja2.Template:
@@ -80,7 +83,7 @@ def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> 
         "functions": _tojson(variables["tools"], indent=2) if variables.get("tools") else "",
         "datetime": now.strftime("%Y-%m-%d %H:%M:%S"),
         "raise_exception": _raise_exception,
-        _STEPS: _StepCounter(),
+        _STEPS: iter(range(MAX_LOOP_STEPS)),
     }
     try:
         return template.render({**variables, **helpers})
@@ -92,19 +95,6 @@ def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> 
             f"the model's chat template failed on these messages ({type(error).__name__}: {error}); "
             "check their roles and order"
         ) from error
-
-
-class _StepCounter:
-    """Counts the loop steps of one rendering."""
-
-    def __init__(self) -> None:
-        self._n_left = MAX_LOOP_STEPS
-
-    # The name begins with an underscore so that the sandbox does not let the template call the method.
-    def _count(self) -> None:
-        self._n_left -= 1
-        if self._n_left < 0:
-            raise TemplateError(f"the chat template loops more than {MAX_LOOP_STEPS} times")
 
 
 def _raise_exception(message: object = "") -> None:
@@ -189,9 +179,9 @@ class _Rewriter(NodeTransformer):
 
 @jinja2.pass_context
 def _counted(context: Context, items: Any) -> Iterator[Any]:
-    steps = context[_STEPS]
     for item in items:
-        steps._count()
+        if next(context[_STEPS], None) is None:
+            raise TemplateError(f"the chat template loops more than {MAX_LOOP_STEPS} times")
         yield item
 
 

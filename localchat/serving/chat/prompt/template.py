@@ -1,6 +1,6 @@
-"""Chat templates: renders messages, tools and an assistant prefill to prompt segments.
+"""Chat templates: renders messages, tools and an assistant prefill to a prompt.
 
-Segments separate user text from text of the template, so that user text yields no control tokens (segments.py).
+The prompt is a str whose user text is marked, so that this text yields no control tokens (see `marked.parts_of`).
 Raises only TemplateError.
 """
 
@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...core.literals import pattern_of
-from ..dialects import detect, for_template
+from ..dialects import Dialect, detect, for_template
+from ..dialects.reasoning import ReasoningStart
 from .capabilities import Capabilities, Messages, find_capabilities
-from .errors import TemplateError
-from .marked import Marked, copy_json
+from .marked import Marked, copy_json, user_ranges
 from .messages import adapt_messages, adapt_tools
-from .prefill import prefilled_reasoning, prefilled_text
-from .sandbox import compile_template, render_template
-from .segments import Segment, merge_segments, segments_of, text_of
+from .sandbox import TemplateError, compile_template, render_template
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
@@ -62,9 +60,8 @@ class ChatTemplate:
         """
         self.source = source or CHATML
         self.special = re.compile(pattern_of(special_texts))
-        self._bos_token = bos_token
-        self._eos_token = eos_token
-        self._add_bos = add_bos
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._first = bos_token if add_bos else ""
         self._template = compile_template(self.source)
         self.dialect = detect(self.source)
         self.capabilities = find_capabilities(self.source, self._render_test)
@@ -81,7 +78,7 @@ class ChatTemplate:
         continue_final_message: bool | str = False,
         prefix: str = "",
         variables: Mapping[str, Any] | None = None,
-    ) -> list[Segment]:
+    ) -> str:
         """Render the prompt for these messages. It includes the BOS, so tokenize it without adding one.
 
         Args:
@@ -98,46 +95,42 @@ class ChatTemplate:
         if continue_final_message:
             *messages, final = messages
         try:
-            given = self._variables(messages, tools, variables)
-            given["add_generation_prompt"] = add_generation_prompt or bool(continue_final_message)
-            segments = self._with_bos(segments_of(self._run(_mark_user_text(given))))
+            given = {
+                **(variables or {}),
+                "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.write_calls),
+                "tools": adapt_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
+                "add_generation_prompt": add_generation_prompt or bool(continue_final_message),
+            }
+            prompt = render_template(self._template, {**_with_marks(given), **self._tokens})
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
-        reasoning = final.get("reasoning_content", "")
+        # A BOS in user text is not the BOS of the prompt.
+        if not prompt.startswith(self._first) or any(start < len(self._first) for start, _ in user_ranges(prompt)):
+            prompt = self._first + prompt
+        reasoning, text = final.get("reasoning_content", ""), final.get("content", "") + prefix
         if continue_final_message == "reasoning_content":
-            return merge_segments([*segments, *prefilled_reasoning(self.dialect, reasoning, text_of(segments))])
-        text = final.get("content", "") + prefix
-        if not reasoning and not text:
-            return segments
-        return merge_segments([*segments, *prefilled_text(self.dialect, reasoning, text, text_of(segments))])
-
-    def _variables(
-        self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        return {
-            **(variables or {}),
-            "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.write_calls),
-            "tools": adapt_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
-        }
+            return prefilled(self.dialect, prompt, reasoning, None)
+        return prefilled(self.dialect, prompt, reasoning, text) if reasoning or text else prompt
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
         adapted = adapt_messages(messages, None, capabilities, self.dialect.write_calls)
-        return self._run({"messages": adapted, "tools": tools or capabilities.no_tools})
-
-    def _run(self, variables: Mapping[str, Any]) -> str:
-        return render_template(
-            self._template, {**variables, "bos_token": self._bos_token, "eos_token": self._eos_token}
-        )
-
-    def _with_bos(self, segments: list[Segment]) -> list[Segment]:
-        first = segments[0] if segments else Segment("", True)
-        has_bos = first.is_markup and first.text.startswith(self._bos_token)
-        if has_bos or not self._add_bos:
-            return segments
-        return merge_segments([Segment(self._bos_token, True), *segments])
+        given = {"messages": adapted, "tools": tools or capabilities.no_tools}
+        return render_template(self._template, {**given, **self._tokens})
 
 
-def _mark_user_text(given: Mapping[str, Any]) -> dict[str, Any]:
+def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -> str:
+    """A prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
+    is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
+    if text is not None and not reasoning and not is_open:
+        return prompt + dialect.text_start[0] + Marked(text)
+    prompt += ("" if is_open else dialect.reasoning.start + "\n") + Marked(reasoning)
+    if text is None:
+        return prompt
+    return prompt + "\n" + dialect.reasoning.end + dialect.text_start[1] + Marked(text)
+
+
+def _with_marks(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of a template with all strings marked as user text, except known roles."""
     marked: dict[str, Any] = copy_json(given, Marked)
     for message, original in zip(marked["messages"], given["messages"]):
         if original.get("role") in _ROLES:
