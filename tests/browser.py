@@ -54,8 +54,9 @@ class Browser:
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
-        for domain in ("Page", "Runtime", "Network", "Log", "Performance"):
+        for domain in ("Page", "Runtime", "Network", "Log"):
             page.send(f"{domain}.enable")
+        page.send("Performance.enable", timeDomain="threadTicks")
         page.send("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_VIOLATIONS)
         page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -185,7 +186,7 @@ class Page:
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def work_s(self) -> float:
-        """The time that the page's main thread has worked so far."""
+        """The processor time of the page's main thread so far."""
         metrics = self.send("Performance.getMetrics")["metrics"]
         return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from .request import Request
 
 _FILE = Path(__file__).with_name("page.html")
-_INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL)
 
 
 def wants_page(request: Request) -> bool:
