@@ -20,7 +20,7 @@ TOKENS_PER_S = 60
 MEASURED_S = 10
 N_PAINTS = 15
 
-WORDS = "the page shows what a model writes while it writes".split()
+WORDS = ["the", "page", "shows", "what", "a", "model", "writes", "while", "it", "writes"]
 
 # The first lines of an answer, which come at once, and the token that follows them again and again.
 ANSWERS: dict[str, tuple[Callable[[int], str], str, str]] = {
