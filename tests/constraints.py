@@ -13,7 +13,7 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.constraint import constraint_for
 from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.gbnf import gbnf_to_lark
+from localchat.serving.chat.lark import gbnf_rule
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from localchat.serving.core.response_format import ResponseFormat
@@ -97,8 +97,7 @@ def generated(constraint: Constraint | None, chance: random.Random, n_most: int 
 
 def gbnf(grammar: str) -> Constraint:
     """The constraint of a grammar in GBNF."""
-    rules, tokens = gbnf_to_lark(grammar)
-    return Constraint("start: gbnf\n" + rules, tokens=tokens)
+    return Constraint("start: " + gbnf_rule(grammar))
 
 
 def required(**fields: Any) -> dict[str, Any]:

@@ -71,13 +71,6 @@ def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float)
     assert tokens[0].id == control
 
 
-def test_grammar_may_require_a_control_token(engine: Engine):
-    (control,) = engine.tokenize(MARKER)
-    request = request_for(chat(engine, "Hello!"), constraint=gbnf(f'root ::= {MARKER} "a"'), max_tokens=9)
-    text, tokens, _ = read(engine, request)
-    assert (text, tokens[0].id) == ("a", control)
-
-
 def test_constrained_and_free_requests_share_a_batch(engine: Engine):
     free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     alone = read(engine, free)[0]

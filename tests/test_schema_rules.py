@@ -83,8 +83,9 @@ ws ::= | " " | "\n" [ \t]{0,20}"""
         ('root ::= "a" root "b" | "c"', ["c", "aacbb"], ["aacb", "ab"]),
         ('root ::= [a-f]{2,4} ("," [^a-f\\]-])?', ["ab,x", "abcd"], ["a", "ab,]", "ab,-"]),
         ('root ::= "\\u00e9\\x41\\n" .', ["\u00e9A\nx", "\u00e9A\n\n"], ["\u00e9A\n"]),
+        ('root ::= start "z" | "(" root ")"\nstart ::= [a-z]+', ["abz", "((zzz))"], ["z", "(ab)"]),
     ],
-    ids=["json", "recursive", "classes", "escapes"],
+    ids=["json", "recursive", "classes", "escapes", "texts that overlap"],
 )
 def test_gbnf_is_followed(grammar: str, right: list[str], wrong: list[str]):
     constraint = gbnf(grammar)
@@ -93,7 +94,8 @@ def test_gbnf_is_followed(grammar: str, right: list[str], wrong: list[str]):
 
 
 @pytest.mark.parametrize(
-    "grammar", ["", " \n", 'root ::= undefined "x"', "no grammar at all", 'other ::= "x"', "root ::= )", "root ::= +"]
+    "grammar",
+    ["", " \n", 'root ::= undefined "x"', "no grammar", 'other ::= "x"', "root ::= )", "root ::= +", 'root ::= "\\'],
 )
 def test_gbnf_that_cannot_be_parsed_is_refused(grammar: str):
     with pytest.raises(ValueError, match=r"\w"):

@@ -14,8 +14,7 @@ from typing import Any
 
 from .dialects.call_layout import ALL_TYPES, GEMMA_QUOTE, STRING, THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
 from .dialects.values import parameter_types
-from .gbnf import regex_literal
-from .lark import ANY, Rules, containing, layout_regex, seq
+from .lark import ANY, Rules, containing, layout_regex, regex_literal, seq
 from .schema_rules import json_rule
 
 # Strings that no parser converts to a value of another type.
@@ -25,7 +24,7 @@ _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
 _ANNOTATIONS = frozenset(
     ("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment")
 )
-_ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable"}
+_ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 _MAX_DEPTH = 20
 _PYTHON_WORDS = {"boolean": "/True|False/", "null": "/None/"}
@@ -50,7 +49,7 @@ class ArgumentRules:
                 return self._rules.rule(_Arguments(self._rules, parameters, layout).native_value(parameters))
         except NotExact:
             pass
-        return self._rules.rule(json_rule(parameters, is_indented=layout.indent is not None))
+        return self._rules.rule(json_rule(parameters))
 
 
 class _Arguments:
@@ -60,7 +59,7 @@ class _Arguments:
         self._notation = layout.notation
         self._end_marker = layout.end_marker
         self._any_rule = ""
-        self._definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        self._definitions = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
 
     # --- one by one ---
 

@@ -29,8 +29,7 @@ from .argument_rules import ArgumentRules
 from .dialects import Dialect
 from .dialects.call_layout import CallLayout
 from .dialects.reasoning import ReasoningStart
-from .gbnf import gbnf_to_lark, regex_literal
-from .lark import Rules, layout_regex, seq
+from .lark import Rules, gbnf_rule, layout_regex, regex_literal, seq
 from .prompt.template import ChatTemplate
 from .reasoning import reasoning_start
 from .schema_rules import error_in, error_place, json_rule, loosened, normalized
@@ -108,8 +107,7 @@ def _constraint(key: _Key) -> Constraint:
     field = key.response_format[2] if key.response_format else "tools"
     try:
         constraint = _Grammar(key).constraint(field)
-        tokens = "".join(f'token_{i}: "x"\n' for i in range(len(constraint.tokens)))
-        reason = error_in(constraint.grammar + tokens)
+        reason = error_in(constraint.grammar)
     except ImportError as error:
         raise NotSupported(_MISSING, field) from error
     except RecursionError as error:
@@ -134,7 +132,6 @@ class _Grammar:
         self._dialect = key.dialect
         self._rules = Rules()
         self._arguments = ArgumentRules(self._rules)
-        self._tokens: tuple[str, ...] = ()
         self._tools = [self._tool(index, json.loads(function)) for index, function in key.tools]
 
     def constraint(self, field: str) -> Constraint:
@@ -144,7 +141,7 @@ class _Grammar:
             # With required calls the output has only calls, so the format has no effect. It is still checked.
             text = self._format(kind, json.loads(value), param)
         start = self._required() if self._key.must_call else self._auto() if text is None else self._formatted(text)
-        return Constraint(self._rules.render(start), field, self._tokens)
+        return Constraint(self._rules.render(start), field)
 
     # --- the text of a response format ---
 
@@ -165,11 +162,9 @@ class _Grammar:
                 raise BadRequest(f"'{param}' cannot be enforced: the regular expression has an error: {reason}", param)
             return self._rules.terminal(_slashed(body))
         try:
-            rules, self._tokens = gbnf_to_lark(value)
+            return self._rules.rule(gbnf_rule(value))
         except ValueError as error:
             raise BadRequest(f"'{param}' cannot be enforced: {error}", param) from error
-        self._rules.add(rules)
-        return "gbnf"
 
     def _formatted(self, text: str) -> str:
         """Text of a response format or, if there are tools, tool calls."""

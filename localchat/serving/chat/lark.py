@@ -1,12 +1,13 @@
-"""Collects the rules and terminals of one grammar in the notation of llguidance."""
+"""Grammars in the notation of llguidance: their rules and terminals, and the conversion of grammars in GBNF."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from .dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID
-from .gbnf import regex_literal
 
 _PLACEHOLDERS = {
     A_NUMBER: "[0-9]{1,3}",
@@ -15,6 +16,16 @@ _PLACEHOLDERS = {
     AN_ID: "[A-Za-z0-9_-]{1,64}",
 }
 ANY = "(?s:.*)"
+
+# The parts of GBNF that are converted before llguidance reads them: texts, classes, comments, any character, names.
+# Counts are not names.
+_GBNF_PART = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|\.|\w[\w-]*|\{[\d, ]+\}', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+
+
+def regex_literal(text: str) -> str:
+    """The regular expression of exactly this text, for use between slashes."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n").replace("\0", r"\x00")
 
 
 def layout_regex(text: str) -> str:
@@ -32,7 +43,7 @@ def containing(*regexes: str) -> str:
 
 
 class Rules:
-    """Names equal bodies once."""
+    """Collects the rules and terminals of one grammar. Equal bodies have one name."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -71,3 +82,58 @@ class Rules:
         if re.fullmatch(r"(rule|T)_\d+", body):
             return body
         return self._names.setdefault(body, f"{prefix}_{len(self._names)}")
+
+
+def gbnf_rule(grammar: str) -> str:
+    """The body of a rule: the text of a grammar in GBNF, the notation of llama.cpp.
+
+    Raises:
+        ValueError: The grammar is malformed, or has no rule `root`.
+    """
+    from llguidance import gbnf_to_lark as gbnf
+
+    try:
+        rules = gbnf.GrammarParser().parse(_GBNF_PART.sub(_gbnf_part, grammar) + "\nroot ::= n-root")
+        gbnf.resolve(rules)
+    except Exception as error:  # the module raises Exception itself, and IndexError at the end of the text
+        raise ValueError(re.sub(r"\bn-", "", str(error))) from error
+    lines: list[str] = []
+
+    def join_terminals(node: Any) -> None:
+        """Make one terminal of adjacent ones: llguidance takes the longest text of each, even if another follows."""
+        for child in node.children():
+            join_terminals(child)
+        if not isinstance(node, gbnf.SequenceNode):
+            return
+        nodes: list[Any] = []
+        for is_terminal, group in itertools.groupby(node.nodes, key=lambda child: child.is_terminal()):
+            parts = list(group)
+            if is_terminal and len(parts) > 1:
+                lines.append(f"JOINED_{len(lines)}: {gbnf.SequenceNode(parts)}")
+                parts = [gbnf.RuleRefNode(lines[-1].partition(":")[0])]
+            nodes += parts
+        node.nodes = nodes
+
+    for rule in rules.values():
+        if not rule.rule_is_terminal:
+            join_terminals(rule)
+        lines.append(str(rule))
+    return "%lark {\n" + "\n".join(lines) + "\n}"
+
+
+def _gbnf_part(match: re.Match[str]) -> str:
+    """A part of GBNF without what the converter does not know. Names get a prefix, so that none is one of its own."""
+    text = match[0]
+    if text == ".":
+        return f"[\\x00-{chr(0x10FFFF)}]"
+    if text[0] in "#{":
+        return text.partition("#")[0]
+    if text[0] not in '"[':
+        return f"n-{text}"
+    # In a regular expression, a double sign is an operation on classes.
+    return _ESCAPE.sub(_gbnf_escape, re.sub(r"([&~])\1+", r"\1", text) if text[0] == "[" else text)
+
+
+def _gbnf_escape(match: re.Match[str]) -> str:
+    code = int(match[1] or match[2] or match[3] or "0", 16)
+    return chr(min(code, 0x10FFFF)) if code >= 0x80 else f"\\x{code:02x}" if match.lastindex else match[0]

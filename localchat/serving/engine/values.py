@@ -23,9 +23,6 @@ class Constraint:
     """In the notation of llguidance, with the rule `start`."""
     origin: str = "grammar"
     """The field of the request from which the grammar was made, for errors."""
-    tokens: tuple[str, ...] = ()
-    """Names of tokens, such as `<|end|>`, `<[5]>`, or with `!` before them all other tokens. The grammar refers to the
-    first one as `token_0`."""
 
 
 class BudgetTracker(Protocol):

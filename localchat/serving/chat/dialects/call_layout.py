@@ -175,8 +175,6 @@ class CallLayout:
     """The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text."""
     json_name: bool = True
     """Whether a call is a JSON object, so that the name is escaped as in a JSON string."""
-    indent: int | None = None
-    """The arguments may be on several lines, indented by at most this many spaces. None: they are on one line."""
     notation: str = "json"
     """The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or
     "python"."""

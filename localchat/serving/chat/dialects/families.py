@@ -171,7 +171,7 @@ _FAMILIES = (
     Dialect(
         "command-r",
         detected_by=(("Action:", "```json", "tool_name"),),
-        calls=call_layouts("Action:\n```json~" + _COMMAND_R, "Action: ```json~" + _COMMAND_R, indent=40),
+        calls=call_layouts("Action:\n```json~" + _COMMAND_R, "Action: ```json~" + _COMMAND_R),
     ),
     Dialect("nemotron-nano-2", detected_by=(("<TOOLCALL>",),), calls=_list("<TOOLCALL>", "</TOOLCALL>")),
     # Apriel generates a list, MiniMax-M1 one object per line.

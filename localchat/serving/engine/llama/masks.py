@@ -1,7 +1,6 @@
 """Token masks: which tokens the grammar of a request allows next. llguidance follows the grammar.
 
-The grammar constrains the visible text, so a control token is allowed only if it ends the text, if it is visible, or if
-the grammar names it.
+The grammar constrains the visible text, so a control token is allowed only if it ends the text or is visible.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ class Masks:
         ends: frozenset[int],
         is_control: Any,
         tokenize: Tokenize,
-        token_named: Callable[[str], int | None],
     ) -> None:
         """
         Args:
@@ -58,17 +56,15 @@ class Masks:
             ends: End-of-generation tokens.
             is_control: Whether each token is a control token [vocabulary].
             tokenize: Tokenizes bytes, in which the texts of control tokens are parsed, or are plain text.
-            token_named: The token with a name such as `<|end|>` or `<[5]>`; None if there is none.
         """
         self._pieces = pieces
         self._ends = sorted(ends)
         self._is_control = is_control
         self._tokenize = tokenize
-        self._token_named = token_named
         self._lock = threading.Lock()
         self._wrapper: Any = None
         self._tokenizer: Any = None
-        self._grammars: OrderedDict[tuple[str, tuple[str, ...], frozenset[int]], Any] = OrderedDict()
+        self._grammars: OrderedDict[tuple[str, frozenset[int]], Any] = OrderedDict()
 
     def prepare(self) -> None:
         """Read the vocabulary, once. This takes half a second for 152,000 tokens, without the GIL for the most part."""
@@ -92,17 +88,14 @@ class Masks:
             InvalidGrammar: The grammar is malformed, has no tokens here, or takes too much work.
         """
         self.prepare()
-        named = self._named_tokens(constraint)
-        key = constraint.grammar, constraint.tokens, frozenset(visible)
+        key = constraint.grammar, frozenset(visible)
         is_shown = ~self._is_control
-        is_shown[[*key[2], *self._ends, *named]] = True
-        if any(name.startswith("!") for name in constraint.tokens):
-            is_shown[:] = True
+        is_shown[[*key[1], *self._ends]] = True
         self._wrapper.local.is_shown = is_shown
         with self._lock:
             base = self._grammars.pop(key, None)
         if base is None:
-            base = self._compiled(constraint, named)
+            base = self._compiled(constraint)
         with self._lock:
             self._grammars[key] = base
             while len(self._grammars) > _MAX_GRAMMARS:
@@ -110,24 +103,10 @@ class Masks:
             copy = base.deep_copy()
         return Matcher(copy, is_shown, self._wrapper.local, constraint.origin)
 
-    def _named_tokens(self, constraint: Constraint) -> list[int]:
-        named = []
-        for name in constraint.tokens:
-            token = self._token_named(name.removeprefix("!"))
-            if token is None:
-                raise InvalidGrammar(f"it names the token {name}, which this model does not have", constraint.origin)
-            named.append(token)
-        return named
-
-    def _compiled(self, constraint: Constraint, named: Sequence[int]) -> Any:
+    def _compiled(self, constraint: Constraint) -> Any:
         from llguidance import LLMatcher
 
-        lines = []
-        for i, (name, token) in enumerate(zip(constraint.tokens, named)):
-            # Where an end-of-generation token may come, the text may end.
-            ids = '""' if token in self._ends else f"<[^{token}]>" if name.startswith("!") else f"<[{token}]>"
-            lines.append(f"token_{i}: {ids}\n")
-        found = LLMatcher(self._tokenizer, constraint.grammar + "".join(lines), log_level=0)
+        found = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
         found.compute_bitmask()  # so that the first token does not wait for it
         if found.is_error():
             raise InvalidGrammar(_reason(found), constraint.origin)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
@@ -58,7 +57,6 @@ class Vocabulary:
             self.eog_tokens,
             self.is_control,
             lambda data, parse_special: self.tokenize_bytes(data, False, parse_special),
-            self.token_named,
         )
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool, limit: int | None = None) -> list[int]:
@@ -133,14 +131,6 @@ class Vocabulary:
         """The ids of the tokens that have one of these attributes."""
         ids: list[int] = np.flatnonzero(self._attributes & attributes).tolist()
         return ids
-
-    def token_named(self, name: str) -> int | None:
-        """The token that a grammar names by its text, `<|end|>`, or its number, `<[5]>`; None if there is none."""
-        number = re.fullmatch(r"<\[(\d+)\]>", name)
-        if number:
-            return int(number[1]) if int(number[1]) < self.n_tokens else None
-        tokens = self.tokenize(name, add_bos=False, parse_special=True)
-        return tokens[0] if len(tokens) == 1 else None
 
     def difference(self, other: Vocabulary) -> str:
         """A description of the first difference between two vocabularies; "" if they have the same tokens.
