@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
-from localchat.serving.engine.memory import FreeMemory
 
 from .demo_model import GREEDY, assert_same_or_near_tie, read
 from .generations import request_for, submit
@@ -76,8 +75,7 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
 
 def test_snapshots_take_at_most_a_quarter_of_the_free_memory(model: str, monkeypatch: pytest.MonkeyPatch):
     """S16: in a small container, snapshots would otherwise be the last memory that is taken."""
-    free = FreeMemory(40 << 20, "limit of the control group")
-    monkeypatch.setattr("localchat.serving.engine.llama.memory_use.free_memory", lambda: free)
+    monkeypatch.setattr("localchat.serving.engine.llama.load.free_memory", lambda: 40 << 20)
     with load(model, LoadOptions(n_parallel=2), max_snapshot_bytes=1 << 30) as engine:
         state = len(engine.backend.read_state(0)) or 1
         for i in range(3):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.sampler_chain import chain_steps, seed_of
+from localchat.serving.engine.llama.sampler import chain_steps, seed_of
 
 
 def names(sampling: SamplingParams) -> list[str]:
-    return [step.name for step in chain_steps(sampling)]
+    return [step[0] for step in chain_steps(sampling)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_penalties_have_their_arguments_in_the_order_of_llama_cpp():
     sampling = SamplingParams(
         temperature=0, penalty_last_n=32, repeat_penalty=1.1, frequency_penalty=0.2, presence_penalty=0.3
     )
-    assert chain_steps(sampling)[0].arguments == (32, 1.1, 0.2, 0.3)
+    assert chain_steps(sampling)[0][1:] == (32, 1.1, 0.2, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_dynamic_temperature_has_its_middle_and_half_of_its_range(
     dynatemp_range: float, expected: tuple[float, float, float]
 ):
     sampling = SamplingParams(temperature=0.5, dynatemp_range=dynatemp_range, dynatemp_exponent=2.0, top_k=0, top_p=1)
-    assert chain_steps(sampling)[0].arguments == pytest.approx(expected, abs=1e-3)
+    assert chain_steps(sampling)[0][1:] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(("seed", "expected"), [(0, 0), (42, 42), (2**32 - 1, 0), (2**32, 1), (-1, 2**32 - 2)])

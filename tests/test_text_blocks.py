@@ -45,10 +45,10 @@ def test_text_in_blocks_has_the_tokens_of_the_whole(
     for i in range(60):
         text = "".join(chance.choice(TEXTS) for _ in range(chance.randrange(40)))
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
-        whole = any_vocabulary.tokenize(text, add_bos, parse_special)
+        whole = any_vocabulary.tokenize(text, add_bos=add_bos, parse_special=parse_special)
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1 + i % 7)
         monkeypatch.setattr(text_blocks, "_WINDOW", 1 + i % 5)
-        assert any_vocabulary.tokenize(text, add_bos, parse_special) == whole, text
+        assert any_vocabulary.tokenize(text, add_bos=add_bos, parse_special=parse_special) == whole, text
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_many_special_tokens_are_tokenized_in_blocks_until_the_limit(text: str, 
     real = vocabulary.L.llama_tokenize
     monkeypatch.setattr(vocabulary.L, "llama_tokenize", lambda *call: n_bytes.append(call[2]) or real(*call))
     with pytest.raises(TextTooLong, match=r"at least \d+ tokens, the limit is 2000"):
-        demo.tokenize(text * 4000, False, True, 2000)
+        demo.tokenize(text * 4000, limit=2000)
     assert max(n_bytes) < 1.1 * text_blocks.BLOCK_BYTES
     assert sum(n_bytes) < 2500 * len(text)
     # No token has 21 bytes.
     n_bytes.clear()
     with pytest.raises(TextTooLong, match=r"at least 10\d\d tokens, the limit is 1000"):
-        demo.tokenize(text * (1 + 21_000 // len(text)), False, True, 1000)
+        demo.tokenize(text * (1 + 21_000 // len(text)), limit=1000)
     assert n_bytes == []
 
 
@@ -97,7 +97,7 @@ def test_texts_that_a_tokenizer_may_shorten_are_tokenized_before_they_are_refuse
     assert bool(any_vocabulary._longest_piece) == is_bounded
     longest = max(map(len, any_vocabulary.all_pieces))
     text = "a" * (longest * 10 + 1)
-    found = any_vocabulary.tokenize(text, False, False)
+    found = any_vocabulary.tokenize(text, parse_special=False)
     assert len(found) >= 10 or not is_bounded
 
 

@@ -124,7 +124,7 @@ def load(
         raise
     free = backend.facts.resources.free if backend.facts.resources else None
     if free is not None:
-        max_snapshot_bytes = min(max_snapshot_bytes, free.n_bytes // 4)
+        max_snapshot_bytes = min(max_snapshot_bytes, free // 4)
     engine = Engine(
         backend,
         max_queue=max_queue,

@@ -43,22 +43,25 @@ class CacheMemory:
     """Bytes for each token of the KV cache."""
     fixed: int = 0
     """Bytes of the context that do not depend on its size."""
-    note: str = "of memory are free"
-    """The words after the number of free bytes in a message."""
-    is_gpu: bool = False
+    gpus: str = ""
+    """The names of the GPUs whose memory it is; "" for the memory of the machine."""
 
     def n_default_tokens(self) -> int:
         """How many tokens the KV cache has by default, as far as this memory allows."""
-        if not self.is_gpu or not self.n_free:
+        if not self.gpus or not self.n_free:
             return self.n_tokens(DEFAULT_SHARE)
         return self.n_tokens(max(min(GPU_SHARE, 1 - GPU_RESERVE_BYTES / self.n_free), DEFAULT_SHARE))
 
-    def n_tokens(self, share: float) -> int:
+    def n_tokens(self, share: float = LARGEST_SHARE) -> int:
         """How many tokens fit into a share of the free memory."""
         if self.n_free is None or not self.per_token:
             return _UNLIMITED
         n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
         return min(n // STEP * STEP, _UNLIMITED)
+
+    def n_bytes(self, n_tokens: int) -> int:
+        """The bytes of a context with a KV cache of this many tokens."""
+        return int(self.per_token * n_tokens) + self.fixed
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,11 @@ def context_size(
         EngineError: The size in the options does not fit into memory.
     """
     n_requested = options.n_cells or options.n_ctx
-    n_largest = min(memory.n_tokens(LARGEST_SHARE) for memory in memories)
-    if n_requested > n_largest:
-        raise EngineError(_does_not_fit(n_requested, n_largest, memories))
+    if n_requested > min(memory.n_tokens() for memory in memories):
+        raise EngineError(_does_not_fit(n_requested, memories))
     n_default = min(memory.n_default_tokens() for memory in memories)
     per_token = sum(memory.per_token for memory in memories)
-    is_on_gpus = all(memory.is_gpu for memory in memories)
+    is_on_gpus = all(memory.gpus for memory in memories)
     if per_token and not is_on_gpus:
         n_default = min(n_default, int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
@@ -105,36 +107,25 @@ def context_size(
         return ContextSize(n_ctx, n_streams * n_stream, n_streams)
     # Nothing else uses the memory of a GPU, so it may hold a whole context for each running sequence.
     n_each = n_ctx if is_on_gpus else min(n_ctx, LIKELY_TOKENS)
-    n_cells = options.n_cells or max(
-        min(max(n_ctx, options.n_parallel * n_each), n_default // STEP * STEP),
-        options.n_ctx,
-        MIN_TOKENS,
-    )
+    n_likely = min(max(n_ctx, options.n_parallel * n_each), n_default // STEP * STEP)
+    n_cells = options.n_cells or max(n_likely, options.n_ctx, MIN_TOKENS)
     return ContextSize(min(n_ctx, n_cells), n_cells)
 
 
-def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, memories: Sequence[CacheMemory]) -> None:
+def warn_of_context(n_ctx: int, options: LoadOptions, n_ctx_train: int, memories: Sequence[CacheMemory]) -> None:
     """Log a warning if the context is larger than that of the training, or smaller without an option."""
     if options.n_ctx > n_ctx_train:
-        log.warning(
-            "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these",
-            options.n_ctx,
-            n_ctx_train,
-        )
-    elif not options.n_ctx and size.n_ctx < n_ctx_train:
-        n_bytes = sum(memory.per_token * n_ctx_train + memory.fixed for memory in memories)
-        log.warning(
-            "the context has %d tokens, to save memory; the model can use %d: --ctx %d takes %s",
-            size.n_ctx,
-            n_ctx_train,
-            n_ctx_train,
-            gigabytes(n_bytes),
-        )
+        text = "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these"
+        log.warning(text, options.n_ctx, n_ctx_train)
+    elif not options.n_ctx and n_ctx < n_ctx_train:
+        text = "the context has %d tokens, to save memory; the model can use %d: --ctx %d takes %s"
+        n_bytes = sum(memory.n_bytes(n_ctx_train) for memory in memories)
+        log.warning(text, n_ctx, n_ctx_train, n_ctx_train, gigabytes(n_bytes))
 
 
-def _does_not_fit(n_requested: int, n_largest: int, memories: Sequence[CacheMemory]) -> str:
-    memory = min(memories, key=lambda memory: memory.n_tokens(LARGEST_SHARE))
-    n_bytes = memory.per_token * n_requested + memory.fixed
+def _does_not_fit(n_requested: int, memories: Sequence[CacheMemory]) -> str:
+    memory = min(memories, key=CacheMemory.n_tokens)
+    n_largest, taken = memory.n_tokens(), gigabytes(memory.n_bytes(n_requested))
     way_out = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
-    free = f"{gigabytes(memory.n_free or 0)} {memory.note}"
-    return f"a context of {n_requested} tokens takes {gigabytes(n_bytes)}, and {free}: {way_out}"
+    free = f"{gigabytes(memory.n_free or 0)} are free {f'on {memory.gpus} ' if memory.gpus else ''}beside the weights"
+    return f"a context of {n_requested} tokens takes {taken}, and {free}: {way_out}"

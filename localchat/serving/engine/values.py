@@ -12,7 +12,6 @@ from typing import Any, Protocol, Union
 from ..core.events import OutputToken
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
-from .memory import FreeMemory
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ class Resources:
     """CPU threads of a step."""
     n_context_bytes: int
     """Bytes of the KV cache and of the compute buffers, without the weights."""
-    free: FreeMemory | None
-    """The memory that is free after the model was loaded; None if it is not known."""
+    free: int | None
+    """The bytes of memory that are free after the model was loaded; None if it is not known."""
     use_extra_bufts: bool = True
     """False if the CPU's matrix instructions are off, since llama.cpp crashed at them in the self-test."""
 

@@ -80,7 +80,7 @@ def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[
     if resources is not None:
         total = gigabytes(facts.n_bytes + resources.n_context_bytes)
         parts = f"{gigabytes(facts.n_bytes)} weights, {gigabytes(resources.n_context_bytes)} context"
-        free = "" if resources.free is None else f"; {resources.free}"
+        free = "" if resources.free is None else f"; {gigabytes(resources.free)} are free"
         yield "memory", f"{total} ({parts}){free}"
         yield "device", f"{resources.device}; CPU threads: {resources.n_threads}"
     yield "loaded", f"in {seconds:.1f} s"
@@ -103,7 +103,7 @@ def model_fields(file: ModelFile, facts: ModelFacts) -> dict[str, Any]:
         fields["context_bytes"] = resources.n_context_bytes
         fields["device"] = resources.device
         fields["threads"] = resources.n_threads
-        fields["free_bytes"] = None if resources.free is None else resources.free.n_bytes
+        fields["free_bytes"] = resources.free
     return fields
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..backend import Data, DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
-from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
 from ..token_texts import TokenTexts
 from ..values import EngineError, GenerationRequest, ModelFacts
@@ -30,22 +29,14 @@ _MAX_GAP = 4
 class LlamaBackend:
     """A loaded model with its context. Methods that use the context run on the engine thread."""
 
-    def __init__(
-        self,
-        model: Model,
-        context: Any,
-        vocabulary: Vocabulary,
-        facts: ModelFacts,
-        limits: CacheLimits,
-        memories: Sequence[CacheMemory],
-    ):
+    def __init__(self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, limits: CacheLimits):
         self.facts = facts
-        self.memories = memories
         self.limits = limits
+        self.vocabulary = vocabulary
+        self.tokenize, self.piece, self.is_end = vocabulary.tokenize, vocabulary.texts.piece, vocabulary.texts.is_end
         self._model = model
         self._context = context
         self._memory = L.llama_get_memory(context)
-        self.vocabulary = vocabulary
         # The sequence ids of llama.cpp for each slot.
         n_ids: int = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
@@ -54,17 +45,6 @@ class LlamaBackend:
         # [outputs, vocabulary].
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
-
-    def tokenize(
-        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
-    ) -> list[int]:
-        return self.vocabulary.tokenize(text, add_bos, parse_special, limit)
-
-    def piece(self, token: int, special: bool = False) -> bytes:
-        return self.vocabulary.texts.piece(token, special)
-
-    def is_end(self, token: int) -> bool:
-        return token in self.vocabulary.eog_tokens
 
     def token_texts(self) -> TokenTexts:
         return self.vocabulary.texts
@@ -87,13 +67,12 @@ class LlamaBackend:
         sampler.close()
 
     def clear(self, slot: int) -> None:
-        self._check_slot(slot)
+        self._check_slots(slot)
         for id in self._ids[slot]:
             L.llama_memory_seq_rm(self._memory, id, -1, -1)
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
-        self._check_slot(source)
-        self._check_slot(target)
+        self._check_slots(source, target)
         if self.limits.is_unified:
             for id in self._ids[target]:
                 L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
@@ -106,12 +85,12 @@ class LlamaBackend:
             self.truncate(target, n_tokens)
 
     def truncate(self, slot: int, n_tokens: int) -> None:
-        self._check_slot(slot)
+        self._check_slots(slot)
         if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
             raise DecodeFailed(f"the KV cache cannot be truncated to {n_tokens} tokens")
 
     def read_state(self, slot: int) -> Data:
-        self._check_slot(slot)
+        self._check_slots(slot)
         n_bytes = L.llama_state_seq_get_size(self._context, slot)
         data = np.empty(n_bytes, np.uint8)
         n_read = L.llama_state_seq_get_data(self._context, pointer_to(data, ctypes.c_uint8), n_bytes, slot)
@@ -120,10 +99,10 @@ class LlamaBackend:
         return data[:n_read].data
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        self._check_slot(slot)
+        self._check_slots(slot)
         array = np.frombuffer(data, np.uint8)
         n_written = L.llama_state_seq_set_data(self._context, pointer_to(array, ctypes.c_uint8), len(array), slot)
-        if n_written and L.llama_memory_seq_pos_max(self._memory, slot) == n_tokens - 1:
+        if n_written and self._length(slot) == n_tokens:
             for id in self._ids[slot][1:]:
                 L.llama_memory_seq_cp(self._memory, slot, id, 0, n_tokens)
             return True
@@ -225,16 +204,16 @@ class LlamaBackend:
     # These checks find errors of localchat, not of its input: llama.cpp would abort the process.
 
     def _check(self, batch: Batch) -> None:
-        if not 0 < batch.n_tokens <= self.limits.n_batch:
-            raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.limits.n_batch} are allowed")
-        if len(batch.chunks) > self.limits.n_parallel:
-            raise ValueError(f"a batch of {len(batch.chunks)} sequences; {self.limits.n_parallel} are allowed")
         n_outputs = sum(len(chunk.rows_with_logits) for chunk in batch.chunks)
-        if n_outputs > self.limits.n_outputs:
-            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.limits.n_outputs} are allowed")
-        for chunk in batch.chunks:
-            self._check_slot(chunk.slot)
+        for what, n, limit in (
+            ("tokens", batch.n_tokens, self.limits.n_batch),
+            ("sequences", len(batch.chunks), self.limits.n_parallel),
+            ("rows of logits", n_outputs, self.limits.n_outputs),
+        ):
+            if n > limit:
+                raise ValueError(f"a batch with {n} {what}; {limit} are allowed")
+        self._check_slots(*(chunk.slot for chunk in batch.chunks))
 
-    def _check_slot(self, slot: int) -> None:
-        if not 0 <= slot < self.limits.n_slots:
-            raise ValueError(f"slots go from 0 to {self.limits.n_slots - 1}, not {slot}")
+    def _check_slots(self, *slots: int) -> None:
+        if not all(0 <= slot < self.limits.n_slots for slot in slots):
+            raise ValueError(f"slots go from 0 to {self.limits.n_slots - 1}, not {slots}")

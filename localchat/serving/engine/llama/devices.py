@@ -1,16 +1,20 @@
-"""The installed build of llama.cpp, the devices that it computes on, and their free memory (ggml-backend, by ctypes).
+"""The installed build of llama.cpp, its devices (ggml-backend, by ctypes), and the free memory of the machine.
 
 The Python package binds no function of ggml.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..values import LoadOptions
@@ -18,6 +22,14 @@ from .library import L
 
 # enum ggml_backend_dev_type
 _KINDS = ("CPU", "GPU", "GPU", "accelerator")
+# The folder of the memory control groups, and their files for limit and usage, by version. The statistics have the
+# bytes of inactive pages of files, which the system reclaims first.
+_GROUPS = {
+    1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+}
+# The pages that macOS can give to a program that needs memory.
+_MAC_FREE_PAGES = ("free", "inactive", "speculative", "purgeable")
 
 
 @dataclass(frozen=True)
@@ -54,13 +66,12 @@ def uses_gpu(options: LoadOptions) -> bool:
 
 
 def _device(i: int) -> Device:
-    pointer = ctypes.c_void_p
-    device = _ggml("ggml_backend_dev_get", pointer, ctypes.c_size_t)(i)
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    sizes = ctypes.POINTER(ctypes.c_size_t)
-    _ggml("ggml_backend_dev_memory", None, pointer, sizes, sizes)(device, free, total)
-    name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, pointer)(device) or b""
-    description = _ggml("ggml_backend_dev_description", ctypes.c_char_p, pointer)(device) or b""
+    pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+    device = _ggml("ggml_backend_dev_get", pointer, size)(i)
+    free, total = size(), size()
+    _ggml("ggml_backend_dev_memory", None, pointer, ctypes.POINTER(size), ctypes.POINTER(size))(device, free, total)
+    name = _ggml("ggml_backend_dev_name", text, pointer)(device) or b""
+    description = _ggml("ggml_backend_dev_description", text, pointer)(device) or b""
     kind = _ggml("ggml_backend_dev_type", ctypes.c_int, pointer)(device)
     return Device(
         name.decode("utf-8", "replace"),
@@ -108,3 +119,49 @@ def read_build() -> Build:
         supports_gpu(),
         tuple(devices()),
     )
+
+
+def free_memory(root: Path = Path("/")) -> int | None:
+    """The bytes that this process may still allocate: those of the system, or what the limits of its control groups
+    leave; None if the system does not report them. `root` is the folder that has /proc and /sys."""
+    if sys.platform == "darwin":
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            return parse_vm_stat(subprocess.run(["vm_stat"], capture_output=True, text=True, timeout=5).stdout)
+        return None
+    if sys.platform == "win32":
+        return next((device.n_free for device in devices() if device.kind == "CPU"), None)
+    n_kilobytes = _table(root / "proc/meminfo").get("MemAvailable")
+    of_system = [] if n_kilobytes is None else [n_kilobytes * 1024]
+    return min([*of_system, *_control_group_limits(root)], default=None)
+
+
+def _control_group_limits(root: Path) -> Iterator[int]:
+    """What the control groups of this process leave of their limits. A container is such a group."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            mount, limit, usage, inactive = _GROUPS[1 if controllers else 2]
+            group = PurePosixPath(path)
+            for folder in (group, *group.parents):  # In a container the mount may be its own group.
+                base = (root / mount).joinpath(*folder.parts[1:])
+                with contextlib.suppress(OSError, ValueError):  # no such file, or the limit "max"
+                    n_left = int((base / limit).read_text()) - int((base / usage).read_text())
+                    yield max(n_left + _table(base / "memory.stat").get(inactive, 0), 0)
+
+
+def _table(path: Path) -> dict[str, int]:
+    """The numbers of a file with a name and a number per line; empty if there is no such file."""
+    try:
+        found = re.findall(r"^([^\s:]+):?\s+(\d+)", path.read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+    except OSError:
+        return {}
+    return {name: int(number) for name, number in found}
+
+
+def parse_vm_stat(text: str) -> int | None:
+    """The free memory in the output of macOS's `vm_stat`; None for other text."""
+    page = re.search(r"page size of (\d+) bytes", text)
+    n_pages = [int(n) for n in re.findall(rf"Pages (?:{'|'.join(_MAC_FREE_PAGES)}):\s+(\d+)", text)]
+    return int(page[1]) * sum(n_pages) if page and n_pages else None

@@ -30,14 +30,6 @@ _MAX_EXACT_STEP = 2048
 # Limit of inputs of a step. In a recurrent model, each input needs the memory of a whole state.
 _N_INPUTS, _N_RECURRENT_INPUTS = 64, 8
 
-# How llama.cpp pools the vectors of an input.
-_POOLING_TYPES = {
-    "mean": L.LLAMA_POOLING_TYPE_MEAN,
-    "cls": L.LLAMA_POOLING_TYPE_CLS,
-    "last": L.LLAMA_POOLING_TYPE_LAST,
-    "rank": L.LLAMA_POOLING_TYPE_RANK,
-}
-
 
 def open_embedding_backend(model: Model, facts: ModelFacts, n_threads: int) -> LlamaEmbedding:
     """Create an embedding context for a loaded model, as large as fits into memory, up to `_MAX_INPUT`.
@@ -63,7 +55,7 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
     is_recurrent = L.llama_model_is_recurrent(model.pointer) or L.llama_model_is_hybrid(model.pointer)
     n_inputs = _N_RECURRENT_INPUTS if is_recurrent else _N_INPUTS
     n_step = max(n_ctx, n_inputs) if is_whole else _STEP
-    pooling = pooling_of(facts.metadata)
+    pooling = pooling_of(facts.metadata) if is_whole or pooling_of(facts.metadata) == "rank" else "none"
     params = L.llama_context_default_params()
     # The last step of a long input also has other inputs, which need cells beside those of the long input.
     params.n_ctx = n_ctx if is_whole else n_ctx + n_step
@@ -72,7 +64,7 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
     params.n_seq_max = n_inputs
     params.n_threads = params.n_threads_batch = n_threads
     params.embeddings = True
-    params.pooling_type = _POOLING_TYPES[pooling] if is_whole or pooling == "rank" else L.LLAMA_POOLING_TYPE_NONE
+    params.pooling_type = getattr(L, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
     if n_step <= _MAX_EXACT_STEP:
         # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
         # differ by 1e-3. Without it they are equal.
@@ -92,24 +84,32 @@ class LlamaEmbedding:
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
         self._pooling = pooling
-        self._width: int = (
-            L.llama_model_n_cls_out(model.pointer) if pooling == "rank" else L.llama_model_n_embd_out(model.pointer)
-        )
+        read_width = L.llama_model_n_cls_out if pooling == "rank" else L.llama_model_n_embd_out
+        self._width: int = read_width(model.pointer)
         # The sum of the rows of the input that continues in the next step, by its index.
         self._sums: dict[int, Any] = {}
         self._rows = BatchRows(limits.n_step, n_ids=1)
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
-        self._check(step)
-        run = L.llama_decode if self._memory else L.llama_encode
-        code = run(self._context, self._llama_batch(inputs, step))
+        n_rows = sum(piece.stop - piece.start for piece in step)
+        if n_rows > self.limits.n_step or len(step) > self.limits.n_inputs:  # llama.cpp would abort the process
+            raise ValueError(f"a step of {n_rows} tokens of {len(step)} inputs; the limits are {self.limits}")
+        self._rows.clear()
+        for piece in step:
+            tokens = inputs[piece.index][piece.start : piece.stop]
+            self._rows.add([self._slot(piece)], piece.start, tokens, range(len(tokens)))
+        code = (L.llama_decode if self._memory else L.llama_encode)(self._context, self._rows.batch)
         if code != 0:
             raise EngineError(f"llama.cpp could not compute embeddings (code {code}): {last_errors()}")
-        vectors = {}
-        first, rows = 0, None if self._is_pooled else self._all_rows(step)
+        # The vector of each token [rows, width]; a view, valid until the next step.
+        rows = None if self._is_pooled else self._array(L.llama_get_embeddings(self._context), n_rows, self._width)
+        vectors, first = {}, 0
         for piece in step:
             n_tokens, end = len(inputs[piece.index]), first + piece.stop - piece.start
-            vector = self._pooled(piece) if rows is None else self._pool(piece, n_tokens, rows[first:end])
+            if rows is None:
+                vector = self._array(L.llama_get_embeddings_seq(self._context, self._slot(piece)), self._width)
+            else:
+                vector = self._pool(piece, n_tokens, rows[first:end])
             if piece.stop == n_tokens:
                 vectors[piece.index] = array("f", vector.tolist())
                 self._forget_slot(self._slot(piece))
@@ -123,21 +123,6 @@ class LlamaEmbedding:
 
     def close(self) -> None:
         L.llama_free(self._context)
-
-    def _llama_batch(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> Any:
-        self._rows.clear()
-        for piece in step:
-            tokens = inputs[piece.index][piece.start : piece.stop]
-            self._rows.add([self._slot(piece)], piece.start, tokens, range(len(tokens)))
-        return self._rows.batch
-
-    def _pooled(self, piece: Piece) -> Any:
-        return self._array(L.llama_get_embeddings_seq(self._context, self._slot(piece)), (self._width,))
-
-    def _all_rows(self, step: Sequence[Piece]) -> Any:
-        """The vector of each token [rows, width]; a view, valid until the next step."""
-        n_rows = sum(piece.stop - piece.start for piece in step)
-        return self._array(L.llama_get_embeddings(self._context), (n_rows, self._width))
 
     def _pool(self, piece: Piece, n_tokens: int, rows: Any) -> Any:
         """The pooled vector of the rows so far."""
@@ -153,7 +138,7 @@ class LlamaEmbedding:
             self._sums[piece.index] = total
         return total
 
-    def _array(self, pointer: Any, shape: tuple[int, ...]) -> Any:
+    def _array(self, pointer: Any, *shape: int) -> Any:
         if not pointer:
             raise EngineError(f"the model gave no vector: {last_errors()}")
         return np.ctypeslib.as_array(pointer, shape)
@@ -166,12 +151,6 @@ class LlamaEmbedding:
         if self._memory:
             L.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
-    def _check(self, step: Sequence[Piece]) -> None:
-        """Refuse a step that would make llama.cpp abort the process."""
-        n_tokens = sum(piece.stop - piece.start for piece in step)
-        if not 0 < n_tokens <= self.limits.n_step or len(step) > self.limits.n_inputs:
-            raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; the limits are {self.limits}")
-
 
 def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str) -> list[int]:
     """The tokens of a query and a document for a model that scores pairs: by its template, or with its separators."""
@@ -179,13 +158,13 @@ def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str
         return _filled(vocabulary, template, {"{query}": query, "{document}": document})
     pointer = vocabulary.pointer
     end, separator = L.llama_vocab_eos(pointer), L.llama_vocab_sep(pointer)
-    begins = [L.llama_vocab_bos(pointer)] if L.llama_vocab_get_add_bos(pointer) else []
+    begins = [L.llama_vocab_bos(pointer)] if vocabulary.add_bos else []
     separators = [separator] if L.llama_vocab_get_add_sep(pointer) else []
     if L.llama_vocab_get_add_eos(pointer):
         ends, between = [end if end >= 0 else separator], separators
     else:
         ends, between = separators, []  # Both texts end with the separator, as in BERT.
-    first, second = (vocabulary.tokenize(text, False, False) for text in (query, document))
+    first, second = (vocabulary.tokenize(text, parse_special=False) for text in (query, document))
     return [token for token in (*begins, *first, *ends, *between, *second, *ends) if token >= 0]
 
 
@@ -194,5 +173,5 @@ def _filled(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> lis
     whole = "".join(texts.values())
     if not any(special and special in whole for special in vocabulary.special_tokens):
         # Tokenize one text: separate pieces would have other tokens where they meet.
-        return vocabulary.tokenize("".join(text for text, _ in pieces), False, True)
-    return [token for text, is_markup in pieces for token in vocabulary.tokenize(text, False, is_markup)]
+        return vocabulary.tokenize("".join(text for text, _ in pieces))
+    return [token for text, is_markup in pieces for token in vocabulary.tokenize(text, parse_special=is_markup)]

@@ -52,18 +52,13 @@ def _load_backends() -> None:
     # The functions are resolved through libllama, which is linked to ggml. A wheel has no symbolic links, so libggml.so
     # loaded by its name would be a second copy beside libggml.so.0. Windows does not resolve them in this way.
     library = L._lib
-    if not hasattr(library, "ggml_backend_reg_count") or library.ggml_backend_reg_count():
-        return
-    library.ggml_backend_load_all_from_path(os.fsencode(os.path.dirname(library._name)))
+    if hasattr(library, "ggml_backend_reg_count") and not library.ggml_backend_reg_count():
+        library.ggml_backend_load_all_from_path(os.fsencode(os.path.dirname(library._name)))
 
 
-def _start_library() -> None:
-    L.llama_log_set(_on_log, ctypes.c_void_p(0))
-    _load_backends()
-    L.llama_backend_init()
-
-
-_start_library()
+L.llama_log_set(_on_log, ctypes.c_void_p(0))
+_load_backends()
+L.llama_backend_init()
 
 
 def last_errors() -> str:

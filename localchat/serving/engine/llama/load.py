@@ -1,4 +1,4 @@
-"""Loads a GGUF file and creates its context: sizes, threads and metadata.
+"""Loads a GGUF file and creates its context: sizes, memory, threads and metadata.
 
 Struct layouts change between releases of llama.cpp, so fields are set by name on its default structs.
 """
@@ -8,21 +8,19 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...core.params import SAMPLERS, SamplingParams
+from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ..batch import CacheLimits
-from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, warn_of_context
-from ..memory import free_memory
+from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts, Resources, WrongDraftModel
 from .backend import LlamaBackend
-from .devices import uses_gpu
+from .devices import devices, free_memory, supports_gpu, uses_gpu
 from .library import L, Model, last_errors
-from .memory_use import cache_memories, resources_of
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -32,36 +30,15 @@ log = logging.getLogger("localchat.engine")
 _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
-
 # A model with fewer bytes uses one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast
 # as two: in its short steps, threads mostly wait for each other.
 _TINY_MODEL_BYTES = 32 << 20
-
-# The sampler names of llama.cpp that differ from those of `SAMPLERS`.
-_STEP_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
-
-
-def _read_steps(text: str) -> tuple[str, ...]:
-    steps = tuple(_STEP_NAMES.get(name, name) for name in text.replace("-", "_").split(";"))
-    if not set(steps) <= set(SAMPLERS):
-        raise ValueError(text)
-    return steps
-
-
-_SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "temperature": ("general.sampling.temp", float),
-    "top_k": ("general.sampling.top_k", int),
-    "top_p": ("general.sampling.top_p", float),
-    "min_p": ("general.sampling.min_p", float),
-    "repeat_penalty": ("general.sampling.penalty_repeat", float),
-    "penalty_last_n": ("general.sampling.penalty_last_n", int),
-    "xtc_probability": ("general.sampling.xtc_probability", float),
-    "xtc_threshold": ("general.sampling.xtc_threshold", float),
-    "mirostat": ("general.sampling.mirostat", int),
-    "mirostat_tau": ("general.sampling.mirostat_tau", float),
-    "mirostat_eta": ("general.sampling.mirostat_eta", float),
-    "samplers": ("general.sampling.sequence", _read_steps),
-}
+# The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
+_WIDTHS_PER_ROW = 8
+# The names in SamplingParams of recommended sampling values in a model's metadata, whose keys begin with
+# "general.sampling.", and of the samplers in it, where they differ.
+_PARAM_NAMES = {"temp": "temperature", "penalty_repeat": "repeat_penalty", "sequence": "samplers"}
+_SAMPLER_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
 
 
 def load_backend(path: str, options: LoadOptions, progress: Callable[[float], None] | None = None) -> LlamaBackend:
@@ -75,21 +52,14 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
     free = free_memory()
-    model = Model(_load_model(path, options, progress))
-    _check_generates(model.pointer, path)
-    _check_parallel(model.pointer, options)
-    vocabulary = Vocabulary(model)
-    metadata = _read_metadata(model.pointer)
-    n_outputs = _n_outputs(model.pointer, options)
-    memories = cache_memories(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
-    context, options, is_unified = _new_context(model.pointer, options, memories)
-    _warm_up(context)
-    # With all layers on GPUs threads have no effect.
-    n_threads = 1 if _is_on_gpus(model.pointer, options) else L.llama_n_threads(context)
-    resources = resources_of(model.pointer, options, memories, L.llama_n_ctx(context), n_threads)
-    facts = _read_facts(model.pointer, context, vocabulary, options, metadata, resources)
-    limits = _cache_limits(model.pointer, context, options, is_unified)
-    return LlamaBackend(model, context, vocabulary, facts, limits, memories)
+    owner = Model(_load_model(path, options, progress))
+    model = _LoadedModel(owner.pointer, options)
+    model.check(path)
+    vocabulary = Vocabulary(owner)
+    memories = model.cache_memories(free, vocabulary.n_tokens)
+    context, n_ctx, is_unified = model.new_context(memories)
+    facts = _read_facts(model, context, n_ctx, vocabulary, memories)
+    return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified))
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -100,18 +70,13 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
         EngineError: As `load_backend`.
     """
     backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
-    try:
-        if not backend.limits.can_truncate:
-            raise WrongDraftModel(f"{path!r} cannot draft: the state of a recurrent model cannot be truncated")
-        difference = target.vocabulary.difference(backend.vocabulary)
-        if difference:
-            raise WrongDraftModel(
-                f"{path!r} has another vocabulary than the model for which it would draft: {difference}"
-            )
-    except BaseException:
-        backend.close()
-        raise
-    return backend
+    difference = target.vocabulary.difference(backend.vocabulary)
+    if backend.limits.can_truncate and not difference:
+        return backend
+    backend.close()
+    if difference:
+        raise WrongDraftModel(f"{path!r} has another vocabulary than the model for which it would draft: {difference}")
+    raise WrongDraftModel(f"{path!r} cannot draft: the state of a recurrent model cannot be truncated")
 
 
 def default_threads(n_model_bytes: int) -> int:
@@ -144,134 +109,171 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     return model
 
 
-def _check_generates(model: Any, path: str) -> None:
-    if L.llama_model_has_encoder(model) or not L.llama_model_has_decoder(model) or L.llama_model_is_diffusion(model):
-        raise EngineError(f"{path!r} is not a model that generates text token by token: use a chat model")
+class _LoadedModel:
+    """A loaded model and its options: what its context may be, and takes."""
 
+    def __init__(self, pointer: Any, options: LoadOptions):
+        self.pointer = pointer
+        self.options = options
+        self.n_bytes: int = L.llama_model_size(pointer)
+        self.n_ctx_train: int = L.llama_model_n_ctx_train(pointer)
+        self.can_truncate = not (L.llama_model_is_recurrent(pointer) or L.llama_model_is_hybrid(pointer))
+        self.has_window = bool(L.llama_model_n_swa(pointer))
+        # The number of llama.cpp's sequences for each slot. With a sliding window llama.cpp frees a cell when its only
+        # sequence no longer attends to it, although another request with the same prefix still would. A second
+        # sequence with the same cells prevents that.
+        self.n_ids = 2 if self.has_window and self.can_truncate else 1
+        # The limit of rows with logits in a batch; in the unified layout also the number of llama.cpp's sequences.
+        n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
+        self.n_outputs = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
+        # The GPUs, and the layers on them and in all.
+        self.gpus = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
+        self.n_layers = max(L.llama_model_n_layer(pointer), 1)
+        n_on_gpus = self.n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, self.n_layers)
+        self.n_on_gpus = n_on_gpus if self.gpus else 0
+        self.is_on_gpus = self.n_on_gpus == self.n_layers
 
-def _check_parallel(model: Any, options: LoadOptions) -> None:
-    most = L.llama_max_parallel_sequences() // _n_ids(model) - 1  # One slot is for idle prefixes.
-    if options.n_parallel > most:
-        raise EngineError(
-            f"--parallel {options.n_parallel} is more than llama.cpp can run at once: the limit of this model is {most}"
+    def check(self, path: str) -> None:
+        model = self.pointer
+        is_encoder = L.llama_model_has_encoder(model) or not L.llama_model_has_decoder(model)
+        if is_encoder or L.llama_model_is_diffusion(model):
+            raise EngineError(f"{path!r} is not a model that generates text token by token: use a chat model")
+        most = L.llama_max_parallel_sequences() // self.n_ids - 1  # One slot is for idle prefixes.
+        if self.options.n_parallel > most:
+            raise EngineError(
+                f"--parallel {self.options.n_parallel} is more than llama.cpp can run at once: "
+                f"the limit of this model is {most}"
+            )
+
+    def cache_memories(self, free: int | None, n_vocab: int) -> list[CacheMemory]:
+        """The memory in which the KV cache is allocated: that of the machine, of the GPUs, or both.
+
+        `free` is the free memory of the machine before the model was loaded.
+        """
+        kv_bytes, state_bytes = self._measured_cache()
+        # The attention mask has 16 bits for each row and token, in each memory.
+        mask_bytes = 2 * _PASS if kv_bytes else 0
+        pass_bytes = _PASS * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
+        logits_bytes = self.n_outputs * n_vocab * 4
+        memories, share = [], self.n_on_gpus / self.n_layers
+        if share < 1:
+            n_free = None if free is None else max(free - int(self.n_bytes * (1 - share)), 0)
+            fixed = pass_bytes + 2 * logits_bytes + int(self.n_outputs * state_bytes * (1 - share))
+            memories.append(CacheMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
+        if share:
+            # It excludes the weights and the kernels, which are loaded. Some drivers report 0, which means unknown.
+            n_free = sum(device.n_free for device in devices() if device.kind == "GPU") or None
+            fixed = pass_bytes + logits_bytes + int(self.n_outputs * state_bytes * share)
+            names = ", ".join(gpu.name for gpu in self.gpus)
+            memories.append(CacheMemory(n_free, kv_bytes * share + mask_bytes, fixed, names))
+        return memories
+
+    def _measured_cache(self) -> tuple[int, int]:
+        """Bytes of the KV cache for each token, and of the recurrent state of a sequence, which does not grow.
+
+        llama.cpp does not report them, so two tokens are computed in a small context. This also reads the weights into
+        memory and starts the threads.
+        """
+        params = self._context_params(MIN_TOKENS, 1)
+        params.n_outputs_max = params.n_batch = params.n_ubatch = 1
+        context = L.llama_init_from_model(self.pointer, params)
+        if context is None:
+            raise EngineError(f"llama.cpp could not create a context: {last_errors()}")
+        sizes = [0, 0]
+        if L.llama_get_memory(context) is not None:  # An encoder has no KV cache.
+            L.llama_set_warmup(context, True)
+            for i in range(2):
+                L.llama_decode(context, L.llama_batch_get_one((L.llama_token * 1)(0), 1))
+                sizes[i] = L.llama_state_seq_get_size(context, 0)
+        L.llama_free(context)
+        return sizes[1] - sizes[0], 2 * sizes[0] - sizes[1]
+
+    def new_context(self, memories: list[CacheMemory]) -> tuple[Any, int, bool]:
+        """A context of the user's size or of a size that memory allows, its limit of one request, and is_unified."""
+        options = self.options
+        # On a GPU memory is scarce, and a copied prefix would cross the bus.
+        is_unified = options.kv_unified or uses_gpu(options) or not self.can_truncate or self.has_window
+        size = context_size(
+            options,
+            n_ctx_train=self.n_ctx_train,
+            n_weight_bytes=self.n_bytes,
+            memories=memories,
+            has_streams=not is_unified,
+        )
+        n_least = options.n_cells or options.n_ctx or MIN_TOKENS
+        n_cells, n_streams = size.n_cells, size.n_streams
+        while True:
+            context = L.llama_init_from_model(self.pointer, self._context_params(n_cells, n_streams))
+            if context is not None:
+                break
+            n_streams = 0
+            if n_cells <= n_least:
+                raise EngineError(
+                    f"llama.cpp could not create a context of {n_least} tokens ({last_errors()}): use a smaller --ctx"
+                )
+            n_cells = max(n_cells // 2, n_least)
+        n_ctx = min(size.n_ctx, L.llama_n_ctx_seq(context))
+        warn_of_context(n_ctx, options, self.n_ctx_train, memories)
+        return context, n_ctx, not n_streams
+
+    def _context_params(self, n_cells: int, n_streams: int) -> Any:
+        params = L.llama_context_default_params()
+        params.n_ctx = n_cells
+        params.n_seq_max = n_streams or self.n_outputs
+        params.n_batch = min(_BATCH, n_cells)
+        params.n_ubatch = min(_PASS, params.n_batch)
+        # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
+        params.n_outputs_max = self.n_outputs
+        params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads(self.n_bytes)
+        params.kv_unified = not n_streams
+        return params
+
+    def cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:
+        n_parallel, n_batch, n_outputs = self.options.n_parallel, L.llama_n_batch(context), self.n_outputs // self.n_ids
+        tuning = GPU if self.is_on_gpus else CPU
+        n_drafted = min(tuning.max_drafted, min(n_outputs, n_batch) - n_parallel)
+        return CacheLimits(
+            n_cells=L.llama_n_ctx(context),
+            n_parallel=n_parallel,
+            n_slots=L.llama_n_seq_max(context) // self.n_ids,
+            n_batch=n_batch,
+            can_truncate=self.can_truncate,
+            max_drafted=n_drafted if self.can_truncate and self.options.speculates else 0,
+            is_unified=is_unified,
+            n_outputs=n_outputs,
+            tuning=tuning,
         )
 
-
-def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) -> tuple[Any, LoadOptions, bool]:
-    """A context of the user's size or of a size that memory allows, the options with its size, and is_unified."""
-    n_ctx_train: int = L.llama_model_n_ctx_train(model)
-    # On a GPU memory is scarce, and a copied prefix would cross the bus.
-    is_unified = options.kv_unified or uses_gpu(options) or not _can_truncate(model) or L.llama_model_n_swa(model)
-    size = context_size(
-        options,
-        n_ctx_train=n_ctx_train,
-        n_weight_bytes=L.llama_model_size(model),
-        memories=memories,
-        has_streams=not is_unified,
-    )
-    n_least = options.n_cells or options.n_ctx or MIN_TOKENS
-    n_cells, n_streams = size.n_cells, size.n_streams
-    while True:
-        context = L.llama_init_from_model(model, _context_params(model, options, n_cells, n_streams))
-        if context is not None:
-            break
-        n_streams = 0
-        if n_cells <= n_least:
-            raise EngineError(
-                f"llama.cpp could not create a context of {n_least} tokens ({last_errors()}): use a smaller --ctx"
-            )
-        n_cells = max(n_cells // 2, n_least)
-    size = ContextSize(min(size.n_ctx, L.llama_n_ctx_seq(context)), L.llama_n_ctx(context), n_streams)
-    warn_of_context(size, options, n_ctx_train, memories)
-    return context, replace(options, n_ctx=size.n_ctx), not n_streams
-
-
-def _warm_up(context: Any) -> None:
-    """Compute one token, so that the weights are in memory and the threads have started before the first request."""
-    memory = L.llama_get_memory(context)
-    if memory is None:  # An encoder has no KV cache.
-        return
-    token = (L.llama_token * 1)(0)
-    L.llama_set_warmup(context, True)
-    L.llama_decode(context, L.llama_batch_get_one(token, 1))
-    L.llama_set_warmup(context, False)
-    L.llama_memory_clear(memory, True)
-
-
-def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: int) -> Any:
-    params = L.llama_context_default_params()
-    params.n_ctx = n_cells
-    params.n_seq_max = n_streams or _n_outputs(model, options)
-    params.n_batch = min(_BATCH, n_cells)
-    params.n_ubatch = min(_PASS, params.n_batch)
-    # A number below n_seq_max aborts the process; the default reserves logits for a whole batch.
-    params.n_outputs_max = _n_outputs(model, options)
-    params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
-    params.kv_unified = not n_streams
-    return params
-
-
-def _n_outputs(model: Any, options: LoadOptions) -> int:
-    """The limit of rows with logits in a batch; in the unified layout also the number of llama.cpp's sequences."""
-    n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
-    return min(n_slots * _n_ids(model), int(L.llama_max_parallel_sequences()))
-
-
-def _is_on_gpus(model: Any, options: LoadOptions) -> bool:
-    """Whether GPUs compute all layers."""
-    return uses_gpu(options) and not 0 <= options.n_gpu_layers < L.llama_model_n_layer(model)
-
-
-def _can_truncate(model: Any) -> bool:
-    return not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
-
-
-def _n_ids(model: Any) -> int:
-    """The number of llama.cpp's sequences for each slot.
-
-    With a sliding window llama.cpp frees a cell when its only sequence no longer attends to it, although another
-    request with the same prefix still would. A second sequence with the same cells prevents that.
-    """
-    return 2 if L.llama_model_n_swa(model) and _can_truncate(model) else 1
-
-
-def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
-    n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
-    can_truncate, tuning = _can_truncate(model), GPU if _is_on_gpus(model, options) else CPU
-    n_outputs = _n_outputs(model, options) // _n_ids(model)
-    n_spare_rows = min(n_outputs, n_batch) - options.n_parallel
-    return CacheLimits(
-        n_cells=L.llama_n_ctx(context),
-        n_parallel=options.n_parallel,
-        n_slots=n_slots,
-        n_batch=n_batch,
-        can_truncate=can_truncate,
-        max_drafted=min(tuning.max_drafted, n_spare_rows) if can_truncate and options.speculates else 0,
-        is_unified=is_unified,
-        n_outputs=n_outputs,
-        tuning=tuning,
-    )
+    def resources(self, context: Any, memories: Sequence[CacheMemory]) -> Resources:
+        names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in self.gpus)
+        cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
+        if self.is_on_gpus:
+            device = f"{names}, all {self.n_layers} layers"
+        elif self.n_on_gpus:
+            device = f"{names}, {self.n_on_gpus} of {self.n_layers} layers; {cpu} for the others"
+        else:
+            device = cpu if supports_gpu() else f"{cpu}; llama.cpp is built for the CPU alone"
+        # With all layers on GPUs threads have no effect.
+        n_threads = 1 if self.is_on_gpus else L.llama_n_threads(context)
+        n_bytes = sum(memory.n_bytes(L.llama_n_ctx(context)) for memory in memories)
+        return Resources(device, self.n_on_gpus, n_threads, n_bytes, free_memory(), self.options.use_extra_bufts)
 
 
 def _read_facts(
-    model: Any,
-    context: Any,
-    vocabulary: Vocabulary,
-    options: LoadOptions,
-    metadata: dict[str, str],
-    resources: Resources,
+    model: _LoadedModel, context: Any, n_ctx: int, vocabulary: Vocabulary, memories: Sequence[CacheMemory]
 ) -> ModelFacts:
-    template = L.llama_model_chat_template(model, None)
+    template = L.llama_model_chat_template(model.pointer, None)
+    metadata = _read_metadata(model.pointer)
     return ModelFacts(
         # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
-        description=_read_text(partial(L.llama_model_desc, model)).replace(" ?B", ""),
-        n_params=L.llama_model_n_params(model),
-        n_bytes=L.llama_model_size(model),
+        description=_read_text(partial(L.llama_model_desc, model.pointer)).replace(" ?B", ""),
+        n_params=L.llama_model_n_params(model.pointer),
+        n_bytes=model.n_bytes,
         n_vocab=vocabulary.n_tokens,
-        n_ctx_train=L.llama_model_n_ctx_train(model),
-        n_ctx=options.n_ctx,
+        n_ctx_train=model.n_ctx_train,
+        n_ctx=n_ctx,
         n_cells=L.llama_n_ctx(context),
-        n_parallel=options.n_parallel,
+        n_parallel=model.options.n_parallel,
         chat_template=None if template is None else template.decode("utf-8", "replace"),
         bos=vocabulary.bos,
         eos=vocabulary.eos,
@@ -282,20 +284,29 @@ def _read_facts(
         fim_tokens=vocabulary.fim_tokens,
         fim_file=vocabulary.fim_file,
         fim_repository=vocabulary.fim_repository,
-        resources=resources,
+        resources=model.resources(context, memories),
     )
 
 
-def sampling_from(metadata: dict[str, str]) -> SamplingParams:
+def sampling_from(metadata: Mapping[str, str]) -> SamplingParams:
     """The sampling defaults, overridden by the recommendations in the model's metadata."""
     values: dict[str, Any] = {}
-    for name, (key, read) in _SAMPLING_KEYS.items():
-        if key in metadata:
+    for key, text in metadata.items():
+        prefix, _, name = key.rpartition(".")
+        name = _PARAM_NAMES.get(name, name)
+        if prefix == "general.sampling" and (name in NUMBERS or name == "samplers"):
             try:
-                values[name] = read(metadata[key])
+                values[name] = _read_samplers(text) if name == "samplers" else NUMBERS[name].kind(text)
             except ValueError:
-                log.warning("the model's %s is %r, which is not valid: ignored", key, metadata[key])
+                log.warning("the model's %s is %r, which is not valid: ignored", key, text)
     return SamplingParams(**values)
+
+
+def _read_samplers(text: str) -> tuple[str, ...]:
+    names = tuple(_SAMPLER_NAMES.get(name, name) for name in text.replace("-", "_").split(";"))
+    if not set(names) <= set(SAMPLERS):
+        raise ValueError(text)
+    return names
 
 
 def _read_metadata(model: Any) -> dict[str, str]:

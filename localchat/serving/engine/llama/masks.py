@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..values import Constraint, EngineError, InvalidGrammar
 
+if TYPE_CHECKING:
+    from .vocabulary import Vocabulary
+
 # The limit of compiled grammars that are kept: the choices and later requests with the same grammar share them.
 _MAX_GRAMMARS = 32
-
-
-Tokenize = Callable[[bytes, bool], list[int]]
 
 
 class _Tokenizer:
@@ -26,41 +26,26 @@ class _Tokenizer:
 
     bos_token_id = None
 
-    def __init__(self, pieces: Sequence[bytes], ends: Sequence[int], tokenize: Tokenize) -> None:
+    def __init__(self, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
         # End-of-generation tokens have no text for a grammar.
-        self.tokens, self.special_token_ids, self.eos_token_id = pieces, ends, ends[0]
-        self._tokenize = tokenize
+        self.tokens, self.special_token_ids, self.eos_token_id = vocabulary.all_pieces, ends, ends[0]
+        self._tokenize = vocabulary.tokenize_bytes
         # Of each thread: the tokens of its request that are shown.
         self.local = threading.local()
 
     def __call__(self, text: bytes) -> list[int]:
         """The tokens of a text that a grammar forces. A model writes markers with control tokens if they are shown."""
         is_shown: Any = getattr(self.local, "is_shown", None)
-        tokens = [] if is_shown is None else self._tokenize(text, True)
-        return tokens if tokens and is_shown[tokens].all() else self._tokenize(text, False)
+        tokens = [] if is_shown is None else self._tokenize(text, False, True)
+        return tokens if tokens and is_shown[tokens].all() else self._tokenize(text, False, False)
 
 
 class Masks:
     """Makes the matchers of requests. Any thread may use it."""
 
-    def __init__(
-        self,
-        pieces: Sequence[bytes],
-        ends: frozenset[int],
-        is_control: Any,
-        tokenize: Tokenize,
-    ) -> None:
-        """
-        Args:
-            pieces: The bytes of each token.
-            ends: End-of-generation tokens.
-            is_control: Whether each token is a control token [vocabulary].
-            tokenize: Tokenizes bytes, in which the texts of control tokens are parsed, or are plain text.
-        """
-        self._pieces = pieces
-        self._ends = sorted(ends)
-        self._is_control = is_control
-        self._tokenize = tokenize
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._ends = sorted(vocabulary.eog_tokens)
         self._lock = threading.Lock()
         self._wrapper: Any = None
         self._tokenizer: Any = None
@@ -76,10 +61,9 @@ class Masks:
                     raise EngineError("constraints need the package llguidance: pip install llguidance") from error
                 if not self._ends:
                     raise EngineError("constraints need a model with an end-of-generation token, and this one has none")
-                self._wrapper = _Tokenizer(self._pieces, self._ends, self._tokenize)
-                self._tokenizer = LLTokenizer(
-                    TokenizerWrapper(self._wrapper), n_vocab=len(self._pieces), eos_token=self._ends
-                )
+                self._wrapper = _Tokenizer(self._vocabulary, self._ends)
+                wrapped, n_vocab = TokenizerWrapper(self._wrapper), self._vocabulary.n_tokens
+                self._tokenizer = LLTokenizer(wrapped, n_vocab=n_vocab, eos_token=self._ends)
 
     def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
         """A matcher at the start of an output.
@@ -89,7 +73,7 @@ class Masks:
         """
         self.prepare()
         key = constraint.grammar, frozenset(visible)
-        is_shown = ~self._is_control
+        is_shown = ~self._vocabulary.is_control
         is_shown[[*key[1], *self._ends]] = True
         self._wrapper.local.is_shown = is_shown
         with self._lock:
@@ -114,7 +98,10 @@ class Masks:
 
 
 class Matcher:
-    """The position in a grammar while the tokens of one output are sampled. One thread at a time."""
+    """The position in a grammar while the tokens of one output are sampled. One thread at a time.
+
+    All methods raise InvalidGrammar if the work is too much.
+    """
 
     def __init__(self, matcher: Any, is_shown: Any, local: Any, origin: str) -> None:
         self._matcher = matcher
@@ -125,18 +112,17 @@ class Matcher:
         self._allowed: Any = None
 
     def allows(self, token: int) -> bool:
-        """Whether the token may come next. Raises InvalidGrammar."""
+        """Whether the token may come next."""
         return bool(self._mask()[token])
 
     def accept(self, token: int) -> None:
-        """Advance by the token that was sampled. Raises InvalidGrammar."""
+        """Advance by the token that was sampled."""
         self._allowed = None
-        self._local.is_shown = self._is_shown
-        if not self._matcher.consume_token(token):
+        if not self._shown_matcher().consume_token(token):
             raise InvalidGrammar(_reason(self._matcher), self._origin)
 
     def allowed_tokens(self) -> Any:
-        """The tokens that may come next. Raises InvalidGrammar if there are none, or if finding them takes too much."""
+        """The tokens that may come next. Raises InvalidGrammar if there are none."""
         found = np.flatnonzero(self._mask())
         if not len(found):
             raise InvalidGrammar("it requires text for which this model has no tokens", self._origin)
@@ -144,20 +130,23 @@ class Matcher:
 
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""
-        self._local.is_shown = self._is_shown
-        found: list[int] = self._matcher.compute_ff_tokens()
+        found: list[int] = self._shown_matcher().compute_ff_tokens()
         n_shown = next((i for i, token in enumerate(found) if not self._is_shown[token]), len(found))
         return found[:n_shown]
 
     def _mask(self) -> Any:
         if self._allowed is None:
-            self._local.is_shown = self._is_shown
-            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            bits = np.frombuffer(self._shown_matcher().compute_bitmask(), np.uint8)
             if self._matcher.is_error():
                 raise InvalidGrammar(_reason(self._matcher), self._origin)
             mask = np.unpackbits(bits, bitorder="little", count=len(self._is_shown)).view(bool)
             self._allowed = mask & self._is_shown
         return self._allowed
+
+    def _shown_matcher(self) -> Any:
+        """The matcher, after this thread's tokenizer has got the tokens that this output shows."""
+        self._local.is_shown = self._is_shown
+        return self._matcher
 
 
 def _reason(matcher: Any) -> str:

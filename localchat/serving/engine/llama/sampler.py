@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import secrets
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,12 +16,76 @@ from typing import Any
 import numpy as np
 
 from ...core.params import SamplingParams
-from ..sampler_chain import GREEDY, Step, chain_steps
 from ..values import EngineError, GenerationRequest
 from .library import L, pointer_to
 from .vocabulary import Vocabulary
 
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
+# LLAMA_DEFAULT_SEED, with which llama.cpp chooses a random seed.
+_RANDOM_SEED = 0xFFFFFFFF
+# The number of tokens from which Mirostat estimates, as in its paper.
+_MIROSTAT_M = 100
+# The smallest temperature. With a much smaller one the logits overflow; with this one sampling is already greedy.
+_LEAST_TEMPERATURE = 1e-4
+# Samplers that change which tokens are the likeliest, by the changed logits of some tokens.
+_REORDERING = ("penalties", "dry")
+
+Step = tuple[Any, ...]
+"""One sampler of a chain: the name of its constructor without `llama_sampler_init_`, and its arguments."""
+_GREEDY: Step = ("greedy",)
+
+
+def chain_steps(s: SamplingParams) -> list[Step]:
+    """The steps for one request. The last one selects a token: llama.cpp aborts the process if none does."""
+    seed = seed_of(s.seed)
+    names = s.samplers
+    if s.temperature <= 0:
+        # The other samplers do not change which token is the likeliest.
+        names = tuple(name for name in names if name in _REORDERING)
+    elif s.mirostat:
+        names = tuple(name for name in names if name in (*_REORDERING, "temperature"))
+    has_penalty = s.repeat_penalty != 1 or s.frequency_penalty or s.presence_penalty
+    penalties = (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty)
+    # For each sampler: whether it has an effect, and its step.
+    steps: dict[str, tuple[Any, Step]] = {
+        "penalties": (s.penalty_last_n and has_penalty, ("penalties", *penalties)),
+        "dry": (
+            s.dry_multiplier and s.dry_penalty_last_n,
+            ("dry", s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n),
+        ),
+        "top_n_sigma": (s.top_n_sigma >= 0, ("top_n_sigma", s.top_n_sigma)),
+        "top_k": (s.top_k > 0, ("top_k", s.top_k)),
+        "typical_p": (s.typical_p < 1, ("typical", s.typical_p, s.min_keep)),
+        "top_p": (s.top_p < 1, ("top_p", s.top_p, s.min_keep)),
+        "min_p": (s.min_p > 0, ("min_p", s.min_p, s.min_keep)),
+        "xtc": (s.xtc_probability > 0, ("xtc", s.xtc_probability, s.xtc_threshold, s.min_keep, seed)),
+        "temperature": (s.temperature != 1 or s.dynatemp_range > 0, _temperature_step(s)),
+    }
+    return [*(step for name in names for has_effect, step in (steps[name],) if has_effect), _selecting_step(s, seed)]
+
+
+def seed_of(seed: int | None) -> int:
+    """The 32-bit seed of a sampler; a random one for None."""
+    return secrets.randbelow(_RANDOM_SEED) if seed is None else seed % _RANDOM_SEED
+
+
+def _temperature_step(s: SamplingParams) -> Step:
+    if s.dynatemp_range <= 0:
+        return "temp", max(s.temperature, _LEAST_TEMPERATURE)
+    lowest, highest = max(s.temperature - s.dynatemp_range, _LEAST_TEMPERATURE), s.temperature + s.dynatemp_range
+    return "temp_ext", (highest + lowest) / 2, (highest - lowest) / 2, s.dynatemp_exponent
+
+
+def _selecting_step(s: SamplingParams, seed: int) -> Step:
+    if s.temperature <= 0:
+        return _GREEDY
+    if s.mirostat == 1:
+        return "mirostat", seed, s.mirostat_tau, s.mirostat_eta, _MIROSTAT_M
+    if s.mirostat == 2:
+        return "mirostat_v2", seed, s.mirostat_tau, s.mirostat_eta
+    if s.adaptive_target >= 0:
+        return "adaptive_p", s.adaptive_target, s.adaptive_decay, seed
+    return "dist", seed
 
 
 class Sampler:
@@ -32,26 +97,27 @@ class Sampler:
             InvalidGrammar: The grammar cannot be parsed, has no tokens here, or takes too much work.
             EngineError: llama.cpp refuses a sampling step.
         """
+        params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)
-        self._steps = chain_steps(self._sampling)
-        self._is_greedy = self._steps[-1] == GREEDY
         # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
-        self._withheld = _withheld(request, vocabulary)
-        self._forbidden = sorted(vocabulary.eog_tokens) if request.params.ignore_eos else []
+        self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
+        self._forbidden = sorted(ends) if params.ignore_eos else []
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
         # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
         self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
-        self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
+        self._keeps_candidates = params.post_sampling_probs and params.top_logprobs is not None
         self._sampled_from: Any = None
         # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
         try:
-            if self._steps != [GREEDY] or self._biased():
-                self._build_chain(request.prompt)
+            steps = chain_steps(self._sampling)
+            self._is_greedy = steps[-1] == _GREEDY
+            if steps != [_GREEDY] or self._biased():
+                self._build_chain(steps, request.prompt)
         except BaseException:
             self.close()
             raise
@@ -111,6 +177,21 @@ class Sampler:
         self._accept(token)
         return token
 
+    def _choose(self, ids: Any, logits: Any) -> int:
+        """The token that the chain selects among these."""
+        data = np.zeros(len(ids), _CANDIDATE)
+        data["id"], data["logit"] = ids, logits
+        array = L.llama_token_data_array(
+            data=pointer_to(data, L.llama_token_data), size=len(data), selected=-1, sorted=False
+        )
+        L.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if self._keeps_candidates and not self._is_greedy:
+            # Most steps remove candidates at the end of the array, and some at its beginning.
+            first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize
+            kept = data[first : first + array.size]
+            self._sampled_from = kept[np.argsort(-kept["p"], kind="stable")]
+        return int(array.data[array.selected].id)
+
     def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs.
 
@@ -133,37 +214,21 @@ class Sampler:
             L.llama_sampler_free(self._chain)
             self._chain = None
 
-    def _choose(self, ids: Any, logits: Any) -> int:
-        """The token that the chain selects among these."""
-        data = np.zeros(len(ids), _CANDIDATE)
-        data["id"], data["logit"] = ids, logits
-        array = L.llama_token_data_array(
-            data=pointer_to(data, L.llama_token_data), size=len(data), selected=-1, sorted=False
-        )
-        L.llama_sampler_apply(self._chain, ctypes.byref(array))
-        if self._keeps_candidates and not self._is_greedy:
-            # Most steps remove candidates at the end of the array, and some at its beginning.
-            first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize
-            kept = data[first : first + array.size]
-            self._sampled_from = kept[np.argsort(-kept["p"], kind="stable")]
-        return int(array.data[array.selected].id)
-
     def _biased(self) -> set[int]:
         """The tokens whose logits the chain changes at every step. Penalties change others as well."""
         return {*self._withheld, *self._forbidden, *(id for id, _ in self._sampling.logit_bias)}
 
-    def _build_chain(self, prompt: Sequence[int]) -> None:
+    def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
-        for ids in (self._withheld, self._forbidden):  # the withheld first: `allow_ends` removes step 0
-            if ids:
-                self._add(self._logit_bias([(id, -math.inf) for id in ids]))
-        if self._sampling.logit_bias:
-            self._add(self._logit_bias(self._sampling.logit_bias))
-        for step in self._steps:
-            self._add(self._sampler(step))
+        never = ([(id, -math.inf) for id in ids] for ids in (self._withheld, self._forbidden))
+        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `allow_ends` removes step 0
+            if biases:
+                self._add("logit_bias", len(biases), (L.llama_logit_bias * len(biases))(*biases))
+        for step in steps:
+            self._add(*step)
         # Penalties also apply to the last tokens of the prompt.
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
-        n = max((lengths.get(step.name, 0) for step in self._steps), default=0)
+        n = max(lengths.get(name, 0) for name, *_ in steps)
         for token in prompt[-n:] if n else ():
             self._accept(token)
 
@@ -171,22 +236,15 @@ class Sampler:
         if self._chain is not None:
             L.llama_sampler_accept(self._chain, token)
 
-    def _sampler(self, step: Step) -> Any:
-        construct = getattr(L, f"llama_sampler_init_{step.name}")
-        n_vocab = self._vocabulary.n_tokens
-        if step.name == "dry":
+    def _add(self, name: str, *arguments: Any) -> None:
+        construct = getattr(L, f"llama_sampler_init_{name}")
+        if name == "dry":
             breakers = [text.encode() for text in self._sampling.dry_sequence_breakers]
             array = (ctypes.c_char_p * len(breakers))(*breakers)
-            return construct(self._vocabulary.pointer, *step.arguments, array, len(breakers))
-        if step.name == "mirostat" or (step.name == "penalties" and len(construct.argtypes) == 5):
-            return construct(n_vocab, *step.arguments)
-        return construct(*step.arguments)
-
-    def _logit_bias(self, biases: Sequence[tuple[int, float]]) -> Any:
-        array = (L.llama_logit_bias * len(biases))(*biases)
-        return L.llama_sampler_init_logit_bias(self._vocabulary.n_tokens, len(biases), array)
-
-    def _add(self, sampler: Any) -> None:
+            arguments = (self._vocabulary.pointer, *arguments, array, len(breakers))
+        elif name in ("mirostat", "logit_bias", "penalties"):
+            arguments = (self._vocabulary.n_tokens, *arguments)
+        sampler = construct(*arguments)
         if not sampler:  # a NULL pointer; adding it would crash
             raise EngineError("llama.cpp refused a sampling step: check the sampling values")
         L.llama_sampler_chain_add(self._chain, sampler)
@@ -198,17 +256,6 @@ def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
     A window of -1 means the whole context, but llama.cpp treats it as 0. llama.cpp also allocates a window at once, and
     aborts the process if there is not enough memory.
     """
-    return replace(
-        sampling,
-        penalty_last_n=_window(sampling.penalty_last_n, n_ctx),
-        dry_penalty_last_n=_window(sampling.dry_penalty_last_n, n_ctx),
-    )
-
-
-def _window(n_tokens: int, n_ctx: int) -> int:
-    return n_ctx if n_tokens < 0 else min(n_tokens, n_ctx)
-
-
-def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
-    """Tokens that must not be among the first `min_tokens`."""
-    return sorted({*vocabulary.eog_tokens, *request.params.stop_token_ids}) if request.params.min_tokens else []
+    windows = sampling.penalty_last_n, sampling.dry_penalty_last_n
+    recent, dry = (n_ctx if n_tokens < 0 else min(n_tokens, n_ctx) for n_tokens in windows)
+    return replace(sampling, penalty_last_n=recent, dry_penalty_last_n=dry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 
@@ -28,22 +27,22 @@ class Vocabulary:
 
     def __init__(self, model: Model):
         self._model = model
-        self.pointer = L.llama_model_get_vocab(model.pointer)
-        self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
+        self.pointer = pointer = L.llama_model_get_vocab(model.pointer)
+        self.n_tokens: int = L.llama_vocab_n_tokens(pointer)
         ids = range(self.n_tokens)
-        pointer = self.pointer
         is_end, attribute = holding_gil(L.llama_vocab_is_eog), holding_gil(L.llama_vocab_get_attr)
         self.eog_tokens = frozenset(id for id in ids if is_end(pointer, id))
-        attributes = [attribute(pointer, id) for id in ids]
-        self._attributes = np.array(attributes, np.int64)
+        self._attributes = np.array([attribute(pointer, id) for id in ids], np.int64)
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
         self.special_tokens = frozenset(self._text(id) for id in self._ids_with(special))
-        self.bos = self._text(L.llama_vocab_bos(self.pointer))
-        self.eos = self._text(L.llama_vocab_eos(self.pointer))
-        self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
-        self.fim_tokens = self._find_fim_tokens()
-        self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
-        self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
+        self.bos, self.eos = self._text(L.llama_vocab_bos(pointer)), self._text(L.llama_vocab_eos(pointer))
+        self.add_bos = bool(L.llama_vocab_get_add_bos(pointer))
+        read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
+        before, after, here = (token(pointer) for token in read)
+        self.fim_tokens = None if min(before, after, here) < 0 else (before, after, here)
+        self.fim_file, self.fim_repository = (
+            None if token < 0 else token for token in (L.llama_vocab_fim_sep(pointer), L.llama_vocab_fim_rep(pointer))
+        )
         # Arrays over the vocabulary: the ids, and which are control tokens, whose text is empty unless it is requested.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -52,23 +51,18 @@ class Vocabulary:
         self.all_pieces = self._read_pieces()
         hidden = frozenset(np.flatnonzero(self.is_control).tolist())
         self.texts = TokenTexts(self.all_pieces, hidden, self.eog_tokens)
-        self.masks = Masks(
-            self.all_pieces,
-            self.eog_tokens,
-            self.is_control,
-            lambda data, parse_special: self.tokenize_bytes(data, False, parse_special),
-        )
+        self.masks = Masks(self)
 
-    def tokenize(self, text: str, add_bos: bool, parse_special: bool, limit: int | None = None) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
         """The tokens of a text.
 
         Raises:
             TextTooLong: There are more than `limit` or `MAX_TOKENS` tokens.
         """
-        data = text.encode("utf-8", "surrogatepass")
-        return self.tokenize_bytes(
-            data, add_bos, parse_special, MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
-        )
+        n_most = MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
+        return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special, n_most)
 
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
         if len(data) > limit and self._longest_piece and len(data) > limit * self._longest_piece:
@@ -76,17 +70,17 @@ class Vocabulary:
         blocks = self._all_blocks if parse_special else self._plain_blocks
         tokens: list[int] = []
         for block in [data] if add_bos and self._adds_end else blocks.split(data):
-            tokens += self._tokenize_block(block, add_bos, parse_special, limit - len(tokens), limit)
+            tokens += self._tokenize_block(block, add_bos, parse_special)
+            if len(tokens) > limit:
+                raise TextTooLong(len(tokens), limit)
             add_bos = False
         return tokens
 
-    def _tokenize_block(self, data: bytes, add_bos: bool, parse_special: bool, n_left: int, limit: int) -> list[int]:
+    def _tokenize_block(self, data: bytes, add_bos: bool, parse_special: bool) -> list[int]:
         n_buffer = len(data) + 2
         while True:
             buffer = (L.llama_token * n_buffer)()
             n = L.llama_tokenize(self.pointer, data, len(data), buffer, n_buffer, add_bos, parse_special)
-            if n > n_left:
-                raise TextTooLong(limit - n_left + n, limit)
             if n >= 0:
                 return list(chain.from_iterable(buffer[i : min(i + _SLICE, n)] for i in range(0, n, _SLICE)))
             n_buffer = -n
@@ -94,8 +88,7 @@ class Vocabulary:
     @cached_property
     def _adds_end(self) -> bool:
         """Whether a text that begins with BOS also ends with a token, so that it must not be cut."""
-        begun = self._tokenize_block(b"", True, False, MAX_TOKENS, MAX_TOKENS)
-        return len(begun) > self.add_bos
+        return len(self._tokenize_block(b"", True, False)) > self.add_bos
 
     @cached_property
     def _longest_piece(self) -> int:
@@ -122,10 +115,11 @@ class Vocabulary:
         return self._blocks_at(L.LLAMA_TOKEN_ATTR_USER_DEFINED)
 
     def _blocks_at(self, attributes: int) -> TextBlocks:
-        def texts(ids: Iterable[int]) -> set[bytes]:
-            return {L.llama_vocab_get_text(self.pointer, id) for id in ids} - {b""}
-
-        return TextBlocks(texts(self._ids_with(attributes)), texts(self._ids_with(L.LLAMA_TOKEN_ATTR_LSTRIP)))
+        special, stripping = (
+            {L.llama_vocab_get_text(self.pointer, id) for id in self._ids_with(mask)} - {b""}
+            for mask in (attributes, L.LLAMA_TOKEN_ATTR_LSTRIP)
+        )
+        return TextBlocks(special, stripping)
 
     def _ids_with(self, attributes: int) -> list[int]:
         """The ids of the tokens that have one of these attributes."""
@@ -141,16 +135,8 @@ class Vocabulary:
             return f"{self.n_tokens} tokens and {other.n_tokens}"
         if self.add_bos != other.add_bos or self.bos != other.bos:
             return f"a text begins with {self.bos!r} and {other.bos!r}"
-        for id in range(min(self.n_tokens, other.n_tokens)):
-            texts = self._text(id), other._text(id)
-            if texts[0] != texts[1]:
-                return f"token {id} is {texts[0]!r} and {texts[1]!r}"
-        return ""
-
-    def _find_fim_tokens(self) -> tuple[int, int, int] | None:
-        read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
-        before, after, here = (token(self.pointer) for token in read)
-        return None if min(before, after, here) < 0 else (before, after, here)
+        pairs = enumerate(zip(self.all_pieces, other.all_pieces))
+        return next((f"token {id} is {one!r} and {two!r}" for id, (one, two) in pairs if one != two), "")
 
     def _read_pieces(self) -> list[bytes]:
         read, pieces, n_buffer = holding_gil(L.llama_token_to_piece), list[bytes](), 256
@@ -169,7 +155,3 @@ class Vocabulary:
             return ""
         text: bytes = L.llama_vocab_get_text(self.pointer, token)
         return text.decode("utf-8", "replace")
-
-
-def _known(token: int) -> int | None:
-    return None if token < 0 else token
