@@ -7,6 +7,7 @@ from typing import Any
 
 from localchat.serving.api.responses import ResponsesRequest, parse_response
 from localchat.serving.api.responses_store import ResponseStore
+from localchat.serving.core.request import ParseOptions
 
 FUNCTION = {
     "type": "function",
@@ -21,4 +22,4 @@ CRM = {"type": "namespace", "name": "crm", "description": "Customers", "tools": 
 
 def parse(earlier: ResponseStore | None = None, /, strict: bool = False, **fields: Any) -> ResponsesRequest:
     raw = json.dumps({"input": "hi", **fields}).encode()
-    return parse_response(raw, earlier or ResponseStore(), strict=strict)
+    return parse_response(earlier or ResponseStore(), raw, ParseOptions(strict=strict))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import parse_chat
-from localchat.serving.api.chat_response import ChatBody
+from localchat.serving.api.chat_response import ChatEncoder
 from localchat.serving.chat.chat_prompt import prepare_chat
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import start
@@ -87,11 +87,11 @@ class Serving:
         request = parse_chat(chat_body(**fields))
         with start(self.server.service.model(), request, prepare_chat, "chatcmpl-") as run:
             self.wait_until_idle()
-            whole = ChatBody(run.head, request)
+            whole = ChatEncoder(run.head, request, run.usage)
             while run.is_running:
                 for index, event in run.take():
                     whole.add(index, event)
-            return whole.body(run.usage())
+            return whole.body()
 
     def _record_requests(self) -> None:
         new_sampler = self.backend.new_sampler

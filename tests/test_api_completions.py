@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.completion_response import CompletionBody, CompletionStream, LogprobWriter
-from localchat.serving.api.completions import parse_completion
+from localchat.serving.api.completions import CompletionEncoder, LogprobWriter, parse_completion
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, SampledTokens, TokenLogprob
-from localchat.serving.core.interface import ResponseHead
+from localchat.serving.core.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputToken,
+    ResponseHead,
+    SampledTokens,
+    TokenLogprob,
+)
 from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
 from localchat.serving.core.usage import Usage
 
@@ -49,15 +54,9 @@ def test_prompt_is_text_or_tokens_or_a_list_of_both(prompt: Any, prompts: Any):
 
 def test_default_is_one_choice():
     request = parse(prompt="a")
-    assert (request.params.n, request.best_of, request.echo, request.stream, request.params.top_logprobs) == (
-        1,
-        1,
-        False,
-        False,
-        None,
-    )
+    assert (request.params.n, request.echo, request.stream, request.params.top_logprobs) == (1, False, False, None)
     assert request.params.max_tokens is None
-    assert parse(prompt="a", best_of=1).best_of == 1
+    assert parse(prompt="a", n=2, best_of=2).params.n == 2
 
 
 def test_fields_of_chat_are_read_too():
@@ -80,8 +79,7 @@ def test_fields_of_chat_are_read_too():
         pytest.param({"prompt": ["a"] * 129}, "prompt", id="many prompts"),
         pytest.param({"prompt": ["a"] * 65, "n": 2}, "prompt", id="many completions"),
         pytest.param({"prompt": "a", "n": 0}, "n", id="n 0"),
-        pytest.param({"prompt": "a", "n": 3, "best_of": 2}, "best_of", id="best_of below n"),
-        pytest.param({"prompt": "a", "best_of": 2, "stream": True}, "best_of", id="best_of streamed"),
+        pytest.param({"prompt": "a", "n": 3, "best_of": 2}, "best_of", id="best_of that is not n"),
         pytest.param({"prompt": "a", "logprobs": True}, "logprobs", id="logprobs as in chat"),
         pytest.param({"prompt": "a", "logprobs": 99}, "logprobs", id="logprobs 99"),
         pytest.param(
@@ -192,12 +190,12 @@ def test_logprobs_added_in_pieces_are_those_added_at_once():
 
 
 def test_whole_body():
-    whole = CompletionBody(HEAD, parse(prompt=["a", "b"], logprobs=0))
+    whole = CompletionEncoder(HEAD, parse(prompt=["a", "b"], logprobs=0), lambda: USAGE)
     for index, event in ((0, ContentDelta("a")), (1, SampledTokens((token(b"c", -1.0),))), (0, ContentDelta("b"))):
         whole.add(index, event)
     whole.add(0, OutputEnd("stop", "x"))
     whole.add(1, OutputEnd("length"))
-    body = whole.body(USAGE)
+    body = whole.body()
     assert (body["id"], body["object"], body["created"], body["model"]) == ("cmpl-1", "text_completion", 7, "m")
     assert body["choices"][0] == {
         "index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"
@@ -207,40 +205,17 @@ def test_whole_body():
     assert body["timings"]["predicted_n"] == 2
 
 
-def test_likeliest_of_several_are_returned_in_their_order():
-    whole = CompletionBody(HEAD, parse(prompt="a", best_of=3, n=2))
-    for index, logprob in enumerate((-1.0, -9.0, -0.5)):
-        whole.add(index, ContentDelta(str(index)))
-        whole.add(index, SampledTokens((token(b"x", logprob),)))
-        whole.add(index, OutputEnd("stop", None, token(b"end", logprob)))
-    choices = whole.body(USAGE)["choices"]
-    assert [(choice["index"], choice["text"], choice["logprobs"]) for choice in choices] == [
-        (0, "0", None),
-        (1, "2", None),
-    ]
-
-
-def test_likeliest_completion_has_the_highest_mean():
-    """A long completion is not less likely because of its length."""
-    whole = CompletionBody(HEAD, parse(prompt="a", best_of=2, n=1))
-    for index, logprobs in enumerate(([-1.0], [-0.6, -0.6])):
-        whole.add(index, ContentDelta(str(index)))
-        whole.add(index, SampledTokens(tuple(token(b"x", logprob) for logprob in logprobs)))
-        whole.add(index, OutputEnd("length"))
-    assert [choice["text"] for choice in whole.body(USAGE)["choices"]] == ["1"]
-
-
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_have_text_then_an_end_then_usage(include_usage: bool):
-    request = parse(prompt="a", stream_options={"include_usage": include_usage})
-    stream = CompletionStream(HEAD, request, lambda: USAGE)
-    stream.add(0, ContentDelta("h"))
-    stream.add(0, ContentDelta("i"))
+    request = parse(prompt="a", stream=True, stream_options={"include_usage": include_usage})
+    stream = CompletionEncoder(HEAD, request, lambda: USAGE)
+    stream.add(0, ContentDelta("hi"))
     stream.add(0, OutputEnd("length"))
     chunks = [json.loads(text) for text in stream.take()]
     assert [chunk["object"] for chunk in chunks] == ["text_completion"] * 2
     assert chunks[0]["choices"] == [{"index": 0, "text": "hi", "logprobs": None, "finish_reason": None}]
     assert chunks[1]["choices"][0]["finish_reason"] == "length"
     assert [("usage" in chunk) for chunk in chunks] == [include_usage] * 2
-    closing = [json.loads(text) for text in stream.finish()]
+    stream.finish()
+    closing = [json.loads(text) for text in stream.take()]
     assert [(chunk["choices"], chunk["usage"]["prompt_tokens"]) for chunk in closing] == [([], 3)] * include_usage

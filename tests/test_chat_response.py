@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from localchat.serving.api.chat_response import ChatBody, ChatStream
+from localchat.serving.api.chat_response import ChatEncoder
 from localchat.serving.core import errors
 from localchat.serving.core.events import (
     ContentDelta,
@@ -11,12 +11,12 @@ from localchat.serving.core.events import (
     OutputToken,
     PromptProgress,
     ReasoningDelta,
+    ResponseHead,
     SampledTokens,
     TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
 )
-from localchat.serving.core.interface import ResponseHead
 from localchat.serving.core.json_text import to_json
 from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
 from localchat.serving.core.usage import Usage
@@ -40,29 +40,32 @@ def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside="")
     return f'{START}{{"index":{i},"delta":{delta},"logprobs":{logprobs},{end}}}]{beside}}}'
 
 
-def stream_of(*events, options=DEFAULT_OPTIONS, **fields):
+def encoder_of(*events, options=DEFAULT_OPTIONS, **fields):
     """An encoder with the events of choice 0; an event may be a pair with its index."""
-    stream = ChatStream(HEAD, parse(options=options, **fields), lambda: USAGE)
-    add_all(stream, events)
-    return stream
-
-
-def body_of(*events, options=DEFAULT_OPTIONS, **fields):
-    whole = ChatBody(HEAD, parse(options=options, **fields))
-    add_all(whole, events)
-    return whole.body(USAGE)
-
-
-def add_all(encoder, events):
+    encoder = ChatEncoder(HEAD, parse(options=options, **fields), lambda: USAGE)
     for event in events:
         encoder.add(*(event if isinstance(event, tuple) else (0, event)))
+    return encoder
+
+
+def chunks_of(*events, **fields):
+    """The chunks of a stream, complete if the events are."""
+    encoder = encoder_of(*events, stream=True, **fields)
+    if all(choice.end for choice in encoder.choices):
+        encoder.finish()
+    return encoder.take()
+
+
+def body_of(*events, **fields):
+    encoder = encoder_of(*events, **fields)
+    assert encoder.take() == []
+    return encoder.body()
 
 
 def test_chunks_byte_for_byte():
     """Appendix A's last line; K2, K3, K12, K16, K38, T1, T12, T15, V22, V24, G34."""
-    stream = stream_of(*EVENTS)
     timings = ',"timings":' + to_json(USAGE.timings())
-    assert stream.finish() == [
+    assert chunks_of(*EVENTS) == [
         chunk('{"role":"assistant","content":""}'),
         chunk('{"reasoning_content":"hm"}'),
         chunk('{"content":"a\\"é\\n"}'),
@@ -71,13 +74,11 @@ def test_chunks_byte_for_byte():
         chunk('{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}'),
         chunk("{}", end='"finish_reason":"tool_calls","stop_reason":null', beside=timings),
     ]
-    assert stream.take() == []
 
 
 def test_k13_usage_is_null_until_the_closing_chunk():
     """V25."""
-    stream = stream_of(OutputEnd("stop", "END"), stream_options={"include_usage": True})
-    role, finish, usage = stream.finish()
+    role, finish, usage = chunks_of(OutputEnd("stop", "END"), stream_options={"include_usage": True})
     assert role == chunk('{"role":"assistant","content":""}', beside=',"usage":null')
     assert finish == chunk("{}", end='"finish_reason":"stop","stop_reason":"END"', beside=',"usage":null')
     assert json.loads(usage) == {
@@ -90,15 +91,14 @@ def test_k13_usage_is_null_until_the_closing_chunk():
 
 def test_v18_counts_so_far_are_on_every_chunk_on_request():
     options = {"include_usage": True, "continuous_usage_stats": True}
-    stream = stream_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True)
-    for text in stream.finish():
+    for text in chunks_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True):
         payload = json.loads(text)
         assert (payload["usage"], payload["timings"]) == (USAGE.body(), USAGE.timings())
 
 
 def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
     """T14."""
-    assert stream_of((1, ContentDelta("b")), n=2, return_token_ids=True).take() == [
+    assert chunks_of((1, ContentDelta("b")), n=2, return_token_ids=True) == [
         chunk('{"role":"assistant","content":""}', beside=',"prompt_token_ids":[5,6]'),
         chunk('{"role":"assistant","content":""}', i=1),
         chunk('{"content":"b"}', i=1),
@@ -107,12 +107,12 @@ def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
 
 def test_progress_is_beside_a_chunk_that_changes_nothing():
     progress = ',"prompt_progress":{"total":9,"cache":2,"processed":4,"time_ms":1500}'
-    assert stream_of(PromptProgress(4, 9, 2, 1.5)).take()[1:] == [chunk("{}", beside=progress)]
+    assert chunks_of(PromptProgress(4, 9, 2, 1.5))[1:] == [chunk("{}", beside=progress)]
 
 
 def test_k8_thought_field_repeats_the_reasoning_of_the_first_choice():
     events, options = ((0, ReasoningDelta("hm")), (1, ReasoningDelta("no"))), ParseOptions(thought_field=True)
-    first, second = stream_of(*events, options=options, n=2).take()[2:]
+    first, second = chunks_of(*events, options=options, n=2)[2:]
     assert first == chunk('{"reasoning_content":"hm"}', beside=',"thought":"hm"')
     assert second == chunk('{"reasoning_content":"no"}', i=1)
     assert body_of(*events, options=options, n=2)["thought"] == "hm"
@@ -130,7 +130,7 @@ def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
     }
     events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
     fields = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
-    other, finish = (json.loads(text)["choices"][0] for text in stream_of(*events, **fields).take()[2:])
+    other, finish = (json.loads(text)["choices"][0] for text in chunks_of(*events, **fields)[2:])
     assert other["logprobs"] is None
     assert finish == {
         "index": 0,
@@ -149,7 +149,9 @@ def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
 
 
 def test_k5_error_chunk_has_the_error_body():
-    _, text, error = stream_of(ContentDelta("a")).failed(errors.InferenceError("it broke"))
+    encoder = encoder_of(ContentDelta("a"), stream=True)
+    encoder.failed(errors.InferenceError("it broke"))
+    _, text, error = encoder.take()
     assert json.loads(text)["choices"][0]["delta"] == {"content": "a"}
     assert [json.loads(error)] == [
         {"error": {"message": "it broke", "type": "inference_error", "param": None, "code": "inference_error"}}
@@ -225,7 +227,7 @@ def test_k14_usage_over_choices_counts_the_prompt_once():
 
 
 def test_timings_are_once_on_each_chunk():
-    chunks = stream_of(ContentDelta("a"), OutputEnd("stop"), timings_per_token=True).finish()
+    chunks = chunks_of(ContentDelta("a"), OutputEnd("stop"), timings_per_token=True)
     assert [chunk.count('"timings"') for chunk in chunks] == [1, 1, 1]
 
 
@@ -233,5 +235,5 @@ def test_log_probabilities_are_on_one_chunk_each():
     events = [
         event for text in "ab" for event in (SampledTokens((OutputToken(1, text.encode(), -1.0),)), ContentDelta(text))
     ]
-    chunks = stream_of(*events, OutputEnd("stop"), logprobs=True).finish()
+    chunks = chunks_of(*events, OutputEnd("stop"), logprobs=True)
     assert [chunk.count('"logprob"') for chunk in chunks] == [0, 1, 1, 0]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.completion_response import INTERFACE, CompletionBody
-from localchat.serving.api.completions import CompletionRequest, parse_completion
+from localchat.serving.api.completions import INTERFACE, CompletionEncoder, CompletionRequest, parse_completion
 from localchat.serving.chat.in_flight import InFlight
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import GenerationRun, start
@@ -50,10 +49,10 @@ def complete(engine: Engine, **fields: Any) -> GenerationRun:
 def body(engine: Engine, **fields: Any) -> Any:
     """The body of the response."""
     with complete(engine, **fields) as run:
-        whole = CompletionBody(run.head, requested(**fields))
+        whole = CompletionEncoder(run.head, requested(**fields), run.usage)
         for index, event in events(run):
             whole.add(index, event)
-        return whole.body(run.usage())
+        return whole.body()
 
 
 def events(run: GenerationRun) -> Iterator[tuple[int, OutputEvent]]:
@@ -68,13 +67,14 @@ def texts(engine: Engine, **fields: Any) -> list[str]:
 def streamed(engine: Engine, **fields: Any) -> list[Any]:
     """The choices of the chunks of a stream."""
     with complete(engine, stream=True, **fields) as run:
-        stream = INTERFACE.stream(run.head, requested(stream=True, **fields), run.usage)
+        stream = INTERFACE.encoder(run.head, requested(stream=True, **fields), run.usage)
         chunks = []
         while run.is_running:
             for index, event in run.take():
                 stream.add(index, event)
             chunks += stream.take()
-        chunks += stream.finish()
+        stream.finish()
+        chunks += stream.take()
     return [json.loads(str(chunk))["choices"][0] for chunk in chunks]
 
 
@@ -87,7 +87,6 @@ def streamed(engine: Engine, **fields: Any) -> list[Any]:
         pytest.param({"prompt": [104, 105], "echo": True}, ["hihi"], id="tokens echoed"),
         pytest.param({"prompt": "abcdef", "stop": "d"}, ["abc"], id="stop"),
         pytest.param({"prompt": "abcdef", "max_tokens": 2}, ["ab"], id="length"),
-        pytest.param({"prompt": "ab", "best_of": 3, "n": 2}, ["ab", "ab"], id="best of"),
         pytest.param({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef"), id="more than the slots"),
     ],
 )
@@ -130,7 +129,7 @@ def test_every_counted_token_has_a_log_probability(engine: Engine, fields: dict[
     for found in (whole["choices"], chunks):
         assert [name for choice in found if choice["logprobs"] for name in choice["logprobs"]["tokens"]] == names
     assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in fields else 0)
-    assert (chunks[-1]["text"], chunks[-1]["logprobs"]) == ("", None)  # The end is a separate chunk.
+    assert (chunks[-1]["text"], chunks[-1]["finish_reason"] is None) == ("", False)  # The end is a separate chunk.
 
 
 def test_v48_tokens_are_spelled_as_ids(engine: Engine):
@@ -210,11 +209,9 @@ def test_error_of_an_unknown_token_names_the_known_ones(engine: Engine):
     complete(engine, prompt="a", stop_token_ids=[256])
 
 
-def test_each_prompt_is_reported_once_and_choices_are_scored(engine: Engine):
-    with complete(engine, prompt=["ab", "c"], n=2, best_of=3) as run:
+def test_each_prompt_is_reported_once(engine: Engine):
+    with complete(engine, prompt=["ab", "c"], n=2) as run:
         assert run.head.prompts == ((97, 98), (99,))
-    sequences = prepare_text(Model("fake", engine), requested(prompt="ab", n=1, best_of=2)).sequences
-    assert [sequence.params.top_logprobs for sequence in sequences] == [0, 0]
 
 
 def test_too_long_prompt_cancels_the_prompts_before_it(endless_engine: Engine):

@@ -143,23 +143,6 @@ def test_end_of_a_completion_has_its_log_probability(connection: http.client.HTT
     assert choice["logprobs"]["text_offset"][-1] == len(choice["text"])
 
 
-def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
-    def likelihood(choice: Any) -> float:
-        values = choice["logprobs"]["token_logprobs"]
-        return sum(values) / len(values)
-
-    # The four sequences may start in different steps, and then another token may be sampled at a near tie.
-    n_equal = 0
-    for seed in range(10):
-        fields = {"prompt": "I think", "seed": seed, "temperature": 1.5, "max_tokens": 4}
-        _, all_choices = ask(connection, "/v1/completions", {**fields, "n": 4, "logprobs": 0})
-        _, best = ask(connection, "/v1/completions", {**fields, "best_of": 4})
-        assert best["choices"][0]["logprobs"] is None
-        assert 4 <= best["usage"]["completion_tokens"] <= 16
-        n_equal += best["choices"][0]["text"] == max(all_choices["choices"], key=likelihood)["text"]
-    assert n_equal >= 7
-
-
 # --- vectors ---
 
 

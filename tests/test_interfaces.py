@@ -10,9 +10,8 @@ import pytest
 
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.api.completions import parse_completion
-from localchat.serving.api.infill import parse_infill
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.native_completion import parse_native
+from localchat.serving.api.native_completion import parse_infill, parse_native
 from localchat.serving.api.ollama import parse_chat as parse_ollama
 from localchat.serving.api.ollama_models import parse_embed
 from localchat.serving.api.responses import parse_response
@@ -34,7 +33,8 @@ def messages(options: ParseOptions = DEFAULT_OPTIONS, **fields: Any) -> Any:
 
 
 def responses(items: Any, strict: bool = False, **fields: Any) -> Any:
-    return parse_response(json.dumps({"input": items, **fields}).encode(), ResponseStore(), strict=strict)
+    raw = json.dumps({"input": items, **fields}).encode()
+    return parse_response(ResponseStore(), raw, ParseOptions(strict=strict))
 
 
 @pytest.mark.parametrize(

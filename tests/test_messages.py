@@ -17,10 +17,10 @@ from localchat.serving.core.events import (
     Event,
     OutputEnd,
     ReasoningDelta,
+    ResponseHead,
     ToolCallArguments,
     ToolCallStart,
 )
-from localchat.serving.core.interface import ResponseHead
 from localchat.serving.core.usage import Usage
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -205,15 +205,17 @@ HEAD = ResponseHead("msg_1", 0, "demo")
 
 def encoded(end: OutputEnd, *, n_completion: int = 9, events: Sequence[Event] = EVENTS) -> tuple[list[Any], Any]:
     """The events of the stream, and the body, of the same output under a limit of 20 tokens."""
-    request = parsed(max_tokens=20)
     usage = replace(USAGE, n_completion=n_completion)
-    stream, whole = MessageEncoder(HEAD, request, lambda: usage), MessageEncoder(HEAD, request)
+    stream, whole = (
+        MessageEncoder(HEAD, parsed(max_tokens=20, stream=is_stream), lambda: usage) for is_stream in (True, False)
+    )
     chunks = []
     for event in (*events, end):
         stream.add(0, event)
         whole.add(0, event)
         chunks += stream.take()
-    return [json.loads(chunk) for chunk in (*chunks, *stream.finish())], whole.body(usage)
+    stream.finish()
+    return [json.loads(chunk) for chunk in (*chunks, *stream.take())], whole.body()
 
 
 def test_blocks_are_opened_filled_and_closed_one_after_another():
@@ -279,9 +281,10 @@ def test_arguments_cut_by_the_length_limit_are_kept_as_text():
 
 
 def test_failure_ends_the_stream_with_an_error():
-    encoder = MessageEncoder(HEAD, parsed(), lambda: USAGE)
+    encoder = MessageEncoder(HEAD, parsed(stream=True), lambda: USAGE)
     encoder.add(0, ContentDelta("Hi"))
-    *_, last = encoder.failed(QueueFull("try again later"))
+    encoder.failed(QueueFull("try again later"))
+    *_, last = encoder.take()
     assert json.loads(last)["error"] == {"type": "rate_limit_error", "message": "try again later"}
 
 

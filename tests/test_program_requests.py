@@ -95,7 +95,6 @@ OTHERS: dict[str, tuple[str, Any]] = {
     "/v1/models/demo": ("GET", None),
     "/v1/embeddings": ("POST", {"model": "m", "input": ["a", "b"]}),
     "/v1/messages/count_tokens": ("POST", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
-    "/v1/conversations": ("POST", {"metadata": {"a": "b"}}),
     "/completion": ("POST", {"prompt": "Hi", "n_predict": 3, "n_probs": 2, "return_tokens": True}),
     "/completion?several": ("POST", {"prompt": ["Hi", [1]], "n_predict": 3, "post_sampling_probs": True, "n_probs": 1}),
     "/tokenize": ("POST", {"content": "Hi <think>"}),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
-from localchat.serving.api import responses_store
-from localchat.serving.api.responses import with_own_field_names
 from localchat.serving.api.responses_items import IGNORED_ITEMS, encode_reasoning
 from localchat.serving.api.responses_store import ResponseStore
 from localchat.serving.core.errors import BadRequest, NotFound
@@ -184,11 +181,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "schema": ({"text": {"format": {"type": "json_schema", "name": "a", "schema": 1}}}, "text.format.schema"),
     "include": ({"include": ["everything"]}, "include[0]"),
     "top_logprobs": ({"top_logprobs": 21}, "top_logprobs"),
-    "truncation": ({"truncation": "middle"}, "truncation"),
     "summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
     "metadata": ({"metadata": {"a": 1}}, "metadata.a"),
-    "two histories": ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "previous_response_id"),
-    "conversation without an id": ({"conversation": {}}, "conversation.id"),
+    "conversation": ({"conversation": "conv_1"}, "conversation"),
 }  # fmt: skip
 
 
@@ -226,12 +221,12 @@ def test_settings_are_read_and_repeated():
         "text.format.schema",
     )
     assert request.template_vars == {"reasoning_effort": "high"}
-    flags = (request.stream, request.is_stored, request.summarises, request.truncates, request.includes_encrypted)
-    assert flags == (True, False, True, True, True)
+    assert (request.stream, request.summarises, request.includes_encrypted) == (True, True, True)
+    assert request.store is None
     assert not request.parallel_tool_calls
     assert request.unknown == ()
     repeated = {name: request.settings[name] for name in ("max_output_tokens", "metadata", "truncation", "store")}
-    assert repeated == {"max_output_tokens": 7, "metadata": {"k": "v"}, "truncation": "auto", "store": False}
+    assert repeated == {"max_output_tokens": 7, "metadata": {"k": "v"}, "truncation": "disabled", "store": False}
     assert request.settings["text"]["format"]["schema"] == schema
     assert request.settings["reasoning"] == {"effort": "high", "summary": "auto"}
 
@@ -293,27 +288,6 @@ def test_strict_refuses_unknown_fields_and_the_log_names_them():
     assert parse(strict=True, tools=[{"type": "web_search"}]).unknown == ("tools of type web_search",)
 
 
-def test_errors_of_generation_get_the_names_of_this_interface():
-    request = parse(tools=[{"type": "web_search"}, FUNCTION])
-    error = with_own_field_names(
-        BadRequest("'tools[0].function.parameters#/if' is wrong", "tools[0].function.parameters#/if"), request
-    )
-    assert (error.message, error.param) == ("'tools[1].parameters#/if' is wrong", "tools[1].parameters#/if")
-    error = with_own_field_names(BadRequest("'messages[3].content' is wrong", "messages[3].content"), request)
-    assert (error.message, error.param) == ("'input' is wrong", "input")
-    error = with_own_field_names(BadRequest("'temperature' is wrong: see messages", "temperature"), request)
-    assert (error.message, error.param) == ("'temperature' is wrong: see messages", "temperature")
-
-
-def test_oldest_turns_are_dropped_but_not_the_system_message():
-    messages = [{"role": "user", "content": "1"}, CALL, RESULT, {"role": "user", "content": "2"}]
-    request = parse(instructions="s", input=messages)
-    shorter = request.shortened()
-    assert shorter is not None
-    assert [message["content"] for message in shorter.messages] == ["s", "2"]
-    assert shorter.shortened() is None
-
-
 def response(id: str, text: str = "x") -> dict[str, Any]:
     item = {"type": "message", "id": f"msg_{id}", "role": "assistant", "content": text}
     return {"id": id, "object": "response", "output": [item]}
@@ -322,10 +296,10 @@ def response(id: str, text: str = "x") -> dict[str, Any]:
 def test_request_continues_a_stored_response():
     store = ResponseStore()
     first = parse(store, instructions="first")
-    store.put(response("resp_1", "yes"), first.earlier, first.items)
+    store.put(response("resp_1", "yes"), first.items)
     second = parse(store, input="and", previous_response_id="resp_1", instructions="second")
     assert [message["content"] for message in second.messages] == ["second", "hi", "yes", "and"]
-    store.put(response("resp_2", "no"), second.earlier, second.items)
+    store.put(response("resp_2", "no"), [*second.earlier, *second.items])
     store.delete("resp_1")
     third = parse(store, input="so?", previous_response_id="resp_2")
     assert [message["content"] for message in third.messages] == ["hi", "yes", "and", "no", "so?"]
@@ -334,28 +308,11 @@ def test_request_continues_a_stored_response():
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
 
 
-def test_conversation_grows():
-    store = ResponseStore()
-    store.put({"id": "conv_1", "object": "conversation"}, (), [{"type": "message", "role": "user", "content": "hi"}])
-    for conversation in ("conv_1", {"id": "conv_1"}):
-        request = parse(store, input="and", conversation=conversation)
-        assert request.settings["conversation"] == {"id": "conv_1"}
-        assert request.conversation_id == "conv_1"
-        store.extend("conv_1", request.items, response("resp_1", "yes")["output"], "resp_1")
-    contents = [message["content"] for message in parse(store, input="so?", conversation="conv_1").messages]
-    assert contents == ["hi", "and", "yes", "and", "yes", "so?"]
-    with pytest.raises(NotFound):
-        parse(store, conversation="conv_2")
-    with pytest.raises(NotFound):
-        parse(store, previous_response_id="conv_1")
-
-
 def test_item_reference_is_the_item():
     store = ResponseStore()
-    store.put(response("resp_1", "yes"), (), [{"type": "message", "role": "user", "content": "hi"}])
+    store.put(response("resp_1", "yes"), ())
     for reference in ({"type": "item_reference", "id": "msg_resp_1"}, {"id": "msg_resp_1"}):
         assert parse(store, input=[reference, USER]).messages[0] == {"role": "assistant", "content": "yes"}
-    assert parse(store, input=[{"id": "msg_1i0"}]).messages == (USER,)
     with pytest.raises(NotFound) as caught:
         parse(store, input=[USER, {"type": "item_reference", "id": "msg_2"}])
     assert caught.value.param == "input[1].id"
@@ -364,37 +321,18 @@ def test_item_reference_is_the_item():
 def test_store_is_bounded_in_number_and_bytes():
     store = ResponseStore(max_entries=2, max_bytes=3000)
     for id in ("resp_1", "resp_2"):
-        store.put(response(id), (), ())
+        store.put(response(id), ())
     store.get("resp_1")
-    store.put(response("resp_3"), (), ())
+    store.put(response("resp_3"), ())
     with pytest.raises(NotFound):
         store.get("resp_2")
     assert store.get("resp_1").body["id"] == "resp_1"
-    store.put(response("resp_4", "x" * 2800), (), ())
+    store.put(response("resp_4", "x" * 2800), ())
     with pytest.raises(NotFound):
         store.get("resp_3")
-    store.put(response("resp_4"), (), ())
-    store.put(response("resp_5"), (), ())
+    store.put(response("resp_4"), ())
+    store.put(response("resp_5"), ())
     assert store.get("resp_4")
-    store.put(response("resp_6", "x" * 4000), (), ())
+    store.put(response("resp_6", "x" * 4000), ())
     with pytest.raises(NotFound):
         store.get("resp_6")
-
-
-def test_requests_at_the_same_time_both_extend_a_conversation(monkeypatch: pytest.MonkeyPatch):
-    store = ResponseStore()
-    store.put({"id": "conv_1", "object": "conversation"}, (), ())
-    original = responses_store.to_json
-    second = threading.Thread(target=store.extend, args=("conv_1", [{"type": "message"}], (), "resp_2"))
-
-    def to_json(value: Any) -> str:
-        # Within the first `extend`. The second one must wait for its end, so that the join ends by its time limit.
-        monkeypatch.setattr(responses_store, "to_json", original)
-        second.start()
-        second.join(0.05)
-        return original(value)
-
-    monkeypatch.setattr(responses_store, "to_json", to_json)
-    store.extend("conv_1", [{"type": "message"}], (), "resp_1")
-    second.join(10)
-    assert [item["id"] for item in store.conversation("conv_1")] == ["msg_1i0", "msg_2i0"]

@@ -200,7 +200,6 @@ def test_refused_choices_leave_nothing_running():
     [
         ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 3}, "n"),
         ("completions", {"prompt": "x", "n": 3}, "n"),
-        ("completions", {"prompt": "x", "best_of": 3}, "best_of"),
         ("completions", {"prompt": ["x", "y", "z"]}, "prompt"),
     ],
 )

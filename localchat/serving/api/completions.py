@@ -1,4 +1,4 @@
-"""POST /v1/completions, the request: parses a JSON body into a CompletionRequest, or raises BadRequest.
+"""POST /v1/completions: parses a JSON body into a CompletionRequest, and encodes the response.
 
 In this older API of OpenAI, prompts are plain text or token ids, not messages. A request may have several prompts; the
 index of a choice counts over all of them.
@@ -6,14 +6,21 @@ index of a choice counts over all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import codecs
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, first_given, parse_body, unknown_fields
+from ..core.events import OutputToken, PromptProgress, ResponseHead
+from ..core.fields import Fields, first_given, parse_body, refuse_unsupported, unknown_fields
 from ..core.inputs import Input, read_inputs
+from ..core.logprobs import floored, id_text, prompt_logprobs
 from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
+from ..core.usage import Usage, chunk_counts, progress_body
+from .encoder import Block, Choice, Encoder, Interface
 
 # The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128
@@ -39,8 +46,6 @@ class CompletionRequest(TextRequest):
     """Files that the prompt shows before the prefix. If the context is too small, their beginning is cut."""
     begun: str = ""
     """Text at the start of the gap, which the output continues."""
-    best_of: int = 1
-    """The number of sequences for each prompt; the likeliest `n` of them are returned."""
     adds_special: bool = True
     """Whether text prompts begin with the model's BOS."""
 
@@ -63,11 +68,11 @@ def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Com
     body = parse_body(raw)
     prompts = read_inputs(body, "prompt", MAX_CHOICES)
     n = body.integer("n", 1, MAX_CHOICES) or 1
+    refuse_unsupported(body, {"best_of": (n,)})
     request = CompletionRequest(
         prompts=prompts,
         suffix=body.text("suffix") or None,
         params=read_params(body, n=n, top_logprobs=_top_logprobs(body), least_tokens=0, has_prompt_logprobs=True),
-        best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
@@ -81,15 +86,10 @@ def _top_logprobs(body: Fields) -> int | None:
 
 
 def _check_combinations(request: CompletionRequest) -> None:
-    n_sequences = len(request.prompts) * request.best_of
-    if request.best_of < request.params.n:
-        raise BadRequest(f"'best_of' is {request.best_of} and must be at least 'n', {request.params.n}", "best_of")
-    if request.best_of > request.params.n and request.stream:
-        raise BadRequest("'best_of' above 'n' cannot be streamed: the best are known only at the end", "best_of")
-    if n_sequences > MAX_CHOICES:
+    if request.n_choices > MAX_CHOICES:
         raise BadRequest(
-            f"{len(request.prompts)} prompts with {request.best_of} completions each are {n_sequences} completions; "
-            f"the limit is {MAX_CHOICES}",
+            f"{len(request.prompts)} prompts with {request.params.n} completions each are {request.n_choices} "
+            f"completions; the limit is {MAX_CHOICES}",
             "prompt",
         )
     if request.scores_prompt and request.suffix is not None:
@@ -101,3 +101,119 @@ def _check_combinations(request: CompletionRequest) -> None:
         raise BadRequest(message, "truncate_prompt_tokens")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
         raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")
+
+
+class LogprobWriter:
+    """Encodes the `logprobs` object of one choice: four lists with an entry for each token."""
+
+    def __init__(self, request: CompletionRequest) -> None:
+        after_sampling = request.params.post_sampling_probs
+        self._names = ("token_probs", "top_probs") if after_sampling else ("token_logprobs", "top_logprobs")
+        self._value: Callable[[float], float] = math.exp if after_sampling else floored
+        # The prompt's tokens may have more alternatives than `logprobs` asks for, because of `prompt_logprobs`.
+        self._n_top = request.params.top_logprobs
+        self._as_ids = request.tokens_as_ids
+        # The offset in the text of the next token. A token that completes a character has the offset of that character.
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, tokens: Iterable[OutputToken]) -> dict[str, Any]:
+        names: list[str] = []
+        offsets: list[int] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        for token in tokens:
+            name = self._name(token.id, token.piece)
+            names.append(name)
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(token.piece))
+            if token.logprob is None:  # the first token of a prompt
+                values.append(None)
+                tops.append(None)
+                continue
+            value = self._value(token.logprob)
+            values.append(value)
+            # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is always included.
+            top: dict[str, float] = {}
+            for other in token.top[: self._n_top]:
+                top.setdefault(self._name(other.token, other.piece), self._value(other.logprob))
+            tops.append({**top, name: value})
+        return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
+
+    def _name(self, id: int, piece: bytes) -> str:
+        return id_text(id) if self._as_ids else _text(piece)
+
+
+class CompletionEncoder(Encoder[CompletionRequest]):
+    """Encodes a text completion. In a stream, a separate chunk has the end of each choice."""
+
+    def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
+        super().__init__(head, request, usage)
+        self._shared = {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model}
+        self._logprobs = [LogprobWriter(request) for _ in self.choices]
+        # The fields of the first chunk of each choice.
+        self._first: dict[int, dict[str, Any]] = {}
+        if request.return_token_ids:
+            prompts = (head.prompts[choice.index // request.params.n] for choice in self.choices)
+            self._first = {i: {"prompt_token_ids": prompt} for i, prompt in enumerate(prompts)}
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        self._emit(choice, text)
+
+    def progress(self, choice: Choice, progress: PromptProgress) -> None:
+        body = {"index": choice.index, "text": "", "logprobs": None, "finish_reason": None}
+        counts = chunk_counts(self.request, self.usage)
+        self.emit({**self._shared, "choices": [body], "prompt_progress": progress_body(progress), **counts})
+
+    def ended(self, choice: Choice) -> None:
+        self._emit(choice, "")
+
+    def finish(self) -> None:
+        if self.request.include_usage:
+            self.emit({**self._shared, "choices": [], **self._counts()})
+
+    def body(self) -> dict[str, Any]:
+        choices = [self._choice(choice, choice.text()) for choice in self.choices]
+        return {**self._shared, "choices": choices, **self._counts()}
+
+    def _counts(self) -> dict[str, Any]:
+        usage = self.usage()
+        return {"usage": usage.body(), "timings": usage.timings()}
+
+    def _emit(self, choice: Choice, text: str) -> None:
+        if self.request.stream:
+            counts = chunk_counts(self.request, self.usage)
+            self.emit({**self._shared, "choices": [self._choice(choice, text)], **counts})
+
+    def _choice(self, choice: Choice, text: str) -> dict[str, Any]:
+        """A choice of a chunk or of the body, with the tokens since its last chunk."""
+        end, params = choice.end, self.request.params
+        echoed, sampled = choice.take_tokens()
+        tokens = [*echoed, *sampled]
+        if end is not None and end.last is not None:
+            # The token that ended the output is in the lists, but its text is not part of the output.
+            tokens.append(replace(end.last, piece=b""))
+        scored = params.top_logprobs is not None and tokens
+        body: dict[str, Any] = {
+            "index": choice.index,
+            "text": text,
+            "logprobs": self._logprobs[choice.index].write(tokens) if scored else None,
+            "finish_reason": None if end is None else end.reason,
+            **self._first.pop(choice.index, {}),
+        }
+        if self.request.return_token_ids and sampled:
+            body["token_ids"] = [token.id for token in sampled]
+        if choice.prompt_tokens is not None and params.prompt_logprobs is not None:
+            body["prompt_logprobs"] = prompt_logprobs(choice.prompt_tokens, params.prompt_logprobs)
+        return body if end is None else {**body, "stop_reason": end.stop}
+
+
+def _text(piece: bytes) -> str:
+    """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, encoder=CompletionEncoder)

@@ -8,15 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import ApiError, ContextLengthExceeded
-from ..core.events import ContentDelta, OutputEnd, OutputEvent, ReasoningDelta, ToolCallArguments, ToolCallStart
-from ..core.interface import Interface, ResponseHead
-from ..core.json_text import to_json
 from ..core.usage import Usage
 from .chat import ChatRequest
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
 from .messages import parse_messages
 
 # The error type for each HTTP status. Any other status is an "api_error".
@@ -63,105 +60,77 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-class MessageEncoder:
-    """Encodes the events of a stream, each as JSON text that begins with its type, or a message as one body."""
+class MessageEncoder(Encoder[ChatRequest]):
+    """Encodes a message."""
 
-    def __init__(self, head: ResponseHead, request: ChatRequest, usage: Callable[[], Usage] | None = None) -> None:
-        """`usage` returns the counts so far, for a stream; None: encode one body."""
-        self._head = {"id": head.id, "type": "message", "role": "assistant", "model": head.model}
-        self._max_tokens = request.params.max_tokens
-        self._usage_so_far = usage
-        self._is_started = False
-        self._end: OutputEnd | None = None
-        self._blocks: list[dict[str, Any]] = []
-        # The pieces of text of the open block; None: no block is open.
-        self._pieces: list[str] | None = None
-        self._chunks: list[str] = []
+    def started(self) -> None:
+        self._emit("message_start", message=self._message([]))
+        self._emit("ping")
 
-    def add(self, index: int, event: OutputEvent) -> None:
-        self._start()
-        if isinstance(event, ContentDelta):
-            self._text("text", event.text, {"type": "text_delta", "text": event.text})
-        elif isinstance(event, ReasoningDelta):
-            self._text("thinking", event.text, {"type": "thinking_delta", "thinking": event.text})
-        elif isinstance(event, ToolCallStart):
-            self._open({"type": "tool_use", "id": event.id, "name": event.name, "input": {}})
-        elif isinstance(event, ToolCallArguments):
-            self._grow(event.text, {"type": "input_json_delta", "partial_json": event.text})
-        elif isinstance(event, OutputEnd):
-            self._close()
-            self._end = event
+    def opened(self, choice: Choice, block: Block) -> None:
+        self._emit("content_block_start", index=block.index, content_block=_block_body(block, is_open=True))
 
-    def take(self) -> list[str]:
-        chunks, self._chunks = self._chunks, []
-        return chunks
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        kind, name = _DELTAS[block.kind]
+        self._emit("content_block_delta", index=block.index, delta={"type": kind, name: text})
 
-    def finish(self) -> list[str]:
-        assert self._usage_so_far is not None
-        usage = self._usage_so_far()
-        self._start()
+    def closed(self, choice: Choice, block: Block) -> None:
+        if block.kind == REASONING:
+            delta = {"type": "signature_delta", "signature": _signature(block.text)}
+            self._emit("content_block_delta", index=block.index, delta=delta)
+        self._emit("content_block_stop", index=block.index)
+
+    def finish(self) -> None:
+        usage = self.usage()
         self._emit("message_delta", delta=self._stop_fields(usage), usage=_usage_body(usage))
         self._emit("message_stop")
-        return self.take()
 
-    def failed(self, error: ApiError) -> list[str]:
-        return [*self.take(), to_json(error_body(error))]
+    def failed(self, error: ApiError) -> None:
+        self.emit(error_body(error))
 
-    def body(self, usage: Usage) -> dict[str, Any]:
-        return {**self._head, "content": self._blocks, **self._stop_fields(usage), "usage": _usage_body(usage)}
+    def body(self) -> dict[str, Any]:
+        return self._message([_block_body(block) for block in self.choices[0].blocks])
 
-    def _start(self) -> None:
-        if self._usage_so_far is None or self._is_started:
-            return
-        self._is_started = True
-        self._emit("message_start", message=self.body(self._usage_so_far()))
-        self._chunks.append(PING)
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        head, usage = self.head, self.usage()
+        return {
+            "id": head.id,
+            "type": "message",
+            "role": "assistant",
+            "model": head.model,
+            "content": content,
+            **self._stop_fields(usage),
+            "usage": _usage_body(usage),
+        }
 
     def _stop_fields(self, usage: Usage) -> dict[str, Any]:
-        if self._end is None:
+        end, max_tokens = self.choices[0].end, self.request.params.max_tokens
+        if end is None:
             return {"stop_reason": None, "stop_sequence": None}
-        is_context_full = self._max_tokens is None or usage.n_completion < self._max_tokens
-        reason = _stop_reason(self._end.reason, self._end.stop, is_context_full=is_context_full)
-        return {"stop_reason": reason, "stop_sequence": self._end.stop if reason == "stop_sequence" else None}
-
-    def _text(self, kind: str, text: str, delta: dict[str, Any]) -> None:
-        if self._pieces is None or self._blocks[-1]["type"] != kind:
-            signature = {"signature": ""} if kind == "thinking" else {}
-            self._open({"type": kind, kind: "", **signature})
-        self._grow(text, delta)
-
-    def _open(self, block: dict[str, Any]) -> None:
-        self._close()
-        # Copy the block: text is added to it later, and the event needs the empty one.
-        self._emit("content_block_start", index=len(self._blocks), content_block=block)
-        self._blocks.append(dict(block))
-        self._pieces = []
-
-    def _grow(self, text: str, delta: dict[str, Any]) -> None:
-        assert self._pieces is not None, "a delta belongs to an open block"
-        self._pieces.append(text)
-        if text:
-            self._emit("content_block_delta", index=len(self._blocks) - 1, delta=delta)
-
-    def _close(self) -> None:
-        if self._pieces is None:
-            return
-        block, text, index = self._blocks[-1], "".join(self._pieces), len(self._blocks) - 1
-        if block["type"] == "tool_use":
-            block["input"] = _arguments(text)
-        else:
-            block[block["type"]] = text
-        if block["type"] == "thinking":
-            block["signature"] = _signature(text)
-            self._emit(
-                "content_block_delta", index=index, delta={"type": "signature_delta", "signature": block["signature"]}
-            )
-        self._emit("content_block_stop", index=index)
-        self._pieces = None
+        is_context_full = max_tokens is None or usage.n_completion < max_tokens
+        reason = _stop_reason(end.reason, end.stop, is_context_full=is_context_full)
+        return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        if self._usage_so_far is not None:
-            self._chunks.append(to_json({"type": kind, **fields}))
+        self.emit({"type": kind, **fields})
+
+
+# For each kind of block, the type of its deltas and the field with their text.
+_DELTAS = {
+    CONTENT: ("text_delta", "text"),
+    REASONING: ("thinking_delta", "thinking"),
+    CALL: ("input_json_delta", "partial_json"),
+}
+
+
+def _block_body(block: Block, *, is_open: bool = False) -> dict[str, Any]:
+    """A content block, with its text unless it `is_open`."""
+    text = "" if is_open else block.text
+    if block.kind == CALL:
+        return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": _arguments(text)}
+    if block.kind == REASONING:
+        return {"type": "thinking", "thinking": text, "signature": "" if is_open else _signature(text)}
+    return {"type": "text", "text": text}
 
 
 def _signature(thinking: str) -> str:
@@ -178,4 +147,4 @@ def _arguments(text: str) -> Any:
     return value if isinstance(value, dict) else {"_value": value}
 
 
-INTERFACE = Interface(id_prefix="msg_", parse=parse_messages, stream=MessageEncoder, whole=MessageEncoder)
+INTERFACE = Interface(id_prefix="msg_", parse=parse_messages, encoder=MessageEncoder)

@@ -1,28 +1,25 @@
-"""POST /completion, the native interface of llama.cpp's server for text completions: request and response."""
+"""llama.cpp's own interfaces for text completions: POST /completion, and /infill for editors (fill-in-the-middle)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import ApiError
-from ..core.events import ContentDelta, OutputEnd, OutputEvent, OutputToken, PromptProgress, SampledTokens
-from ..core.fields import parse_body, unknown_fields
+from ..core.events import OutputEnd, PromptProgress
+from ..core.fields import Fields, parse_body, unknown_fields
 from ..core.inputs import read_inputs
-from ..core.interface import Interface, ResponseHead
-from ..core.json_text import to_json
 from ..core.logprobs import native_entry
 from ..core.params import WITHOUT_EFFECT, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, read_text_request
-from ..core.usage import Usage, progress_body
-from .completions import MAX_CHOICES, CompletionRequest
+from ..core.usage import progress_body
+from .completions import MAX_CHOICES, CompletionRequest, SourceFile
+from .encoder import Block, Choice, Encoder, Interface
 
 # The names of the length limit. `n_predict` is llama.cpp's name and takes precedence.
 LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
 def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
-    """The request in a body.
+    """The request in a body of /completion.
 
     Raises:
         BadRequest: A field is invalid.
@@ -32,122 +29,96 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
     return CompletionRequest(
         prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
         params=read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=LENGTHS),
-        best_of=n,
         **read_text_request(body),
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
 
-class _Output:
-    """Collects one output: its text since the last chunk, and the totals for the last chunk."""
+def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body of /infill.
 
-    def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
-        self.end: OutputEnd | None = None
-        self.text: list[str] = []
-        self.is_changed = False
-        self._head = head
-        self._request = request
-        self._index = index
-        self._tokens: list[OutputToken] = []
-        self._n_sampled = 0
-        self._has_new_line = False
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    before, after = body.text("input_prefix"), body.text("input_suffix")
+    if before is None and after is None:
+        body.refuse("input_prefix", "the text before the gap")
+    return CompletionRequest(
+        prompts=(before or "",),
+        suffix=after or "",
+        suffix_field="input_suffix",
+        files=tuple(_file(entry) for entry in body.objects("input_extra")),
+        begun=body.text("prompt") or "",
+        params=read_params(body, n=1, top_logprobs=read_n_probs(body), least_tokens=0, lengths=LENGTHS),
+        **read_text_request(body),
+        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
+    )
 
-    def add(self, event: OutputEvent) -> None:
-        if isinstance(event, ContentDelta):
-            self.text.append(event.text)
-            self._has_new_line = self._has_new_line or "\n" in event.text
-        elif isinstance(event, SampledTokens):
-            self._tokens += event.tokens
-            self._n_sampled += len(event.tokens)
-        elif isinstance(event, OutputEnd):
-            self.end = event
-            self._n_sampled += event.last is not None
-        self.is_changed = True
 
-    def take(self) -> dict[str, Any]:
-        """The fields of a chunk."""
-        text, tokens = self.text, self._tokens
-        self.text, self._tokens, self.is_changed = [], [], False
-        params = self._request.params
+def _file(entry: Fields) -> SourceFile:
+    text = entry.text("text")
+    if text is None:  # An empty text is valid.
+        entry.refuse("text", "a string")
+    return SourceFile(entry.text("filename") or "file", text)
+
+
+class NativeEncoder(Encoder[CompletionRequest]):
+    """Encodes chunks of text, of which the last one of each output has the totals and no text, or one body."""
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        if self.request.stream:
+            self.emit(self._chunk(choice, text))
+
+    def progress(self, choice: Choice, progress: PromptProgress) -> None:
+        self.emit({**self._chunk(choice, ""), "prompt_progress": progress_body(progress)})
+
+    def ended(self, choice: Choice) -> None:
+        if self.request.stream:
+            self.emit(self._last(choice, ""))
+
+    def body(self) -> Any:
+        bodies = [self._last(choice, choice.text()) for choice in self.choices]
+        return bodies[0] if len(bodies) == 1 else bodies
+
+    def _chunk(self, choice: Choice, text: str) -> dict[str, Any]:
+        """A chunk with this text, and the tokens since the last chunk."""
+        params = self.request.params
+        _, tokens = choice.take_tokens()
         scored = [native_entry(token, after_sampling=params.post_sampling_probs) for token in tokens]
         return {
-            "index": self._index,
-            "content": "".join(text),
-            "tokens": [token.id for token in tokens] if self._request.return_token_ids else [],
+            "index": choice.index,
+            "content": text,
+            "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
             "stop": False,
             "id_slot": -1,
-            "tokens_predicted": self._n_sampled,
-            "tokens_evaluated": len(self._prompt),
+            "tokens_predicted": choice.n_sampled,
+            "tokens_evaluated": len(self._prompt(choice)),
             **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
         }
 
-    def body(self, usage: Usage) -> dict[str, Any]:
-        """The fields of the last chunk or of the body, with the text since the last chunk."""
-        end = self.end or OutputEnd("stop")
-        given = self._request.prompts[self._index // self._request.best_of]
-        stop_type = "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos"
+    def _last(self, choice: Choice, text: str) -> dict[str, Any]:
+        end = choice.end or OutputEnd("stop")
+        given = self.request.prompts[choice.index // self.request.params.n]
+        n_sampled = choice.n_sampled + (end.last is not None)
         return {
-            **self.take(),
+            **self._chunk(choice, text),
             "stop": True,
-            "model": self._head.model,
-            "generation_settings": dict(self._request.params.sampling),
+            "model": self.head.model,
+            "tokens_predicted": n_sampled,
+            "generation_settings": dict(self.request.params.sampling),
             "prompt": given if isinstance(given, str) else list(given),
-            "has_new_line": self._has_new_line,
+            "has_new_line": "\n" in choice.text(),
             "truncated": False,
-            "stop_type": stop_type,
+            "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",
-            "tokens_cached": len(self._prompt) + self._n_sampled,
-            "timings": usage.timings(),
+            "tokens_cached": len(self._prompt(choice)) + n_sampled,
+            "timings": self.usage().timings(),
         }
 
-    @property
-    def _prompt(self) -> tuple[int, ...]:
-        return self._head.prompts[self._index // self._request.best_of]
+    def _prompt(self, choice: Choice) -> tuple[int, ...]:
+        return self.head.prompts[choice.index // self.request.params.n]
 
 
-class NativeBody:
-    """Encodes a body: one object, or a list if there are several outputs."""
-
-    def __init__(self, head: ResponseHead, request: CompletionRequest) -> None:
-        self._outputs = [_Output(head, request, i) for i in range(request.n_choices)]
-
-    def add(self, index: int, event: OutputEvent) -> None:
-        self._outputs[index].add(event)
-
-    def body(self, usage: Usage) -> Any:
-        bodies = [output.body(usage) for output in self._outputs]
-        return bodies[0] if len(bodies) == 1 else bodies
-
-
-class NativeStream:
-    """Encodes chunks of text. The last chunk of each output has the totals and no text."""
-
-    def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
-        self._outputs = [_Output(head, request, i) for i in range(request.n_choices)]
-        self._usage = usage
-        self._chunks: list[str] = []
-
-    def add(self, index: int, event: OutputEvent) -> None:
-        output = self._outputs[index]
-        if isinstance(event, PromptProgress):
-            self._chunks.append(to_json({**output.take(), "prompt_progress": progress_body(event)}))
-            return
-        if isinstance(event, OutputEnd) and output.is_changed:
-            self._chunks.append(to_json(output.take()))
-        output.add(event)
-        if isinstance(event, OutputEnd):
-            self._chunks.append(to_json(output.body(self._usage())))
-
-    def take(self) -> list[str]:
-        changed = [output for output in self._outputs if output.is_changed and output.end is None]
-        chunks, self._chunks = [*self._chunks, *(to_json(output.take()) for output in changed)], []
-        return chunks
-
-    def finish(self) -> list[str]:
-        return self.take()
-
-    def failed(self, error: ApiError) -> list[str]:
-        return [*self.take(), to_json(error.body())]
-
-
-INTERFACE = Interface(id_prefix="cmpl-", parse=parse_native, stream=NativeStream, whole=NativeBody)
+NATIVE = Interface("cmpl-", parse_native, NativeEncoder)
+INFILL = Interface("cmpl-", parse_infill, NativeEncoder)

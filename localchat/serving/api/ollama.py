@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
-from ..core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputEvent,
-    ReasoningDelta,
-    SampledTokens,
-    ToolCallArguments,
-    ToolCallStart,
-)
 from ..core.fields import Fields, parse_body, unknown_fields
-from ..core.interface import Interface, ResponseHead
-from ..core.json_text import to_json
 from ..core.logprobs import logprob_entry
 from ..core.media import IMAGE, note_of, refuse_media
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
@@ -28,6 +18,7 @@ from ..core.response_format import ResponseFormat
 from ..core.usage import Usage
 from .chat import ChatRequest, ends_in_prefill, parse_tool, without_nulls
 from .completions import CompletionRequest
+from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface
 from .ollama_models import time_text
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -208,81 +199,63 @@ def error_body(error: ApiError) -> dict[str, str]:
     return {"error": error.message}
 
 
-class Encoder:
+class OllamaEncoder(Encoder[Request]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
-    def __init__(self, head: ResponseHead, request: Request, usage: Callable[[], Usage] | None = None) -> None:
-        self._request = request
-        self._usage = usage
-        self._head = {"model": head.model, "created_at": time_text(head.created)}
-        self._end = OutputEnd("stop")
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[dict[str, Any]] = []
-        # The open call, and its arguments so far. Ollama sends calls only when they are complete.
-        self._call: ToolCallStart | None = None
-        self._arguments: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
-        self._chunks: list[str] = []
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        if block.kind != CALL:
+            self._emit(**{block.kind: text})
 
-    def add(self, index: int, event: OutputEvent) -> None:
-        if isinstance(event, ToolCallArguments):
-            self._arguments.append(event.text)
-            return
-        if isinstance(event, SampledTokens):
-            if self._request.params.top_logprobs is not None:
-                self._logprobs += [logprob_entry(token) for token in event.tokens]
-            return
-        self._close_call()
-        if isinstance(event, ContentDelta):
-            self._content.append(event.text)
-        elif isinstance(event, ReasoningDelta):
-            self._reasoning.append(event.text)
-        elif isinstance(event, ToolCallStart):
-            self._call = event
-        elif isinstance(event, OutputEnd):
-            self._end = event
+    def closed(self, choice: Choice, block: Block) -> None:
+        # Ollama sends calls only when they are complete.
+        if block.kind == CALL and (calls := _calls([block])):
+            self._emit(calls=calls)
 
-    def take(self) -> list[str]:
-        if not (self._content or self._reasoning or self._calls):
-            return []
-        return [to_json({**self._head, **self._take_fields(), "done": False})]
+    def finish(self) -> None:
+        self.emit(self._ended(self._fields()))
 
-    def finish(self) -> list[str]:
-        """The rest of the text, then an object with the counts."""
-        assert self._usage is not None
-        return [*self.take(), to_json(self.body(self._usage()))]
+    def failed(self, error: ApiError) -> None:
+        self.emit(error_body(error))
 
-    def failed(self, error: ApiError) -> list[str]:
-        return [*self.take(), to_json(error_body(error))]
+    def body(self) -> dict[str, Any]:
+        choice = self.choices[0]
+        return self._ended(self._fields(choice.text(), choice.text(REASONING), _calls(choice.calls)))
 
-    def body(self, usage: Usage) -> dict[str, Any]:
-        reason = self._request.done_reason or ("length" if self._end.reason == "length" else "stop")
-        ended = {**self._head, **self._take_fields(), "done": True, "done_reason": reason}
-        return ended if self._request.done_reason else {**ended, **counts(usage)}
+    def _emit(self, **text: Any) -> None:
+        if self.request.stream:
+            self.emit({**self._head(), **self._fields(**text), "done": False})
 
-    def _close_call(self) -> None:
-        """Add the open call, now complete. A call whose arguments are cut is dropped."""
-        if self._call is None:
-            return
-        try:
-            arguments = json.loads("".join(self._arguments) or "{}")
-        except ValueError:
-            arguments = None
-        if isinstance(arguments, dict):
-            function = {"index": self._call.index, "name": self._call.name, "arguments": arguments}
-            self._calls.append({"id": self._call.id, "function": function})
-        self._call, self._arguments = None, []
+    def _head(self) -> dict[str, Any]:
+        return {"model": self.head.model, "created_at": time_text(self.head.created)}
 
-    def _take_fields(self) -> dict[str, Any]:
-        content, reasoning = "".join(self._content), "".join(self._reasoning)
+    def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
+        end, loaded = self.choices[0].end, self.request.done_reason
+        reason = loaded or ("length" if end is not None and end.reason == "length" else "stop")
+        counted = {} if loaded else counts(self.usage())
+        return {**self._head(), **fields, "done": True, "done_reason": reason, **counted}
+
+    def _fields(self, content: str = "", reasoning: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
+        """The text of an object, with the tokens since the last one."""
+        _, tokens = self.choices[0].take_tokens()
+        scored = [logprob_entry(token) for token in tokens] if self.request.params.top_logprobs is not None else []
+        logprobs = {"logprobs": scored} if scored else {}
         thinking = {"thinking": reasoning} if reasoning else {}
-        calls = {"tool_calls": self._calls} if self._calls else {}
-        logprobs = {"logprobs": self._logprobs} if self._logprobs else {}
-        self._content, self._reasoning, self._calls, self._logprobs = [], [], [], []
-        if self._request.is_generate:
+        if self.request.is_generate:
             return {"response": content, **thinking, **logprobs}
-        return {"message": {"role": "assistant", "content": content, **thinking, **calls}, **logprobs}
+        called = {"tool_calls": calls} if calls else {}
+        return {"message": {"role": "assistant", "content": content, **thinking, **called}, **logprobs}
+
+
+def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
+    """Complete tool calls. Those whose arguments are cut are left out."""
+    calls = []
+    for block in blocks:
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(block.text or "{}")
+            if isinstance(arguments, dict):
+                function = {"index": block.call.index, "name": block.call.name, "arguments": arguments}
+                calls.append({"id": block.call.id, "function": function})
+    return calls
 
 
 def counts(usage: Usage) -> Mapping[str, int]:
@@ -301,5 +274,5 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-CHAT: Interface[Request] = Interface("chat-", parse_chat, Encoder, Encoder)
-GENERATE: Interface[Request] = Interface("gen-", parse_generate, Encoder, Encoder)
+CHAT: Interface[Request] = Interface("chat-", parse_chat, OllamaEncoder)
+GENERATE: Interface[Request] = Interface("gen-", parse_generate, OllamaEncoder)

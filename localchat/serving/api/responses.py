@@ -1,21 +1,20 @@
 """POST /v1/responses, the request: parses a JSON body into a ResponsesRequest, or raises an ApiError.
 
-A ResponsesRequest is a ChatRequest. Its messages are converted from items: first those of an earlier response or of a
-conversation, then those of `input`.
+A ResponsesRequest is a ChatRequest. Its messages are converted from items: first those of an earlier response, then
+those of `input`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import ApiError, BadRequest
+from ..core.errors import BadRequest
 from ..core.fields import Fields, parse_body, refuse_unsupported, unknown_fields
 from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
-from ..core.request import read_streaming
+from ..core.request import DEFAULT_OPTIONS, ParseOptions, read_streaming
 from ..core.response_format import read_format_object
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .responses_items import ADDED_TOOLS, input_items, read_messages, unknown_kinds
@@ -26,7 +25,12 @@ from .responses_tools import Tool, read_tool_choice, read_tools
 LENGTHS = ("max_output_tokens",)
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
-REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "prompt": (), "moderation": ()}
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "conversation": (),
+    "prompt": (),
+    "moderation": (),
+}
 
 # Values of `include` for tools that run on other servers; they are ignored.
 _INCLUDE_WITHOUT_EFFECT = ("web_search_call.", "file_search_call.", "code_interpreter_call.", "computer_call_output.",
@@ -35,7 +39,7 @@ _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 _SUMMARIES = ("auto", "concise", "detailed")
-_WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options")
+_WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options", "truncation")
 
 
 @dataclass(frozen=True)
@@ -47,42 +51,36 @@ class ResponsesRequest(ChatRequest):
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the response that repeat fields of the request."""
     earlier: tuple[dict[str, Any], ...] = ()
-    """The items of the earlier response or of the conversation."""
+    """The items of the earlier response."""
     items: tuple[dict[str, Any], ...] = ()
     """The items of `input`."""
-    is_stored: bool = True
-    """Store the response for later requests."""
-    conversation_id: str | None = None
-    """The conversation to which the response is added; None: no conversation."""
     includes_encrypted: bool = False
     """Add `encrypted_content` to reasoning items."""
     summarises: bool = False
     """Return reasoning as a summary, for clients that show only summaries."""
-    truncates: bool = False
-    """Drop the oldest turns if the context is too small for all messages (`truncation: "auto"`)."""
+    store: ResponseStore | None = None
+    """The store for the response; None: do not store it."""
 
-    def shortened(self) -> ResponsesRequest | None:
-        """The same request without its oldest turn; None if only one turn is left. System messages stay."""
-        starts = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
-        if len(starts) < 2:
-            return None
-        head = tuple(m for m in self.messages[: starts[0]] if m["role"] in ("system", "developer"))
-        return dataclasses.replace(self, messages=head + self.messages[starts[1] :])
+    def save(self, response: dict[str, Any]) -> None:
+        """Store the response for later requests, if the request asks for that."""
+        if self.store is not None:
+            self.store.put(response, (*self.earlier, *self.items))
 
 
-def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) -> ResponsesRequest:
-    """The request in a body. With `strict`, unknown fields are refused.
+def parse_response(store: ResponseStore, raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ResponsesRequest:
+    """The request in a body, which may refer to responses in `store`.
 
     Raises:
         BadRequest: A field is invalid.
-        NotFound: The request refers to a response, conversation or item that is not stored.
+        NotFound: The request refers to a response or an item that is not stored.
     """
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
     tools, ignored_tools = read_tools(body)
     items = tuple(_resolve_reference(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
-    earlier, conversation_id = _earlier(body, store)
-    messages, ignored_items = _messages(body, earlier, items), unknown_kinds(items, strict)
+    previous = body.text("previous_response_id")
+    earlier = store.context(previous) if previous else ()
+    messages, ignored_items = _messages(body, earlier, items), unknown_kinds(items, options.strict)
     for added in (Fields(item, "input") for item in (*earlier, *items) if item["type"] == ADDED_TOOLS):
         # Of tools with one name, the first counts.
         tools = tuple({tool.model_name: tool for tool in reversed((*tools, *read_tools(added)[0]))}.values())[::-1]
@@ -102,33 +100,14 @@ def parse_response(raw: bytes, store: ResponseStore, *, strict: bool = False) ->
         offered=tools,
         earlier=earlier,
         items=items,
-        is_stored=body.boolean("store") is not False,
-        conversation_id=conversation_id,
+        store=None if body.boolean("store") is False else store,
         includes_encrypted=_ENCRYPTED in include,
         summarises=_summary(reasoning) is not None,
-        truncates=body.choice("truncation", ("auto", "disabled")) == "auto",
     )
     settings = _settings(body, request, reasoning)
-    unknown = [*unknown_fields(body, _WITHOUT_EFFECT, strict)]
+    unknown = [*unknown_fields(body, _WITHOUT_EFFECT, options.strict)]
     unknown += [f"tools of type {kind}" for kind in ignored_tools] + [f"input of type {kind}" for kind in ignored_items]
     return dataclasses.replace(request, settings=settings, unknown=tuple(unknown))
-
-
-def _earlier(body: Fields, store: ResponseStore) -> tuple[tuple[dict[str, Any], ...], str | None]:
-    """The items before `input`, and the id of the conversation to which the response is added."""
-    previous, conversation = body.text("previous_response_id"), _conversation_id(body)
-    if previous and conversation:
-        message = "'previous_response_id' and 'conversation' cannot both be set: leave out one"
-        raise BadRequest(message, "previous_response_id")
-    if previous:
-        return store.context(previous), None
-    return (store.conversation(conversation), conversation) if conversation else ((), None)
-
-
-def _conversation_id(body: Fields) -> str | None:
-    if isinstance(body.get("conversation"), dict):
-        return body.required_object("conversation").required_text("id")
-    return body.text("conversation")
 
 
 def _resolve_reference(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
@@ -177,11 +156,11 @@ def _settings(body: Fields, request: ResponsesRequest, reasoning: Fields) -> dic
 
     The ResponseEncoder adds `temperature` and other sampling values, since they depend on the model's defaults.
     """
-    text, conversation = body.object_or_empty("text"), body.get("conversation")
+    text = body.object_or_empty("text")
     format = text.object_or_empty("format").raw or {"type": "text"}
     return {
         "background": False,
-        "conversation": {"id": conversation} if isinstance(conversation, str) else conversation,
+        "conversation": None,
         "instructions": body.text("instructions"),
         "max_output_tokens": body.integer("max_output_tokens"),
         "max_tool_calls": body.integer("max_tool_calls", 1),
@@ -192,12 +171,12 @@ def _settings(body: Fields, request: ResponsesRequest, reasoning: Fields) -> dic
         "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
         "safety_identifier": body.text("safety_identifier"),
         "service_tier": "default",
-        "store": request.is_stored,
+        "store": request.store is not None,
         "text": {"format": format, "verbosity": text.choice("verbosity", ("low", "medium", "high")) or "medium"},
         "tool_choice": "auto" if body.get("tool_choice") is None else body.get("tool_choice"),
         "tools": _wire_tools([tool for tool in request.offered if tool.path.startswith("tools")]),
         "top_logprobs": request.params.top_logprobs or 0,
-        "truncation": "auto" if request.truncates else "disabled",
+        "truncation": "disabled",
         "user": body.text("user"),
     }
 
@@ -218,22 +197,3 @@ def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 def _metadata(body: Fields) -> dict[str, str]:
     metadata = body.object_or_empty("metadata")
     return {name: metadata.text(name) or "" for name in metadata.raw}
-
-
-# Errors of the package `generation` name fields of a chat request, such as "tools[2].function.parameters".
-_TOOL_PATH = re.compile(r"\btools\[(\d+)\]\.function\b")
-_MESSAGE_PATH = re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?")
-
-
-def with_own_field_names(error: ApiError, request: ResponsesRequest) -> ApiError:
-    """Replace the field names of chat requests in an error by those of the Responses API."""
-    if not isinstance(error, BadRequest):
-        return error
-
-    def translated(text: str) -> str:
-        text = _TOOL_PATH.sub(lambda match: request.offered[int(match[1])].path, text)
-        return _MESSAGE_PATH.sub("input", text)
-
-    error.message = re.sub(r"'[^' ]+'", lambda match: translated(match[0]), error.message)
-    error.param = None if error.param is None else translated(error.param)
-    return error

@@ -1,7 +1,6 @@
 """POST /v1/responses, the response: encodes output events as a stream of events, or as one response object.
 
-The events of an item (added, deltas, done) are complete before the next item begins. The id of an item is derived from
-the id of the response and the index of the item.
+Each block of the output becomes an item. Its events (added, deltas, done) are complete before the next item begins.
 """
 
 from __future__ import annotations
@@ -9,156 +8,208 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
-from ..core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputEvent,
-    ReasoningDelta,
-    SampledTokens,
-    ToolCallArguments,
-    ToolCallStart,
-)
-from ..core.interface import ResponseHead
-from ..core.json_text import to_json
+from ..core.events import OutputToken, ResponseHead
 from ..core.logprobs import logprob_entry
 from ..core.usage import Usage
-from .responses import ResponsesRequest
-from .responses_items import encode_reasoning
-from .responses_store import item_id
-from .responses_tools import Tool
-
-# Emits an event, given its type and fields.
-Emit = Callable[..., None]
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
+from .responses import ResponsesRequest, parse_response
+from .responses_items import CUSTOM_INPUT, encode_reasoning
+from .responses_store import ResponseStore, item_id
 
 
-class ResponseEncoder:
-    """Encodes the events of a stream, each as JSON text that begins with its type, or a response as one body."""
+class _Names(NamedTuple):
+    """The names for an item of one type, and for its text."""
+
+    type: str
+    text_event: str
+    """The events of the text, without "delta" and "done"."""
+    text_field: str
+    part: str = ""
+    """The type of the part that has the text; "": the item itself has it."""
+    part_event: str = "response.content_part"
+    index_field: str = "content_index"
+
+
+_MESSAGE = _Names("message", "response.output_text", "text", "output_text")
+_REASONING = _Names("reasoning", "response.reasoning_text", "text", "reasoning_text")
+# Reasoning as a summary, which has the full text.
+_SUMMARY = _Names(
+    "reasoning",
+    "response.reasoning_summary_text",
+    "text",
+    "summary_text",
+    "response.reasoning_summary_part",
+    "summary_index",
+)
+_CALL = _Names("function_call", "response.function_call_arguments", "arguments")
+_CUSTOM_CALL = _Names("custom_tool_call", "response.custom_tool_call_input", "input")
+
+
+class ResponseEncoder(Encoder[ResponsesRequest]):
+    """Encodes a response, and stores it if the request asks for that."""
 
     def __init__(
         self,
         head: ResponseHead,
         request: ResponsesRequest,
-        sampling: Mapping[str, Any],
         usage: Callable[[], Usage],
-        keep: Callable[[dict[str, Any]], None] = lambda response: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Emit the first events.
-
-        Args:
-            sampling: The sampling values in use, some of which the response repeats.
-            usage: Returns the counts so far.
-            keep: Stores the complete response. Called before the last event is sent.
-            clock: Returns the time in seconds since 1970.
-        """
-        self._request = request
-        self._tools = {tool.model_name: tool for tool in request.offered}
-        self._usage = usage
-        self._keep = keep
+        """`clock` returns the time in seconds since 1970."""
+        super().__init__(head, request, usage)
         self._clock = clock
-        self._id = head.id
-        self._head = {"id": head.id, "object": "response", "created_at": head.created, "model": head.model}
-        names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-        self._settings = {**request.settings, **{name: sampling[name] for name in names}}
-        self._status = "in_progress"
-        self._end_fields: dict[str, Any] = {
+        self._tools = {tool.model_name: tool for tool in request.offered}
+        self._n_events = 0
+        # The tokens of each block of content, if the request asks for log probabilities.
+        self._tokens: dict[int, list[OutputToken]] = {}
+
+    def started(self) -> None:
+        for kind in ("response.created", "response.in_progress"):
+            self._emit(kind, response=self._response("in_progress"))
+
+    def opened(self, choice: Choice, block: Block) -> None:
+        self._emit("response.output_item.added", output_index=block.index, item=self._item(block))
+        self._emit_part(block, "added")
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        _, tokens = choice.take_tokens()
+        if block.kind == CONTENT:
+            self._tokens.setdefault(block.index, []).extend(tokens)
+        # The input of a custom tool is decoded from the arguments when these are complete.
+        if self._names(block) is not _CUSTOM_CALL:
+            self._emit_text(block, "delta", tokens, delta=text)
+
+    def closed(self, choice: Choice, block: Block) -> None:
+        names, item, text = self._names(block), self._item(block), self._text(block)
+        if names is _CUSTOM_CALL and text:
+            self._emit_text(block, "delta", [], delta=text)
+        named = {"name": item["name"]} if names is _CALL else {}
+        self._emit_text(block, "done", self._tokens.get(block.index, []), **named, **{names.text_field: text})
+        self._emit_part(block, "done")
+        self._emit("response.output_item.done", output_index=block.index, item=item)
+
+    def ended(self, choice: Choice) -> None:
+        if not choice.blocks:  # Clients require at least one message, even an empty one.
+            self._open(choice, CONTENT)
+            self._close(choice)
+
+    def finish(self) -> None:
+        response = self.body()
+        self._emit(f"response.{response['status']}", response=response)
+
+    def failed(self, error: ApiError) -> None:
+        self._start()
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        failure = {"code": code, "message": error.message}
+        self._emit("response.failed", response=self._response("failed", error=failure))
+
+    def body(self) -> dict[str, Any]:
+        end = self.choices[0].end
+        is_cut = end is not None and end.reason == "length"
+        details = {"reason": "max_output_tokens"} if is_cut else None
+        completed_at = None if is_cut else int(self._clock())
+        status = "incomplete" if is_cut else "completed"
+        usage = _usage_body(self.usage())
+        response = self._response(status, incomplete_details=details, completed_at=completed_at, usage=usage)
+        self.request.save(response)
+        return response
+
+    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
+        head, sampling = self.head, self.head.sampling
+        return {
+            "id": head.id,
+            "object": "response",
+            "created_at": head.created,
+            "model": head.model,
+            "status": status,
             "completed_at": None,
             "error": None,
             "incomplete_details": None,
             "usage": None,
+            **fields,
+            **self.request.settings,
+            **{name: getattr(sampling, name) for name in _SAMPLING},
+            "output": [self._item(block) for block in self.choices[0].blocks],
         }
-        self._items: list[_Item] = []
-        # The item to which deltas are added; None: all items are complete.
-        self._open: _Item | None = None
-        self._logprobs: list[dict[str, Any]] = []
-        self._end = OutputEnd("stop")
-        self._n_events = 0
-        self._chunks: list[str] = []
-        for kind in ("response.created", "response.in_progress"):
-            self._emit(kind, response=self._response())
 
-    def take(self) -> list[str]:
-        chunks, self._chunks = self._chunks, []
-        return chunks
+    def _item(self, block: Block) -> dict[str, Any]:
+        names, status, text = self._names(block), self._status(block), self._text(block)
+        item: dict[str, Any] = {"id": self._item_id(block), "type": names.type, "status": status}
+        if block.kind == CALL:
+            tool = self._tools.get(block.call.name)
+            namespace = {} if tool is None or not tool.namespace else {"namespace": tool.namespace}
+            name = block.call.name if tool is None else tool.name
+            return {**item, "call_id": block.call.id, "name": name, **namespace, names.text_field: text}
+        parts = [self._part(block)] if text or status != "in_progress" else []
+        if block.kind == CONTENT:
+            return {**item, "role": "assistant", "content": parts}
+        item.update({"summary": parts} if names is _SUMMARY else {"summary": [], "content": parts})
+        if self.request.includes_encrypted and status != "in_progress":
+            item["encrypted_content"] = encode_reasoning(text)
+        return item
 
-    def add(self, index: int, event: OutputEvent) -> None:
-        if isinstance(event, SampledTokens):
-            if self._request.params.top_logprobs is not None:
-                self._logprobs += [logprob_entry(token) for token in event.tokens]
-            return
-        if isinstance(event, OutputEnd):
-            self._end = event
-        elif isinstance(event, ContentDelta):
-            self._item(_Message).delta(event.text, self._logprobs)
-        elif isinstance(event, ReasoningDelta):
-            self._item(_SummarisedReasoning if self._request.summarises else _Reasoning).delta(event.text, [])
-        elif isinstance(event, ToolCallStart):
-            tool = self._tools.get(event.name)
-            self._begin(_CustomCall if tool is not None and tool.is_custom else _FunctionCall, event, tool)
-        elif isinstance(event, ToolCallArguments) and self._open is not None:
-            self._open.delta(event.text, [])
-        self._logprobs = []
+    def _part(self, block: Block) -> dict[str, Any]:
+        more = {"annotations": [], **self._logprobs(block, self._tokens.get(block.index, []))}
+        part = {"type": self._names(block).part, "text": block.text}
+        return {**part, **more} if block.kind == CONTENT else part
 
-    def finish(self) -> list[str]:
-        self._complete(self._usage())
-        return self.take()
+    def _logprobs(self, block: Block, tokens: list[OutputToken]) -> dict[str, Any]:
+        """The field with log probabilities, which only the text of messages has."""
+        if block.kind != CONTENT:
+            return {}
+        is_on = self.request.params.top_logprobs is not None
+        return {"logprobs": [logprob_entry(token) for token in tokens] if is_on else []}
 
-    def body(self, usage: Usage) -> dict[str, Any]:
-        self._complete(usage)
-        return self._response()
+    def _names(self, block: Block) -> _Names:
+        if block.kind == CONTENT:
+            return _MESSAGE
+        if block.kind == REASONING:
+            return _SUMMARY if self.request.summarises else _REASONING
+        tool = self._tools.get(block.call.name)
+        return _CUSTOM_CALL if tool is not None and tool.is_custom else _CALL
 
-    def _complete(self, usage: Usage) -> None:
-        is_cut = self._end.reason == "length"
-        if not self._items:
-            # Clients require at least one message, even an empty one.
-            self._begin(_Message)
-        self._close("incomplete" if is_cut else "completed")
-        self._status = "incomplete" if is_cut else "completed"
-        details = {"reason": "max_output_tokens"} if is_cut else None
-        completed_at = None if is_cut else int(self._clock())
-        self._end_fields.update(incomplete_details=details, usage=_usage_body(usage), completed_at=completed_at)
-        self._emit(f"response.{self._status}", response=self._response())
-        self._keep(self._response())
+    def _status(self, block: Block) -> str:
+        choice = self.choices[0]
+        is_last = block is choice.blocks[-1]
+        if is_last and choice.is_open:
+            return "in_progress"
+        is_cut = is_last and choice.end is not None and choice.end.reason == "length"
+        return "incomplete" if is_cut else "completed"
 
-    def failed(self, error: ApiError) -> list[str]:
-        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
-        self._status = "failed"
-        self._end_fields["error"] = {"code": code, "message": error.message}
-        self._emit("response.failed", response=self._response())
-        return self.take()
+    def _text(self, block: Block) -> str:
+        if self._names(block) is not _CUSTOM_CALL:
+            return block.text
+        return "" if self._status(block) == "in_progress" else custom_input(block.text)
 
-    def _response(self) -> dict[str, Any]:
-        output = [item.body() for item in self._items]
-        return {**self._head, "status": self._status, **self._end_fields, **self._settings, "output": output}
+    def _item_id(self, block: Block) -> str:
+        return item_id(self._names(block).type, self.head.id, f"{block.index:x}")
 
-    def _item(self, kind: type[_Item]) -> _Item:
-        """The open item if it has this type, else a new item."""
-        if type(self._open) is not kind:
-            self._begin(kind)
-        assert self._open is not None
-        return self._open
+    def _emit_part(self, block: Block, kind: str) -> None:
+        names = self._names(block)
+        if names.part:
+            self._emit_item(block, f"{names.part_event}.{kind}", part=self._part(block))
 
-    def _begin(self, kind: type[_Item], *more: Any) -> None:
-        """Complete the open item and begin a new one. `more` are the arguments that only its class has."""
-        self._close("completed")
-        index = len(self._items)
-        self._open = kind(item_id(kind.type, self._id, f"{index:x}"), index, self._emit, self._request, *more)
-        self._items.append(self._open)
-        self._open.open()
+    def _emit_text(self, block: Block, kind: str, tokens: list[OutputToken], **fields: Any) -> None:
+        self._emit_item(block, f"{self._names(block).text_event}.{kind}", **fields, **self._logprobs(block, tokens))
 
-    def _close(self, status: str) -> None:
-        if self._open is not None:
-            self._open.close(status)
-            self._open = None
+    def _emit_item(self, block: Block, kind: str, **fields: Any) -> None:
+        """Emit an event that concerns the text of an item."""
+        names = self._names(block)
+        index = {names.index_field: 0} if names.part else {}
+        self._emit(kind, item_id=self._item_id(block), output_index=block.index, **index, **fields)
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        if self._request.stream:
-            self._chunks.append(to_json({"type": kind, "sequence_number": self._n_events, **fields}))
-            self._n_events += 1
+        self.emit({"type": kind, "sequence_number": self._n_events, **fields})
+        self._n_events += 1
+
+
+# The sampling values that a response repeats.
+_SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:
@@ -174,214 +225,20 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-class _Item:
-    """An item of the output."""
-
-    type = ""
-
-    def __init__(self, id: str, index: int, emit: Emit, request: ResponsesRequest) -> None:
-        self.id = id
-        # The text so far, in pieces.
-        self.text: list[str] = []
-        self.status = "in_progress"
-        self._index = index
-        self._emit_event = emit
-        self._request = request
-
-    @property
-    def all_text(self) -> str:
-        return "".join(self.text)
-
-    def open(self) -> None:
-        self._emit_event("response.output_item.added", output_index=self._index, item=self.body())
-
-    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        raise NotImplementedError
-
-    def close(self, status: str) -> None:
-        self.status = status
-        self._emit_event("response.output_item.done", output_index=self._index, item=self.body())
-
-    def body(self) -> dict[str, Any]:
-        return {"id": self.id, "type": self.type, "status": self.status}
-
-    def _emit(self, kind: str, **fields: Any) -> None:
-        self._emit_event(kind, item_id=self.id, output_index=self._index, **fields)
+_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+_ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 
 
-class _PartItem(_Item):
-    """An item with one part of text. The part has its own events."""
-
-    part_event = "response.content_part"
-    text_event = ""
-    index_field = "content_index"
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._logprobs: list[dict[str, Any]] = []
-
-    def open(self) -> None:
-        super().open()
-        self._emit_part("added")
-
-    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        self.text.append(text)
-        self._logprobs += logprobs
-        self._emit_text("delta", delta=text, **self.logprob_fields(logprobs))
-
-    def close(self, status: str) -> None:
-        self._emit_text("done", text=self.all_text, **self.logprob_fields(self._logprobs))
-        self._emit_part("done")
-        super().close(status)
-
-    def part(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def parts(self) -> list[dict[str, Any]]:
-        """The part as a list; empty before the part has text, unless the item is closed."""
-        return [self.part()] if self.text or self.status != "in_progress" else []
-
-    def logprob_fields(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        """The field with log probabilities in the events of the text, if these events have one."""
-        return {}
-
-    def _emit_part(self, kind: str) -> None:
-        self._emit(f"{self.part_event}.{kind}", **{self.index_field: 0}, part=self.part())
-
-    def _emit_text(self, kind: str, **fields: Any) -> None:
-        self._emit(f"{self.text_event}.{kind}", **{self.index_field: 0}, **fields)
+def custom_input(arguments: str) -> str:
+    """The text in the arguments of a custom tool. Arguments of any other format are returned unchanged."""
+    found = _INPUT.match(arguments)
+    if found is None:
+        return arguments
+    # A backslash that begins no escape of JSON stands for itself: models forget to escape those of patterns.
+    text = _ESCAPE.sub(lambda escape: escape[1] or r"\\", found[1])
+    return str(json.loads(f'"{text}"', strict=False))
 
 
-class _Message(_PartItem):
-    type = "message"
-    text_event = "response.output_text"
-
-    def part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.all_text, "annotations": [], "logprobs": self._logprobs}
-
-    def body(self) -> dict[str, Any]:
-        return {**super().body(), "role": "assistant", "content": self.parts()}
-
-    def logprob_fields(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"logprobs": logprobs}
-
-
-class _Reasoning(_PartItem):
-    """Reasoning as text."""
-
-    type = "reasoning"
-    text_event = "response.reasoning_text"
-
-    def part(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self.all_text}
-
-    def body(self) -> dict[str, Any]:
-        body = {**super().body(), **self._contents()}
-        if self._request.includes_encrypted and self.status != "in_progress":
-            body["encrypted_content"] = encode_reasoning(self.all_text)
-        return body
-
-    def _contents(self) -> dict[str, Any]:
-        return {"summary": [], "content": self.parts()}
-
-
-class _SummarisedReasoning(_Reasoning):
-    """Reasoning as a summary, which has the full text."""
-
-    part_event = "response.reasoning_summary_part"
-    text_event = "response.reasoning_summary_text"
-    index_field = "summary_index"
-
-    def part(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.all_text}
-
-    def _contents(self) -> dict[str, Any]:
-        return {"summary": self.parts()}
-
-
-class _Call(_Item):
-    """A tool call."""
-
-    def __init__(
-        self, id: str, index: int, emit: Emit, request: ResponsesRequest, call: ToolCallStart, tool: Tool | None
-    ) -> None:
-        super().__init__(id, index, emit, request)
-        self._call_id = call.id
-        self._name = call.name if tool is None else tool.name
-        self._namespace = {"namespace": tool.namespace} if tool is not None and tool.namespace else {}
-
-    def body(self) -> dict[str, Any]:
-        return {**super().body(), "call_id": self._call_id, "name": self._name, **self._namespace}
-
-
-class _FunctionCall(_Call):
-    type = "function_call"
-
-    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        self.text.append(text)
-        self._emit("response.function_call_arguments.delta", delta=text)
-
-    def close(self, status: str) -> None:
-        self._emit("response.function_call_arguments.done", name=self._name, arguments=self.all_text)
-        super().close(status)
-
-    def body(self) -> dict[str, Any]:
-        return {**super().body(), "arguments": self.all_text}
-
-
-class _CustomCall(_Call):
-    """A call of a custom tool. The model calls a function with one argument, the input of the tool."""
-
-    type = "custom_tool_call"
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._argument = InputArgument()
-
-    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
-        self._add(self._argument.feed(text))
-
-    def close(self, status: str) -> None:
-        self._add(self._argument.rest())
-        self._emit("response.custom_tool_call_input.done", input=self.all_text)
-        super().close(status)
-
-    def body(self) -> dict[str, Any]:
-        return {**super().body(), "input": self.all_text}
-
-    def _add(self, text: str) -> None:
-        if text:
-            self.text.append(text)
-            self._emit("response.custom_tool_call_input.delta", delta=text)
-
-
-class InputArgument:
-    """Incrementally decodes the string in `{"input": "..."}` from pieces of this JSON text."""
-
-    _START = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-    # Complete characters. An incomplete escape, or the first half of a surrogate pair, waits for the next piece.
-    _WHOLE = re.compile(
-        r"""(?: [^"\\] | \\["\\/bfnrt] | \\u(?![dD][89abAB])[0-9a-fA-F]{4}
-            | \\u[dD][89abAB][0-9a-fA-F]{2} (?: \\u[0-9a-fA-F]{4} | (?=[^\\]|\\[^u]) ) )*""",
-        re.VERBOSE,
-    )
-
-    def __init__(self) -> None:
-        self._raw = ""
-        self._is_inside = self._is_over = False
-
-    def feed(self, piece: str) -> str:
-        self._raw += piece
-        if not self._is_inside and (start := self._START.match(self._raw)):
-            self._is_inside, self._raw = True, self._raw[start.end() :]
-        if not self._is_inside or self._is_over:
-            return ""
-        whole = self._WHOLE.match(self._raw)
-        text = whole[0] if whole else ""
-        self._raw = self._raw[len(text) :]
-        self._is_over = self._raw.startswith('"')
-        return str(json.loads(f'"{text}"', strict=False))
-
-    def rest(self) -> str:
-        """The rest of the input. Arguments of any other format are returned unchanged."""
-        return "" if self._is_inside else self._raw
+def interface(store: ResponseStore) -> Interface[ResponsesRequest]:
+    """The interface with a store for its responses."""
+    return Interface("resp_", partial(parse_response, store), ResponseEncoder)

@@ -11,8 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from ..core import errors
-from ..core.events import OutputEvent
-from ..core.interface import ResponseHead
+from ..core.events import OutputEvent, ResponseHead
 from ..core.request import TextRequest
 from ..core.usage import Usage
 from ..engine import Cancelled, EngineError, Finish, GenerationRequest
@@ -63,7 +62,8 @@ class GenerationRun:
                 prepared.count_field,
             )
         prompts = tuple(sequence.prompt for sequence in prepared.sequences[:: prepared.per_prompt])
-        self.head = ResponseHead(id_prefix + uuid.uuid4().hex, int(time.time()), model.name, prompts)
+        sampling = prepared.sequences[0].sampling
+        self.head = ResponseHead(id_prefix + uuid.uuid4().hex, int(time.time()), model.name, prompts, sampling)
         self._engine = model.engine
         self._prepared = prepared
         self._is_stopped = False

@@ -19,12 +19,12 @@ from .run import Prepared
 
 
 def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
-    """Make `best_of` sequences for each prompt.
+    """Make `n` sequences for each prompt.
 
     Raises:
         ApiError: This model cannot run the request.
     """
-    params, constraint = _params(request), plain_constraint(request)
+    n, params, constraint = request.params.n, _params(request), plain_constraint(request)
     sequences: list[GenerationRequest] = []
     for i in range(len(request.prompts)):
         prompt = _prompt(model, request, i)
@@ -33,19 +33,17 @@ def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
             constraint=constraint,
             reports_progress=request.stream and request.return_progress,
         )
-        sequences += sequences_of(sequence, request.best_of)
-    count_field = "prompt" if len(request.prompts) > 1 else "best_of" if request.best_of > request.params.n else "n"
-    outputs = [_output(model.engine, request, given) for given in request.prompts for _ in range(request.best_of)]
-    return Prepared(sequences, outputs, request.best_of, prompt_field="prompt", count_field=count_field)
+        sequences += sequences_of(sequence, n)
+    outputs = [_output(model.engine, request, given) for given in request.prompts for _ in range(n)]
+    count_field = "prompt" if len(request.prompts) > 1 else "n"
+    return Prepared(sequences, outputs, n, prompt_field="prompt", count_field=count_field)
 
 
 def _params(request: CompletionRequest) -> GenerationParams:
-    """The parameters of the sequences, with log probabilities also where only `best_of` or `echo` needs them."""
+    """The parameters of the sequences, with log probabilities of the prompt also where `echo` needs them."""
     params = request.params
-    # `best_of` compares the sequences of a prompt by their log probabilities.
-    top = 0 if request.best_of > params.n and params.top_logprobs is None else params.top_logprobs
     counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
-    return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in counts if n is not None), default=None))
+    return replace(params, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
 def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
@@ -107,11 +105,11 @@ def _output(engine: AnyEngine, request: CompletionRequest, given: Input) -> Outp
         if not request.echo:
             return
         text = _text_of(engine, given)
-        yield ContentDelta(text)
         if request.scores_prompt:
             # The echo leaves out tokens that the tokenizer adds, such as BOS.
             n_added = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
             yield EchoedTokens(_echoed(tokens()[n_added:], text))
+        yield ContentDelta(text)
 
     return Output(
         PlainText(),

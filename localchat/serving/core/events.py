@@ -1,9 +1,24 @@
-"""Output events: content, reasoning, tool calls, log probabilities and the end, from which responses are encoded."""
+"""What responses are encoded from: their head, and output events (text, tool calls, log probabilities, the end)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import NamedTuple, Union
+
+from .params import SamplingParams
+
+
+class ResponseHead(NamedTuple):
+    """The fields that identify a response, and facts of the request that a response repeats."""
+
+    id: str
+    created: int
+    """The time of the request, in seconds since 1970."""
+    model: str
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """The token ids of each prompt."""
+    sampling: SamplingParams = SamplingParams()
+    """The sampling parameters in use."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,11 @@ class TextRequest:
     unknown: tuple[str, ...] = ()
     """The names of unknown fields, which were ignored."""
 
+    @property
+    def n_choices(self) -> int:
+        """The number of outputs."""
+        return self.params.n
+
 
 def read_text_request(body: Fields) -> dict[str, Any]:
     """The fields of a TextRequest in a body of OpenAI's APIs, except `params` and `unknown`.

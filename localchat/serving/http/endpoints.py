@@ -5,24 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ... import __version__
-from ..api import chat_response, completion_response, infill, messages_events, native_completion, ollama, tokens
+from ..api import chat_response, completions, messages_events, native_completion, ollama, responses_events, tokens
 from ..api import ollama_models as ollama_api
 from ..api.chat import parse_chat
 from ..api.embeddings import embeddings_body, parse_embeddings
+from ..api.encoder import Interface
 from ..api.messages import parse_count_tokens
 from ..api.models import models_body
 from ..api.rerank import parse_rerank, rerank_body
-from ..api.responses import ResponsesRequest, parse_response, with_own_field_names
-from ..api.responses_events import ResponseEncoder
-from ..api.responses_items import input_items
-from ..api.responses_store import ResponseStore, items_body
+from ..api.responses_store import ResponseStore
 from ..chat.chat_prompt import prepare_chat, prompt_length, prompt_text
 from ..chat.embeddings import VectorRun
 from ..chat.errors import wire_errors
@@ -31,9 +27,7 @@ from ..chat.run import GenerationRun, Prepared, PromptBuilder, start
 from ..chat.service import Service
 from ..chat.text_prompt import prepare_text
 from ..core import errors
-from ..core.fields import parse_body
 from ..core.inputs import check_tokens
-from ..core.interface import Interface
 from ..core.request import ParseOptions, TextRequest
 from ..core.server_state import slots_body
 from ..engine import Cancelled
@@ -96,25 +90,17 @@ class Endpoints:
             "/models": {"GET": self._models},
             "/models/": {"GET": lambda exchange: exchange.send_json(200, service.resolve(exchange.tail).body())},
             "/chat/completions": {"POST": text(chat_response.INTERFACE, prepare_chat)},
-            "/completions": {"POST": text(completion_response.INTERFACE, prepare_text)},
-            "/completion": {"POST": text(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
-            "/infill": {"POST": text(infill.INTERFACE, prepare_text, WITHOUT_END)},
+            "/completions": {"POST": text(completions.INTERFACE, prepare_text)},
+            "/completion": {"POST": text(native_completion.NATIVE, prepare_text, WITHOUT_END)},
+            "/infill": {"POST": text(native_completion.INFILL, prepare_text, WITHOUT_END)},
             "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
-            "/responses": {"POST": self._create_response},
-            "/responses/": {
-                "GET": partial(self._get_stored, "response", "input_items"),
-                "DELETE": partial(self._delete_stored, "response", "response"),
-            },
-            "/conversations": {"POST": self._create_conversation},
-            "/conversations/": {
-                "GET": partial(self._get_stored, "conversation", "items"),
-                "DELETE": partial(self._delete_stored, "conversation", "conversation.deleted"),
-            },
+            "/responses": {"POST": text(responses_events.interface(self._store), prepare_chat, NAMED)},
+            "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
             "/messages": {"POST": text(messages_events.INTERFACE, prepare_chat, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama_api.VERSION})},
@@ -144,50 +130,23 @@ class Endpoints:
         def handle(exchange: Exchange) -> None:
             request = self._parsed(exchange, interface.parse)
 
-            def encoder(run: GenerationRun, model: Model) -> Any:
-                if request.stream:
-                    return interface.stream(run.head, request, run.usage)
-                return interface.whole(run.head, request)
-
-            begin = partial(start, request=request, build=build, id_prefix=interface.id_prefix)
-            self._generate(exchange, request, begin, encoder, format)
+            exchange.name_request(request.request_id)
+            run = start(self._service.resolve(request.model), request, build, interface.id_prefix)
+            exchange.id = run.head.id
+            # While the client does not read, the run is suspended.
+            exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
+            try:
+                with run, self._in_flight(exchange, run):
+                    encoder = interface.encoder(run.head, request, run.usage)
+                    if request.stream:
+                        ping_s = self._settings.ping_s if request.ping_s is None else request.ping_s
+                        send_stream(exchange, run, encoder, ping_s or None, format)
+                    else:
+                        send_whole(exchange, run, encoder)
+            finally:
+                exchange.summary = run.summary
 
         return handle
-
-    def _create_response(self, exchange: Exchange) -> None:
-        request = parse_response(exchange.request.read(), self._store, strict=self._settings.strict)
-        self._log_unknown_fields(request.unknown)
-
-        def encoder(run: GenerationRun, model: Model) -> ResponseEncoder:
-            sampling = {**vars(model.sampling), **request.params.sampling}
-            return ResponseEncoder(run.head, request, sampling, run.usage, partial(self._save_response, request))
-
-        self._generate(exchange, request, partial(_begin_response, request), encoder, NAMED)
-
-    def _generate(
-        self,
-        exchange: Exchange,
-        request: TextRequest,
-        begin: Callable[[Model], GenerationRun],
-        encoder_of: Callable[[GenerationRun, Model], Any],
-        format: StreamFormat,
-    ) -> None:
-        """Run a request, and send its output. While the client does not read, the run is suspended."""
-        exchange.name_request(request.request_id)
-        model = self._service.resolve(request.model)
-        run = begin(model)
-        exchange.id = run.head.id
-        exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
-        try:
-            with run, self._in_flight(exchange, run):
-                encoder = encoder_of(run, model)
-                if request.stream:
-                    ping_s = self._settings.ping_s if request.ping_s is None else request.ping_s
-                    send_stream(exchange, run, encoder, ping_s or None, format)
-                else:
-                    send_whole(exchange, run, encoder)
-        finally:
-            exchange.summary = run.summary
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
@@ -256,35 +215,14 @@ class Endpoints:
         request, model = self._parsed_for_model(exchange, parse_count_tokens)
         exchange.send_json(200, {"input_tokens": prompt_length(model, request)})
 
-    # --- stored responses and conversations ---
+    # --- stored responses ---
 
-    def _save_response(self, request: ResponsesRequest, response: dict[str, Any]) -> None:
-        if request.is_stored:
-            self._store.put(response, request.earlier, request.items)
-        if request.conversation_id is not None:
-            self._store.extend(request.conversation_id, request.items, response["output"], response["id"])
+    def _get_response(self, exchange: Exchange) -> None:
+        exchange.send_json(200, self._store.get(exchange.tail).body)
 
-    def _create_conversation(self, exchange: Exchange) -> None:
-        body = parse_body(exchange.request.read())
-        metadata = body.object("metadata")
-        created = {"id": "conv_" + uuid.uuid4().hex, "object": "conversation", "created_at": int(time.time())}
-        created["metadata"] = dict(metadata.raw) if metadata else {}
-        self._store.put(created, (), input_items(body, "items"))
-        exchange.send_json(200, created)
-
-    def _get_stored(self, kind: str, items_name: str, exchange: Exchange) -> None:
-        """Send a response or conversation, or its items if the path ends in `items_name`."""
-        id, _, rest = exchange.tail.partition("/")
-        entry = self._store.get(id, kind)
-        if rest not in ("", items_name):
-            path = exchange.request.path
-            raise errors.UnknownPath(f"there is nothing at {path}: a {kind} has only '{items_name}'")
-        exchange.send_json(200, items_body((*entry.earlier, *entry.items)) if rest else entry.body)
-
-    def _delete_stored(self, kind: str, deleted: str, exchange: Exchange) -> None:
-        """Delete a response or conversation. `deleted` is the object type of the result."""
-        self._store.delete(exchange.tail, kind)
-        exchange.send_json(200, {"id": exchange.tail, "object": deleted, "deleted": True})
+    def _delete_response(self, exchange: Exchange) -> None:
+        self._store.delete(exchange.tail)
+        exchange.send_json(200, {"id": exchange.tail, "object": "response", "deleted": True})
 
     # --- the state of the server ---
 
@@ -343,25 +281,6 @@ class Endpoints:
 
 # Events with names, and an event as ping.
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages_events.PING))
-
-
-def _begin_response(request: ResponsesRequest, model: Model) -> GenerationRun:
-    """Submit the request. If `truncates` is set, drop its oldest turns until the prompt fits into the context.
-
-    Raises:
-        ApiError: The request cannot run. The error has the field names of this interface.
-    """
-    try:
-        while True:
-            try:
-                return start(model, request, prepare_chat, "resp_")
-            except errors.ContextLengthExceeded:
-                shorter = request.shortened() if request.truncates else None
-                if shorter is None:
-                    raise
-                request = shorter
-    except errors.ApiError as error:
-        raise with_own_field_names(error, request) from error
 
 
 def _prepare_ollama(model: Model, request: ollama.Request) -> Prepared:

@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
-from ..core.interface import BodyEncoder, StreamEncoder
 from ..engine import Cancelled
 from .exchange import Exchange
 from .logs import printable
@@ -56,16 +57,16 @@ NAMED = StreamFormat(encode=encode_named, end=None)
 LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
 
 
-def send_whole(exchange: Exchange, run: GenerationRun, encoder: BodyEncoder) -> None:
+def send_whole(exchange: Exchange, run: GenerationRun, encoder: Encoder[Any]) -> None:
     """Generate, and send the response as one body."""
     while run.is_running:
         for index, event in run.take():
             encoder.add(index, event)
-    exchange.send_json(200, encoder.body(run.usage()))
+    exchange.send_json(200, encoder.body())
 
 
 def send_stream(
-    exchange: Exchange, run: GenerationRun, encoder: StreamEncoder, ping_s: float | None, format: StreamFormat
+    exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], ping_s: float | None, format: StreamFormat
 ) -> None:
     """Send chunks as they are generated, and a ping after each `ping_s` without a chunk (None: no pings).
 
@@ -76,17 +77,19 @@ def send_stream(
     sent_at = time.monotonic()
     while not is_over:
         try:
-            events = run.take(ping_s)
-            for index, event in events:
+            for index, event in run.take(ping_s):
                 encoder.add(index, event)
             is_over = not run.is_running
-            new = encoder.finish() if is_over else encoder.take() if events else []
+            if is_over:
+                encoder.finish()
+            new = encoder.take()
         except (Cancelled, OSError):
             raise
         except Exception as error:
             if not is_begun:
                 raise
-            new, is_over = encoder.failed(_as_api_error(exchange, error)), True
+            encoder.failed(_as_api_error(exchange, error))
+            new, is_over = encoder.take(), True
         if not is_begun:
             exchange.start_stream(format.content_type)
             is_begun = True

@@ -1,0 +1,210 @@
+"""The base of the encoders of all interfaces for generated text: collects output events, and calls a hook for each.
+
+A stream and a whole body are made of the same events. To add an interface, write a parser and a subclass of `Encoder`,
+declare an `Interface`, and add a line to the table in http/endpoints.py. If its errors have another format, set it in
+http/routes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ..core.errors import ApiError
+from ..core.events import (
+    ContentDelta,
+    EchoedTokens,
+    OutputEnd,
+    OutputEvent,
+    OutputToken,
+    PromptLogprobs,
+    PromptProgress,
+    ReasoningDelta,
+    ResponseHead,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from ..core.json_text import to_json
+from ..core.request import ParseOptions, TextRequest
+from ..core.usage import Usage
+
+CONTENT, REASONING, CALL = "content", "reasoning", "call"
+
+
+class Block:
+    """A run of content or of reasoning, or a tool call with its arguments."""
+
+    def __init__(self, kind: str, index: int, call: ToolCallStart | None) -> None:
+        self.kind = kind
+        self.index = index
+        """The position in the output."""
+        self._call = call
+        self._pieces: list[str] = []
+
+    @property
+    def call(self) -> ToolCallStart:
+        assert self._call is not None, "only a block of kind CALL has a call"
+        return self._call
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def append(self, text: str) -> None:
+        self._pieces.append(text)
+
+
+class Choice:
+    """One output so far."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.blocks: list[Block] = []
+        self.is_open = False
+        """Whether the last block may get more text."""
+        self.n_sampled = 0
+        self.prompt_tokens: tuple[OutputToken, ...] | None = None
+        """The tokens of the prompt with log probabilities, if the request asks for them."""
+        self.end: OutputEnd | None = None
+        self._echoed: list[OutputToken] = []
+        self._sampled: list[OutputToken] = []
+
+    def text(self, kind: str = CONTENT) -> str:
+        """The content or the reasoning."""
+        return "".join(block.text for block in self.blocks if block.kind == kind)
+
+    @property
+    def calls(self) -> list[Block]:
+        return [block for block in self.blocks if block.kind == CALL]
+
+    def take_tokens(self) -> tuple[list[OutputToken], list[OutputToken]]:
+        """The echoed and the sampled tokens since the last call."""
+        taken = self._echoed, self._sampled
+        self._echoed, self._sampled = [], []
+        return taken
+
+    def add_tokens(self, event: SampledTokens | EchoedTokens) -> None:
+        if isinstance(event, EchoedTokens):
+            self._echoed += event.tokens
+        else:
+            self._sampled += event.tokens
+            self.n_sampled += len(event.tokens)
+
+
+R = TypeVar("R", bound=TextRequest)
+
+
+class Encoder(Generic[R]):
+    """Encodes output events as chunks or as one body. Subclasses define the hooks and `body`."""
+
+    def __init__(self, head: ResponseHead, request: R, usage: Callable[[], Usage]) -> None:
+        """`usage` returns the counts so far, over all outputs."""
+        self.head = head
+        self.request = request
+        self.usage = usage
+        self.choices = [Choice(i) for i in range(request.n_choices)]
+        # The chunks since the last `take`, as JSON values.
+        self._chunks: list[Any] = []
+        self._is_started = False
+
+    # --- for the sender of the response ---
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        """Add the next event of output number `index`."""
+        choice = self.choices[index]
+        self._start()
+        if isinstance(event, ContentDelta):
+            self._grow(choice, CONTENT, event.text)
+        elif isinstance(event, (SampledTokens, EchoedTokens)):
+            choice.add_tokens(event)
+        elif isinstance(event, ReasoningDelta):
+            self._grow(choice, REASONING, event.text)
+        elif isinstance(event, ToolCallStart):
+            self._open(choice, CALL, event)
+        elif isinstance(event, ToolCallArguments):
+            self._grow(choice, CALL, event.text)
+        elif isinstance(event, PromptProgress):
+            self.progress(choice, event)
+        elif isinstance(event, PromptLogprobs):
+            choice.prompt_tokens = event.tokens
+        else:
+            choice.end = event
+            self._close(choice)
+            self.ended(choice)
+
+    def take(self) -> list[str]:
+        """The chunks since the last call. Each is the JSON text of one event or line of the stream."""
+        chunks, self._chunks = self._chunks, []
+        return [to_json(chunk) for chunk in chunks]
+
+    def finish(self) -> None:
+        """Emit the last chunks of a stream. Called after the end of every output."""
+
+    def failed(self, error: ApiError) -> None:
+        """Emit the last chunk of a request that fails during the stream."""
+        self.emit(error.body())
+
+    def body(self) -> Any:
+        """The whole response as a JSON value. Called after the end of every output of a request without `stream`."""
+        raise NotImplementedError
+
+    # --- the hooks: subclasses `emit` the chunks of a stream in them ---
+
+    def started(self) -> None:
+        """The first event has arrived."""
+
+    def opened(self, choice: Choice, block: Block) -> None:
+        """A block begins, without text."""
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        """`text` was added to a block."""
+
+    def closed(self, choice: Choice, block: Block) -> None:
+        """A block is complete."""
+
+    def progress(self, choice: Choice, progress: PromptProgress) -> None:
+        """More tokens of the prompt are in the KV cache."""
+
+    def ended(self, choice: Choice) -> None:
+        """An output is complete."""
+
+    def emit(self, chunk: Any) -> None:
+        """Add a chunk, unless the response is one body."""
+        if self.request.stream:
+            self._chunks.append(chunk)
+
+    def _start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            self.started()
+
+    def _grow(self, choice: Choice, kind: str, text: str) -> None:
+        if not choice.is_open or choice.blocks[-1].kind != kind:
+            self._open(choice, kind)
+        block = choice.blocks[-1]
+        block.append(text)
+        if text:
+            self.delta(choice, block, text)
+
+    def _open(self, choice: Choice, kind: str, call: ToolCallStart | None = None) -> None:
+        self._close(choice)
+        choice.blocks.append(Block(kind, len(choice.blocks), call))
+        choice.is_open = True
+        self.opened(choice, choice.blocks[-1])
+
+    def _close(self, choice: Choice) -> None:
+        if choice.is_open:
+            choice.is_open = False
+            self.closed(choice, choice.blocks[-1])
+
+
+@dataclass(frozen=True)
+class Interface(Generic[R]):
+    """A wire interface for generated text."""
+
+    id_prefix: str
+    parse: Callable[[bytes, ParseOptions], R]
+    """Parses a request body; raises BadRequest."""
+    encoder: Callable[[ResponseHead, R, Callable[[], Usage]], Encoder[R]]
