@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # Public names, which type checkers do not find in the table 
     from .events import UsageEvent as UsageEvent
     from .events import WarningEvent as WarningEvent
     from .extras.embeddings import Embeddings as Embeddings
-    from .extras.record import replay as replay
     from .reply.assembly import Accumulator as Accumulator
     from .reply.models import Model as Model
     from .sse import ServerSentEvent as ServerSentEvent
@@ -82,7 +81,6 @@ _NAMES = {
     "events": "Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta RefusalDelta Reply "
     "StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "extras.embeddings": "Embeddings",
-    "extras.record": "replay",
     "reply.assembly": "Accumulator",
     "reply.models": "Model",
     "sse": "ServerSentEvent SSEDecoder SSEError",

@@ -177,10 +177,7 @@ class AsyncClient(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
-        options.pop("messages", None)
-        tool_run = companion("agent.tool_run")
-        run: AsyncToolRun = tool_run.start_run(tool_run.AsyncToolRun, self, prompt, tools, **options)
+        run: AsyncToolRun = self._tool_run("AsyncToolRun", prompt, tools, {**options})
         return run
 
     def conversation(self, **options: Any) -> AsyncConversation:
@@ -188,17 +185,7 @@ class AsyncClient(BaseClient):
         conversation: AsyncConversation = companion("agent.conversation").AsyncConversation(self, **options)
         return conversation
 
-    @overload
-    async def complete(
-        self, prompt: TextPrompt, *, response_format: type[T], **options: Unpack[CompletionKeywords]
-    ) -> Reply[T]: ...
-
-    @overload
-    async def complete(
-        self, prompt: TextPrompt, *, response_format: object = None, **options: Unpack[CompletionKeywords]
-    ) -> Reply[Any]: ...
-
-    async def complete(self, prompt: TextPrompt, **options: Any) -> Reply[Any]:
+    async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionKeywords]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""
         return await self._run(self._read_reply, self._completion_options(prompt, options), "completions")
 

@@ -29,20 +29,17 @@ from .reply.payloads import Prompt, check_prompt
 from .transport.call import Call, Result, Steps
 from .transport.http1 import check_method
 from .transport.keywords import (
-    AllClientKeywords,
     ChatKeywords,
     ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
-    PeerKeywords,
-    QuickKeywords,
     RequestKeywords,
     RunKeywords,
     StreamKeywords,
     check_keywords,
 )
-from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete, read_options
+from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete
 from .transport.pool import Pool
 from .transport.retries import lists_no_models, read_models
 from .transport.sockets import Driver
@@ -71,28 +68,22 @@ class BaseClient:
         **options: Unpack[ClientKeywords],
     ) -> None:
         check_keywords(options, ClientKeywords, type(self).__name__)
-        record = options.pop("record", None)
-        self._set_up(Settings(base_url=base_url, api_key=api_key, model=model, **options), record)
+        self._settings = Settings(base_url, api_key, model, **options)
+        self._pool = Pool()
 
-    def with_options(self, **options: Unpack[AllClientKeywords]) -> Self:
+    def with_options(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+        **options: Unpack[ClientKeywords],
+    ) -> Self:
         """A client with other values for some arguments of `Client`. It shares the connections if it can."""
-        check_keywords(options, AllClientKeywords, "with_options")
-        if "record" in options:  # Otherwise the new client records into the same file.
-            options.setdefault("transport", None)
-        record = options.pop("record", None)
+        check_keywords(options, ClientKeywords, "with_options")
         client = type(self).__new__(type(self))
-        client._set_up(self._settings.changed(options), record)
-        if client._settings.can_share_connections(self._settings):
-            client._pool = self._pool
+        client._settings = self._settings.changed(base_url, api_key, model, options)
+        client._pool = self._pool if client._settings.can_share_connections(self._settings) else Pool()
         return client
-
-    def _set_up(self, settings: Settings, record: Any) -> None:
-        if record is not None:
-            if settings.transport is not None:
-                raise ValueError("record and transport exclude each other: leave one of them out")
-            settings.transport = companion("extras.record").Recorder(record, settings.key)
-            settings.arguments["transport"] = settings.transport
-        self._settings, self._pool = settings, Pool()
 
     @property
     def base_url(self) -> str:
@@ -122,13 +113,19 @@ class BaseClient:
         return self._options(prompt, {"think_tags": "off", **given}, CompletionKeywords, "complete")
 
     def _options(self, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
-        options = read_options(self._settings, prompt, given, keywords, what)
-        target = options.options.get("response_format")
+        options = CallOptions(self._settings, prompt, given, keywords, what)
+        target = options.fields.get("response_format")
         kinds = ("json_schema", "json_object", "text")  # Of an object of OpenAI's API, which is sent as it is.
-        if target is None or (isinstance(target, Mapping) and target.get("type") in kinds):
-            return options
-        del options.options["response_format"]
-        return options._replace(expected=companion("schema.structured").ExpectedValue(target))
+        if target is not None and not (isinstance(target, Mapping) and target.get("type") in kinds):
+            del options.fields["response_format"]
+            options.expected = companion("schema.structured").ExpectedValue(target)
+        return options
+
+    def _tool_run(self, kind: str, prompt: Any, tools: Iterable[Any], options: dict[str, Any]) -> Any:
+        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
+        options.pop("messages", None)
+        tool_run = companion("agent.tool_run")
+        return tool_run.start_run(getattr(tool_run, kind), self, prompt, tools, **options)
 
     def _call(self, driver: Any, options: CallOptions) -> Call:
         return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
@@ -150,9 +147,9 @@ class BaseClient:
             except DoesNotFit as error:
                 if not left:
                     raise
-                options = companion("schema.structured").corrected(options, error)
+                options.prompt = companion("schema.structured").corrected(options.prompt, error)
         if path == CHAT_PATH and not options.allow_truncated:
-            check_complete(reply, options.options)
+            check_complete(reply, options.fields)
         return reply
 
     def _list_models(self, driver: Any) -> Steps[list[Model]]:
@@ -163,7 +160,7 @@ class BaseClient:
     def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Steps[Any]:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         check_method(method)
-        options = read_options(self._settings, "", given, RequestKeywords, "request")
+        options = CallOptions(self._settings, "", given, RequestKeywords, "request")
         raw = yield from self._call(driver, options).fetch(method, path, json, options.headers)
         text = raw.decode("utf-8", "replace")
         try:
@@ -173,7 +170,7 @@ class BaseClient:
 
     def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Steps[Any]:
         settings = self._settings
-        options = read_options(settings, "", given, EmbeddingKeywords, "embed")
+        options = CallOptions(settings, "", given, EmbeddingKeywords, "embed")
         embeddings = companion("extras.embeddings")
         texts, parts = embeddings.check_texts(text), []
         call = self._call(driver, options)
@@ -192,8 +189,8 @@ class BaseClient:
         settings, expected = self._settings, options.expected
         if options.media:  # Their files are read in a thread.
             attach = companion("extras.media").attach
-            prompt = yield from call.wait("call", None, lambda: attach(options.prompt, **options.media))
-            options = options._replace(prompt=prompt, media={})
+            options.prompt = yield from call.wait("call", None, lambda: attach(options.prompt, **options.media))
+            options.media = {}
         model = options.model or (yield from self._default_model(call, options.headers))
         body = options.body(path, model, settings.takes_stream_options)
         is_weakened = False
@@ -220,7 +217,7 @@ class BaseClient:
         """Find the model of the server once for several calls with these options."""
         if prompts and given.get("model") is None:
             known = {name: value for name, value in given.items() if name in RequestKeywords.__annotations__}
-            options = read_options(self._settings, "", known, RequestKeywords, "map")
+            options = CallOptions(self._settings, "", known, RequestKeywords, "map")
             yield from self._default_model(self._call(driver, options), options.headers)
 
     def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> Steps[str | None]:
@@ -322,7 +319,7 @@ class Client(BaseClient):
 
     Args:
         base_url: The URL of the server, with /v1; default: OPENAI_BASE_URL, or http://127.0.0.1:8080/v1. A unix socket
-            is `unix:/path/to/socket`, or `http+unix://%2Fpath%2Fto%2Fsocket/v1` with another prefix than /v1.
+            is `unix:/path/to/socket`.
         api_key: The key; default: OPENAI_API_KEY, which is sent only to OPENAI_BASE_URL, to this machine and over
             https. A local server needs none.
         model: The name of the model; default: LOCALCHAT_MODEL, or the only model of the server.
@@ -332,9 +329,7 @@ class Client(BaseClient):
         headers: Sent with every request.
         proxy: The URL of a proxy, False for none, or None for the proxy of the environment.
         verify: True, False, the path of a CA file, or an ssl.SSLContext.
-        record: The path of a file to which everything sent and received is written, with the key masked; see `replay`.
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
-        transport: Makes the connections in place of the client: a `replay(file)`, for tests without a server.
     """
 
     # The drivers of the calls that were made; only in the client that `map` uses.
@@ -464,10 +459,7 @@ class Client(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
-        options.pop("messages", None)
-        tool_run = companion("agent.tool_run")
-        run: ToolRun = tool_run.start_run(tool_run.ToolRun, self, prompt, tools, **options)
+        run: ToolRun = self._tool_run("ToolRun", prompt, tools, {**options})
         return run
 
     def conversation(self, **options: Any) -> Conversation:
@@ -475,17 +467,7 @@ class Client(BaseClient):
         conversation: Conversation = companion("agent.conversation").Conversation(self, **options)
         return conversation
 
-    @overload
-    def complete(
-        self, prompt: TextPrompt, *, response_format: type[T], **options: Unpack[CompletionKeywords]
-    ) -> Reply[T]: ...
-
-    @overload
-    def complete(
-        self, prompt: TextPrompt, *, response_format: object = None, **options: Unpack[CompletionKeywords]
-    ) -> Reply[Any]: ...
-
-    def complete(self, prompt: TextPrompt, **options: Any) -> Reply[Any]:
+    def complete(self, prompt: TextPrompt, **options: Unpack[CompletionKeywords]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""
         return self._run(self._read_reply, self._completion_options(prompt, options), "completions")
 
@@ -523,21 +505,30 @@ class Client(BaseClient):
 
 
 @overload
-def chat(prompt: Prompt | None = None, *, response_format: type[T], **options: Unpack[QuickKeywords]) -> Reply[T]: ...
+def chat(
+    prompt: Prompt | None = None,
+    *,
+    response_format: type[T],
+    base_url: str | None = None,
+    api_key: str | None = None,
+    **options: Unpack[ChatKeywords],
+) -> Reply[T]: ...
 
 
 @overload
 def chat(
-    prompt: Prompt | None = None, *, response_format: object = None, **options: Unpack[QuickKeywords]
+    prompt: Prompt | None = None,
+    *,
+    response_format: object = None,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    **options: Unpack[ChatKeywords],
 ) -> Reply[Any]: ...
 
 
-def chat(prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
-    """Send a prompt with a new client and return the complete reply; see Client.chat.
-
-    The options are those of Client.chat and of Client.
-    """
-    check_keywords(options, QuickKeywords, "chat")
-    names = ("base_url", "api_key", *PeerKeywords.__annotations__)
-    with Client(**{name: options.pop(name) for name in names if name in options}) as client:
+def chat(
+    prompt: Prompt | None = None, *, base_url: str | None = None, api_key: str | None = None, **options: Any
+) -> Reply[Any]:
+    """Send a prompt with a new client and return the complete reply; see Client.chat."""
+    with Client(base_url, api_key) as client:
         return client.chat(prompt, **options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import localchat.transport.sockets
+import localchat.transport.addresses
 from localchat import AsyncClient, Client
 from localchat.agent.conversation import AsyncConversation
 
@@ -95,6 +95,6 @@ def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Even
         released.wait(DEADLINE_S)
         return []
 
-    monkeypatch.setattr(localchat.transport.sockets, "addresses", hang)
+    monkeypatch.setattr(localchat.transport.addresses, "addresses", hang)
     yield called
     released.set()

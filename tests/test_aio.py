@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import localchat.transport.aio_sockets
+import localchat.transport.addresses
 from localchat import AsyncClient, Cancelled, TimedOut, Timeout
 from localchat.transport.call import DRAIN_S
 
@@ -63,7 +63,7 @@ def test_connect_timeout_applies_while_the_resolver_hangs(monkeypatch):
         ended.set()
         return []
 
-    monkeypatch.setattr(localchat.transport.aio_sockets, "addresses", hang)
+    monkeypatch.setattr(localchat.transport.addresses, "addresses", hang)
     with pytest.raises(TimedOut):
         run("http://nowhere.example", chat_text, timeout=Timeout(connect=0.05))
     assert not ended.is_set()

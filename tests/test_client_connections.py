@@ -183,10 +183,9 @@ def test_stream_of_the_parent_is_not_cut_by_a_child():
 
 def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
     path = tmp_path / "s"
-    quoted = str(path).replace("/", "%2F")
     with at_unix_socket(always(HELLO), path) as server:
         monkeypatch.chdir(tmp_path)
-        for url in (f"unix:{path}", f"unix://{path}", f"http+unix://{quoted}/v1", "unix:s"):
+        for url in (f"unix:{path}", f"unix://{path}", "unix:s"):
             with client_class(url, model="m") as client:
                 assert client.chat("hi").text == "Hello"
         assert {request.path for request in server.requests} == {"/v1/chat/completions"}
@@ -241,7 +240,6 @@ NO_PROXY = {
     "name": ("h.example", "http://h.example/v1", False),
     "suffix": ("example", "http://h.example/v1", False),
     "dotted-suffix": (".example", "http://h.example/v1", False),
-    "star-suffix": ("*.example", "http://h.example/v1", False),
     "no-suffix": ("ample", "http://h.example/v1", True),
     "star": ("*", "http://h.example/v1", False),
     "second": ("a, h.example", "http://h.example/v1", False),

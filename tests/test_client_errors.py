@@ -55,19 +55,6 @@ STATUSES = {
     "503": (503, b'{"message": "loading"}', ServerError, "loading"),
     "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
     "empty": (500, b"", ServerError, "no reason given"),
-    "too-long-in-words": (
-        400,
-        b'{"error": {"message": "This model\'s maximum context length is 40 tokens. However, you requested 50 tokens '
-        b'(45 in the messages, 5 in the completion)."}}',
-        BadRequestError,
-        "10 more than the context of 40",
-    ),
-    "too-long": (
-        400,
-        b'{"error": {"message": "too long", "n_prompt_tokens": 50, "n_ctx": 40}}',
-        BadRequestError,
-        "10 more than the context of 40",
-    ),
 }
 
 
@@ -83,11 +70,6 @@ def test_status_becomes_its_error(status, body, kind, words):
         assert (error.status, error.request_id, error.retry_after) == (status, "r1", 3.0)
         assert error.body == body.decode()
         assert server.connections == 1
-
-
-def test_error_of_an_unknown_model_lists_the_models(client_class):
-    raw = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
-    failure(always(raw), NotFoundError, "it offers first", client_class)
 
 
 def test_missing_v1_is_named_in_the_error():

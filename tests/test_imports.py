@@ -152,7 +152,7 @@ def test_import_of_the_client_loads_nothing_heavy():
 
 @pytest.mark.parametrize(
     ("name", "unneeded"),
-    [("AsyncClient", "localchat.agent.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")],
+    [("AsyncClient", "localchat.agent.tools"), ("Tool", "asyncio")],
 )
 def test_name_imports_only_its_module(name: str, unneeded: str):
     program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"

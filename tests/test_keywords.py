@@ -19,7 +19,6 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "unlike any": ({"zzz": 0}, r"chat has no option 'zzz'; extra_body=\{\.\.\.\} sends any field"),
     "of the client": ({"api_key": "sk-1"}, r"belongs to the client, Client\(api_key=\.\.\.\)"),
     "server": ({"base_url": "http://x"}, r"belongs to the client, Client\(base_url"),
-    "headers": ({"headers": {}}, "extra_headers"),
     "stream": ({"stream": True}, "chat, complete and run return a Reply"),
 }
 
@@ -42,19 +41,14 @@ def test_unknown_option_of_other_methods_and_clients():
         client.run("hi", max_round=3)
     with pytest.raises(TypeError, match=r"embed has no option 'temperature'"):
         client.embed("hi", temperature=1)
-    with pytest.raises(TypeError, match="complete has no option 'system': put it into the prompt"):
+    with pytest.raises(TypeError, match="complete has no option 'system'"):
         client.complete("hi", system="Be brief.")
     with pytest.raises(TypeError, match=r"complete has no option 'tools'"):
         client.complete("hi", tools=[])
-    for option, words in {
-        "model": "go into `json`",
-        "temperature": "go into `json`",
-        "api_key": "belongs to the",
-    }.items():
-        with pytest.raises(TypeError, match=f"request has no option '{option}'.*{words}"):
-            client.request("POST", "rerank", {}, **{option: "m"})
+    with pytest.raises(TypeError, match="request has no option 'temperature'"):
+        client.request("POST", "rerank", {}, temperature=1)
     for method in (client.stream, client.run, client.complete):
-        with pytest.raises(TypeError, match="'retries_on_mismatch': only chat and map have it"):
+        with pytest.raises(TypeError, match="has no option 'retries_on_mismatch'"):
             method("hi", retries_on_mismatch=1)
 
 

@@ -104,6 +104,4 @@ def test_log_reports_retries(caplog, monkeypatch):
     caplog.set_level(logging.DEBUG, "localchat.client")
     with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=1) as client:
         assert isinstance(client.map(["hi"], concurrency=1)[0], StatusError)
-    assert [record.getMessage() for record in caplog.records if "in 0.0 s" in record.getMessage()] == [
-        "try 2 in 0.0 s: ServerError"
-    ]
+    assert [record.getMessage()[-5:] for record in caplog.records] == ["try 1", "s 503", "try 2", "s 503"]

@@ -238,7 +238,6 @@ USED = {
     "conversations": "agent.conversation.Conversation",
     "embeddings": "client.Client",
     "media": "extras.media.attach",
-    "record": "extras.record.replay",
 }
 
 
@@ -281,7 +280,6 @@ from chat.client import Client
 for kind in (Client, AsyncClient):
     client = kind("http://127.0.0.1:1", "k" * 9, "m")
     for call in (
-        lambda: kind(record="file"),
         lambda: client.chat("a", response_format=dict),
         lambda: client.chat("a", images=["a"]),
         lambda: client.map(["a"]),
@@ -304,7 +302,7 @@ def test_feature_that_was_not_copied_is_named(tmp_path):
         [sys.executable, "-c", MISSING], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     files = [
-        *("extras/record", "schema/structured", "extras/media", "extras/mapping", "agent/tool_run", "agent/tool_run"),
+        *("schema/structured", "extras/media", "extras/mapping", "agent/tool_run", "agent/tool_run"),
         *("agent/conversation", "extras/embeddings"),
     ]
     assert (done.stdout.split(), done.stderr) == ([f"{name}.py," for name in files * 2], "")

@@ -18,7 +18,7 @@ from localchat.reply.models import parse_models
 from localchat.reply.payloads import normal_reason, parse_error
 from localchat.transport.call import Call, Steps
 from localchat.transport.keywords import StreamKeywords
-from localchat.transport.options import CHAT_PATH, Settings, read_options
+from localchat.transport.options import CHAT_PATH, CallOptions, Settings
 from localchat.transport.pool import Pool
 from localchat.transport.sockets import Driver
 from localchat.transport.streams import Response
@@ -142,7 +142,7 @@ def test_dialect_that_is_cut_gives_a_prefix_and_an_error(name):
 
 
 def build_request(prompt: Any, **given: Any) -> dict[str, Any]:
-    options = read_options(Settings(api_key=""), prompt, given, StreamKeywords, "stream")
+    options = CallOptions(Settings(api_key=""), prompt, given, StreamKeywords, "stream")
     return options.body(CHAT_PATH, options.model)
 
 

@@ -162,7 +162,7 @@ def first_of(vectors: Embeddings[list[float]]) -> Embeddings[float]:
 
 def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None) -> dict[str, Any]:
     """The body of a request to /embeddings."""
-    body = {"model": model, **options.options, "input": texts}
+    body = {"model": model, **options.fields, "input": texts}
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -174,4 +174,4 @@ def read_vectors(settings: Settings, given: CallOptions, raw: bytes, n_texts: in
         ProtocolError: The body is not JSON, or does not have one vector for each text.
     """
     body = read_json(settings, "embeddings are", raw)
-    return parse_embeddings(body, n_texts, given.options.get("encoding_format") == "base64")
+    return parse_embeddings(body, n_texts, given.fields.get("encoding_format") == "base64")

@@ -30,7 +30,6 @@ FEATURES = {
     "conversations": ["agent/conversation.py"],
     "embeddings": ["extras/embeddings.py", "extras/mapping.py"],
     "media": ["extras/media.py"],
-    "record": ["extras/record.py"],
 }
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
 from .schema import build, is_schema, json_schema
 from .validator import TYPE_NAMES, show
-
-if TYPE_CHECKING:
-    from ..transport.options import CallOptions
 
 Json = dict[str, Any]
 
@@ -105,12 +102,12 @@ class ExpectedValue:
         return [{"role": "system", "content": text}, *messages]
 
 
-def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
-    """The options of a repeated call: the output that is not valid and a message with the errors are in the prompt."""
-    prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
+def corrected(prompt: Any, error: DoesNotFit) -> list[Json]:
+    """The prompt of a repeated call: with the output that is not valid and a message with the errors."""
+    prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     output = [] if error.partial is None else [error.partial.message]
     text = f"{error}. Answer again, with the corrected JSON alone."
-    return given._replace(prompt=[*prompt, *output, {"role": "user", "content": text}])
+    return [*prompt, *output, {"role": "user", "content": text}]
 
 
 def response_format(target: Any) -> Json:

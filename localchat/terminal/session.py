@@ -9,7 +9,7 @@ from typing import Any
 from ..agent.tool_run import ToolRun, start_run
 from ..client import Client
 from ..events import Reply
-from ..transport.keywords import AllClientKeywords, StreamKeywords
+from ..transport.keywords import CLIENT_NAMES, StreamKeywords
 from . import saved
 from .approval import Approval, load_tool
 from .ask import finish_code, report
@@ -124,6 +124,6 @@ def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in fields.items() if name in known}
     others = {name: value for name, value in fields.items() if name not in options}
     for name in others:
-        if name in AllClientKeywords.__annotations__:
+        if name in CLIENT_NAMES:
             raise ValueError(f"{name} is no field of a request: --help lists the options for the server")
     return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options

@@ -10,6 +10,8 @@ import importlib
 import os
 import re
 import socket
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -63,20 +65,18 @@ PORTS = {"http": 80, "https": 443}
 
 
 def parse_base_url(text: str) -> Address:
-    """Parse a base URL: http, https, unix:/path/to/socket, or http+unix://%2Fpath%2Fto%2Fsocket/v1.
+    """Parse a base URL: http, https, or unix:/path/to/socket.
 
     Raises:
         ValueError: The URL cannot be used.
     """
     text = text.strip()
-    if text.startswith(("unix:", "http+unix:")) and not hasattr(socket, "AF_UNIX"):
-        raise ValueError("the base URL names a unix socket, which Python does not have on this system")
     if text.startswith("unix:"):
+        if not hasattr(socket, "AF_UNIX"):
+            raise ValueError("the base URL names a unix socket, which Python does not have on this system")
         path = re.sub("^/+", "/", text[len("unix:") :])  # A path without a slash is relative to the working folder.
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = urlsplit(text if "://" in text else "http://" + text)
-    if parts.scheme == "http+unix":
-        return Address("http", "localhost", 80, _clean(parts.path), _quoted(parts.query), unquote(parts.netloc))
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
     if "@" in parts.netloc:
@@ -121,34 +121,20 @@ def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
     import urllib.request  # Late: it costs 3 ms.
 
     proxies = urllib.request.getproxies()
-    if _is_excluded(address.host, address.port, proxies.get("no", "")):
+    if urllib.request.proxy_bypass(address.authority) or _in_networks(address.host, proxies.get("no", "")):
         return None
     return proxies.get(address.scheme) or proxies.get("all") or None
 
 
-def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Whether `no_proxy` lists this host: by name, by suffix, with a port, or by network (CIDR)."""
-    for entry in (item.strip().lower() for item in no_proxy.split(",")):
-        # An IPv6 address has several colons, and stands in brackets if a port follows it.
-        name, _, named_port = entry.rpartition(":") if re.search(r"^[^:]*:[^:]*$|\]:", entry) else (entry, "", "")
-        if named_port and named_port != str(port):
-            continue
-        name = name.lstrip("*").lstrip(".").strip("[]") if name != "*" else name
-        if name and (name == "*" or host == name or host.endswith("." + name) or _in_network(host, name)):
-            return True
-    return False
-
-
-def _in_network(host: str, network: str) -> bool:
-    """Whether the host is an address in a network, or the same address in another notation."""
-    if "/" not in network and ":" not in network:
-        return False
+def _in_networks(host: str, no_proxy: str) -> bool:
+    """Whether the host is an IP address that `no_proxy` lists, also in another notation or as a network (CIDR)."""
     import ipaddress
 
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
-    except ValueError:  # A host name, or an entry that is not a network.
-        return False
+    for network in no_proxy.split(","):
+        with contextlib.suppress(ValueError):  # A host name, or an entry that is not a network.
+            if ipaddress.ip_address(host) in ipaddress.ip_network(network.strip(" []"), strict=False):
+                return True
+    return False
 
 
 def _read_proxy(proxy: str) -> tuple[str, int, str]:
@@ -233,6 +219,21 @@ def addresses(host: str, port: int) -> list[Any]:
     if is_loopback(host):
         found.sort(key=lambda info: info[0] != socket.AF_INET)
     return found
+
+
+def look_up(host: str, port: int, done: Callable[[Any], object]) -> None:
+    """Call `done` with the addresses of a host or with the error.
+
+    A daemon thread does this, since the system's lookup has no timeout and cannot be woken.
+    """
+
+    def run() -> None:
+        try:
+            done(addresses(host, port))
+        except (OSError, UnicodeError) as error:
+            done(error)
+
+    threading.Thread(target=run, name="localchat-lookup", daemon=True).start()
 
 
 def numeric_addresses(host: str, port: int) -> list[Any]:

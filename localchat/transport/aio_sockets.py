@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
-from .addresses import addresses
+from .addresses import look_up
 from .call import Result, Steps, Wait, with_result
 from .pool import BaseConnection, configure
 
@@ -85,8 +84,6 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
 
     def close(self) -> None:
         """Close the connection at once, without the closing alert of TLS, which would wait for the server."""
-        if self.tape is not None:
-            self.tape.flush()
         with contextlib.suppress(RuntimeError):  # The event loop is closed, so its connections are too.
             self.transport.abort()
 
@@ -150,24 +147,19 @@ class AsyncDriver:
         return await asyncio.to_thread(function, *arguments)
 
     async def look_up(self, limit: float | None, host: str, port: int) -> Any:
-        """The addresses of a host. The system's lookup has no timeout: a daemon thread runs it, so no loop waits."""
+        """The addresses of a host."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Any] = loop.create_future()
-
-        def look_up() -> None:
-            outcome: Any
-            try:
-                outcome = addresses(host, port)
-            except (OSError, UnicodeError) as error:
-                outcome = error
-            with contextlib.suppress(RuntimeError):  # The loop is closed.
-                loop.call_soon_threadsafe(settle, outcome)
 
         def settle(outcome: Any) -> None:
             if not found.done():  # It is done if the call was cancelled.
                 found.set_result(outcome)
 
-        threading.Thread(target=look_up, name="localchat-lookup", daemon=True).start()
+        def report(outcome: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(settle, outcome)
+
+        look_up(host, port, report)
         outcome = await self._wait_for(found, limit)
         if isinstance(outcome, Exception):
             raise outcome

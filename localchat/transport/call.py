@@ -7,6 +7,7 @@ that the blocking and the asyncio client share this code. All other values that 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -14,19 +15,12 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError, ProtocolError
+from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError
 from .addresses import find_proxy, numeric_addresses, proxy_headers, take_tunnel, tls_context, tunnel_request
-from .http1 import Inflate, ResponseReader, request_head
+from .http1 import Inflate, ResponseReader, inflate_error, request_head
 from .options import Settings
 from .pool import BaseConnection, Pool
-from .retries import (
-    add_model_names,
-    connect_message,
-    is_unknown_model,
-    no_response_message,
-    retry_delay,
-    status_error,
-)
+from .retries import connect_message, no_response_message, retry_delay, status_error
 from .timeouts import Deadlines, Timeout, timed_out
 
 Result = TypeVar("Result")
@@ -35,8 +29,6 @@ Steps = Generator[Any, Any, Result]
 # The limits of the body of an error.
 MAX_ERROR_BYTES = 65536
 ERROR_BODY_S = 5.0
-# The time for the request of the list of models, which adds the names of the models to the message of a 404.
-_EXPLANATION_S = 2.0
 
 # The limits of the rest of a body after [DONE]. It is read (usually five bytes) so that the connection can be reused.
 DRAIN_S = 0.1
@@ -80,37 +72,41 @@ class Call:
         self._connection: Any = None
         # The current request.
         self._method = self._target = ""
-        self._body: bytes | None = None
         self._headers: dict[str, str] = {}
-        self._tries = 0
+        self._body = b""
         # Its response. `ended` is set when all bytes have been received.
-        self.status = 0
         self.headers: dict[str, str] = {}
         self.ended = False
         self._response = ResponseReader()
+        self._inflate: Inflate | None = None
         # The part of the body that was received with the head and has not been read.
         self._early_body = b""
-        self._inflate = Inflate("")
 
     # What the clients use.
 
     def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[None]:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
-        self._body = None if body is None else _as_json(body)
-        self._headers = self.settings.request_headers(headers)
-        self._tries, self.status, self.headers = 0, 0, {}
+        self._headers, self._body, self.headers = self.settings.request_headers(headers), b"", {}
+        if body is not None:
+            self._body = _as_json(body)
+            self._headers["Content-Length"] = str(len(self._body))
         self.deadlines.start()
-        try:
-            yield from self._send_with_retries()
-        except NotFoundError as error:
-            if is_unknown_model(error, path):
-                # This request only adds an explanation to the error: it gets a short time and one try.
-                self.deadlines, self._max_retries = Deadlines(Timeout(total=self.deadlines.at_most(_EXPLANATION_S))), 0
-                with contextlib.suppress(LocalChatError):  # Without the list, the error stays as it is.
-                    add_model_names(self.settings, error, (yield from self.fetch("GET", "models", None, headers)))
+        for tries in itertools.count():
+            shown = self._target.partition("?")[0], self.settings.address.shown
+            self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._body), tries + 1)
+            try:
+                yield from self._send_once()
+                return
+            except LocalChatError as error:
+                self._drop()
                 self.check_cancelled(error)
-            raise
+                delay = retry_delay(error, tries, self._max_retries)
+                if delay is None or self.deadlines.at_most(delay) < delay:
+                    raise
+                if self.settings.on_retry is not None:
+                    self.settings.on_retry(tries + 1, delay, error)
+            yield from self.wait("sleep", delay)
 
     def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[bytes]:
         """Send a request and return the whole body of the response."""
@@ -131,12 +127,9 @@ class Call:
             at_most_s: Seconds to wait, in place of the timeouts.
         """
         data, self._early_body = self._early_body, b""
-        if self._inflate.has_more:
-            self.deadlines.reading()
-            yield from self.wait("sleep", 0.0)  # Let other tasks run while a long response is inflated.
-        elif not data and self._response.framing_error:
+        if not data and self._response.framing_error:
             raise ProtocolError(self._response.framing_error)
-        elif not data and not self.ended:
+        if not data and not self.ended:
             try:
                 received = yield from self._receive(at_most_s)
             except OSError as error:
@@ -145,12 +138,12 @@ class Call:
                 self._response.feed_end()
             data = self._response.feed(received)
             self.ended = self._response.ended
-        return self._inflate.feed(data)
+        return data if self._inflate is None else self._inflate.feed(data)
 
     @property
     def all_read(self) -> bool:
         """Whether the body has been read to its end."""
-        return self.ended and not self._early_body and not self._inflate.has_more
+        return self.ended and not self._early_body
 
     def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> Steps[bytes]:
         """Read the rest of the body within these limits and return it, then release the connection."""
@@ -195,62 +188,50 @@ class Call:
         if n_bytes > limit:
             raise ProtocolError(f"the response has more than {limit} bytes; Client(max_bytes=...) raises this limit")
 
-    def log(self, message: str, *values: object) -> None:
-        """Log at level DEBUG to the logger `localchat.client`, if the program has imported logging."""
-        logging = sys.modules.get("logging")
-        if logging is not None:
-            logging.getLogger("localchat.client").debug(message, *values)
-
-    # The tries of a request.
-
-    def _send_with_retries(self) -> Steps[None]:
-        while True:
-            try:
-                yield from self._send_once()
-                return
-            except LocalChatError as error:
-                self._drop()
-                self.check_cancelled(error)
-                delay = retry_delay(error, self._tries, self._max_retries)
-                if delay is None or self.deadlines.at_most(delay) < delay:
-                    raise
-                self._tries += 1
-                self.log("try %d in %.1f s: %s", self._tries + 1, delay, type(error).__name__)
-                if self.settings.on_retry is not None:
-                    self.settings.on_retry(self._tries, delay, error)
-            yield from self.wait("sleep", delay)
+    # One try.
 
     def _send_once(self) -> Steps[None]:
         self._connection = self._pool.take()
         if self._connection is None:
             yield from self._connect()
         try:
-            yield from self._exchange()
+            status = yield from self._exchange()
         except StaleConnection:
             # The server closed the idle connection at the same time. This does not count as a try.
             self._drop()
             yield from self._connect()
-            yield from self._exchange()
-        if 200 <= self.status < 300:
-            return
-        raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
-        raise status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
+            status = yield from self._exchange()
+        self._log("status %d", status)
+        self._inflate = None
+        encoding, transfer = (self._header(name) for name in ("content-encoding", "transfer-encoding"))
+        if not 200 <= status < 300:
+            raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
+            raw = inflate_error(raw, encoding, MAX_ERROR_BYTES)
+            raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
+        if transfer not in ("", "identity", "chunked"):
+            raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
+        if encoding not in ("", "identity"):
+            self._inflate = Inflate(encoding, self.settings.max_bytes)
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
+    def _header(self, name: str) -> str:
+        return self.headers.get(name, "").strip().lower()
+
+    def _log(self, message: str, *values: object) -> None:
+        """Log at level DEBUG to the logger `localchat.client`, if the program has imported logging."""
+        logging = sys.modules.get("logging")
+        if logging is not None:
+            logging.getLogger("localchat.client").debug(message, *values)
+
     # A connection.
 
     def _connect(self) -> Steps[None]:
         """Connect to the server, with TLS for https, or to the proxy."""
         settings = self.settings
-        tape = None if settings.transport is None else settings.transport.tape()
-        if tape is not None and settings.transport.is_replay:
-            connection = self._connection = BaseConnection()
-            connection.is_replay, connection.tape = True, tape
-            return
         limit, kind = self.deadlines.connecting()
         end = None if limit is None else time.monotonic() + limit
         proxy = find_proxy(settings.address, settings.proxy)
@@ -264,7 +245,6 @@ class Call:
             raise timed_out(kind) from None
         except (OSError, UnicodeError) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
-        self._connection.tape = tape
 
     def _open(self, proxy: str | None, end: float | None) -> Steps[BaseConnection]:
         """Try the addresses of the host, one after another."""
@@ -297,41 +277,35 @@ class Call:
 
     # A request and the head of its response.
 
-    def _exchange(self) -> Steps[None]:
+    def _exchange(self) -> Steps[int]:
+        """Send the request, receive the head of the response, and return the status."""
         connection = self._connection
         reused, connection.used = connection.used, True
         self.deadlines.sent()
         self._response, self._early_body, self.ended = ResponseReader(self._method != "HEAD"), b"", False
         try:
             yield from self._write(self._request(connection.proxy), reused)
-            while not self._take_head((yield from self._receive())):
-                pass
+            while not self._response.status:
+                self._take_head((yield from self._receive()))
         except OSError as error:
             if reused and not self._response.begun:
                 raise StaleConnection from error
             raise ConnectError(no_response_message(self.settings, error)) from error
+        self.ended, self.headers = self._response.ended, dict(self._response.headers)
+        return self._response.status
 
     def _request(self, proxy: str | None) -> bytes:
-        """The bytes of the request."""
-        target, headers, body = self._target, self._headers, self._body or b""
-        if proxy is not None:  # A request to a proxy names the whole URL.
-            target = f"http://{self.settings.address.host_header}{target}"
+        """The bytes of the request. A request to a proxy names the whole URL."""
+        line, headers = f"{self._method} {self._target} HTTP/1.1", self._headers
+        if proxy is not None:
+            line = f"{self._method} http://{self.settings.address.host_header}{self._target} HTTP/1.1"
             headers = {**headers, **proxy_headers(proxy)}
-        if self._body is not None:
-            headers = {**headers, "Content-Length": str(len(body))}
-        path, shown = self._target.partition("?")[0], self.settings.address.shown
-        self.log("%s %s to %s: %d bytes, try %d", self._method, path, shown, len(body), self._tries + 1)
-        return request_head(f"{self._method} {target} HTTP/1.1", headers) + body
+        return request_head(line, headers) + self._body
 
     def _write(self, data: bytes, reused: bool) -> Steps[None]:
-        connection = self._connection
-        if connection.tape is not None:
-            connection.tape.sent(data)
-        if connection.is_replay:
-            return
         limit, kind = self.deadlines.reading()
         try:
-            yield from self.wait("write", limit, connection, data)
+            yield from self.wait("write", limit, self._connection, data)
         except socket.timeout:
             raise timed_out(kind) from None
         except (BrokenPipeError, ConnectionResetError):
@@ -340,44 +314,26 @@ class Call:
             # A server may respond before it has read the whole request (413); the response can be read.
 
     def _receive(self, at_most_s: float | None = None) -> Steps[bytes]:
-        connection = self._connection
-        if connection.is_replay:
-            return bytes(connection.tape.read())
         limit, kind = self.deadlines.reading() if at_most_s is None else (at_most_s, "idle")
         try:
-            data: bytes = yield from self.wait("read", limit, connection)
+            data: bytes = yield from self.wait("read", limit, self._connection)
         except socket.timeout:
             raise timed_out(kind) from None
         self.deadlines.pause()
         self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
-        if connection.tape is not None:
-            connection.tape.received(data)
         return data
 
-    def _take_head(self, data: bytes) -> bool:
-        """Take the next bytes, empty for the end of the connection. Return whether the head is complete."""
-        response = self._response
+    def _take_head(self, data: bytes) -> None:
+        """Take the next bytes of the head, empty for the end of the connection."""
         if not data:
-            if not response.begun:
+            if not self._response.begun:
                 raise ConnectionResetError("the server closed the connection")
-            response.feed_end()
+            self._response.feed_end()
         try:
-            self._early_body = response.feed(data)
+            self._early_body = self._response.feed(data)
         except ProtocolError as error:
             # Not `from error`: its message may quote the key.
             raise ConnectError(no_response_message(self.settings, error)) from None
-        if not response.status:
-            return False
-        self.status, self.ended, self.headers = response.status, response.ended, dict(response.headers)
-        self.log("status %d", self.status)
-        transfer, content = (
-            self.headers.get(name, "").strip().lower() for name in ("transfer-encoding", "content-encoding")
-        )
-        is_error = self.status >= 300
-        if transfer not in ("", "identity", "chunked") and not is_error:
-            raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
-        self._inflate = Inflate(content, is_error)
-        return True
 
 
 def _left(end: float | None) -> float | None:

@@ -6,6 +6,7 @@ response does.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,8 @@ _EMPTY_LINE = re.compile(rb"\n\r?\n")
 # The line end after a chunk with the size line of the next chunk; the second pattern matches every beginning of that.
 _CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
+
+_ZLIB_ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 
 def check_method(method: str) -> None:
@@ -186,66 +189,45 @@ class ResponseReader:
         return b""
 
 
-# The most bytes that one call of `Inflate.feed` returns: data may inflate to a thousand times its size.
-_INFLATE_BYTES = 1024 * 1024
-
-
 class Inflate:
-    """Decompresses a body piece by piece; a gzip body may have several members, and deflate may lack its header.
+    """Decompresses a body piece by piece; a gzip body may have several members.
 
     Args:
-        is_error: Whether the body explains a status. The status is reported in any case, so bytes that cannot be
-            decompressed are not an error: they are returned as they are.
+        limit: `feed` returns at most one byte more than this, and drops the rest: data may inflate to a thousand times
+            its size.
     """
 
-    def __init__(self, encoding: str, is_error: bool = False) -> None:
-        self._is_error = is_error
-        self._may_be_raw = encoding == "deflate"
-        self._inflate: Any = None
-        # All bytes so far, until one is inflated.
-        self._start = b""
-        self._has_begun = False
-        # Bytes that are not inflated yet, and whether `feed(b"")` would return more.
-        self._held = b""
-        self.has_more = False
-        if encoding in ("gzip", "x-gzip", "deflate"):
-            import zlib  # Late: the request asks for no compression, so few responses have any.
-
-            self._zlib: Any = zlib
-            self._inflate = zlib.decompressobj(wbits=47)
-        elif encoding not in ("", "identity") and not is_error:
+    def __init__(self, encoding: str, limit: int) -> None:
+        if encoding not in _ZLIB_ENCODINGS:
             raise ProtocolError(f"the server compresses with {encoding!r}, which the client did not offer")
+        import zlib  # Late: the request asks for no compression, so few responses have any.
+
+        self._zlib: Any = zlib
+        self._limit = limit
+        self._inflate = zlib.decompressobj(wbits=47)
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next bytes and return the inflated ones, at most a MiB; `has_more` is set if there are more."""
-        if self._inflate is None:
-            return b"" if self._has_begun else data
-        self._held, out = self._held + data, b""
-        self._start = b"" if self._has_begun else self._start + data
-        while (self._held or self.has_more) and len(out) < _INFLATE_BYTES:
-            if self._inflate.eof:
-                self._held = self._held.lstrip(b"\0")  # Zeros may follow the last member.
-                if not self._held:
-                    break
-                self._inflate = self._zlib.decompressobj(wbits=47)
+        out = b""
+        while data:
             try:
-                out += self._inflate.decompress(self._held, _INFLATE_BYTES - len(out))
+                out += self._inflate.decompress(data, self._limit + 1)
             except self._zlib.error as error:
-                return out + self._recover(error)
-            self._has_begun = self._has_begun or out != b""
-            ended = self._inflate.eof
-            self._held = self._inflate.unused_data if ended else self._inflate.unconsumed_tail
-            self.has_more = not ended and len(out) == _INFLATE_BYTES  # zlib holds output back only at this limit.
-        self.has_more = self.has_more or self._held != b""
+                raise ProtocolError(f"the compressed response is damaged: {error}") from error
+            data = b""
+            if self._inflate.eof:
+                data = self._inflate.unused_data
+                self._inflate = self._zlib.decompressobj(wbits=47)
         return out
 
-    def _recover(self, error: Exception) -> bytes:
-        """Inflate damaged data as deflate without a header, or return it as it is if the body explains a status."""
-        self._held, self.has_more = b"", False
-        if self._may_be_raw and not self._has_begun:
-            self._may_be_raw, self._inflate, start, self._start = False, self._zlib.decompressobj(-15), self._start, b""
-            return self.feed(start)
-        if not self._is_error:
-            raise ProtocolError(f"the compressed response is damaged: {error}") from error
-        self._inflate = None  # The rest is returned as it is, or dropped if bytes before it were inflated.
-        return b"" if self._has_begun else self._start
+
+def inflate_error(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body of an error, at most `limit` bytes. If it cannot be decompressed, it is returned as it is: it may have
+    a wrong label, and the status is reported in any case.
+    """
+    if encoding in _ZLIB_ENCODINGS:
+        import zlib
+
+        for wbits in (47, -15):  # With a header of gzip or zlib, or (some servers) without one.
+            with contextlib.suppress(zlib.error):
+                return zlib.decompressobj(wbits).decompress(body, limit)
+    return body

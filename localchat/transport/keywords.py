@@ -6,7 +6,6 @@ any field that a server supports.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,31 +27,19 @@ else:
 Json = dict[str, Any]
 
 
-class PeerKeywords(TypedDict, total=False):
-    """Arguments of a client for its connections, and for what it reports."""
+class ClientKeywords(TypedDict, total=False):
+    """Arguments of a client besides `base_url`, `api_key` and `model`; see Client."""
 
+    timeout: Timeout | float | None
+    max_retries: int | None
     on_retry: Callable[[int, float, LocalChatError], object] | None
     headers: Mapping[str, str] | None
     proxy: str | bool | None
     verify: Any
-    record: str | os.PathLike[str] | None
-    transport: Any
     max_bytes: int
 
 
-class ClientKeywords(PeerKeywords, total=False):
-    """Arguments of a client besides its server, key and model; see Client."""
-
-    timeout: Timeout | float | None
-    max_retries: int | None
-
-
-class AllClientKeywords(ClientKeywords, total=False):
-    """All arguments of a client."""
-
-    base_url: str | None
-    api_key: str | None
-    model: str | None
+CLIENT_NAMES = ("base_url", "api_key", "model", *ClientKeywords.__annotations__)
 
 
 class RequestKeywords(TypedDict, total=False):
@@ -148,13 +135,6 @@ class ChatKeywords(StreamKeywords, total=False):
     allow_truncated: bool
 
 
-class QuickKeywords(ChatKeywords, PeerKeywords, total=False):
-    """Arguments of the function `chat` besides `response_format`: of the method `chat`, and of the client."""
-
-    base_url: str | None
-    api_key: str | None
-
-
 class MapKeywords(ChatKeywords, total=False):
     """Arguments of `map`."""
 
@@ -164,8 +144,9 @@ class MapKeywords(ChatKeywords, total=False):
 
 
 class CompletionKeywords(GenerationKeywords, total=False):
-    """Arguments of `complete` besides `response_format`."""
+    """Arguments of `complete`."""
 
+    response_format: Any
     suffix: str | None
     echo: bool | None
     best_of: int | None
@@ -194,34 +175,21 @@ class RunKeywords(MessageKeywords, total=False):
 def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
     """Raise TypeError for a name that is not in the TypedDict `known`; `what` is the method or class that got it."""
     names = known.__annotations__
-    # Methods that generate text take `response_format` too; their overloads declare its types, not the TypedDict.
-    takes_response_format = "temperature" in names
+    # `chat` and `stream` take `response_format` too; their overloads declare its types, not the TypedDict.
+    takes_response_format = "tools" in names
     for name in given:
         if name not in names and not (name == "response_format" and takes_response_format):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
-
-
-_HINTS = {
-    "stream": "chat, complete and run return a Reply, stream and run_stream an iterator; a server that cannot stream "
-    'is called with extra_body={"stream": False}',
-    "system": "put it into the prompt",
-    "headers": "use extra_headers for one call, Client(headers=...) for all calls",
-    "retries_on_mismatch": "only chat and map have it",
-}
 
 
 def _hint(name: str, known: Any) -> str:
     """What to do about an unknown name, as the end of the message."""
     import difflib  # Late: only an error message needs it.
 
-    found = difflib.get_close_matches(name, known.__annotations__, 1, 0.6)
-    nearest = f": is {found[0]} meant?" if found else ""
-    if known is AllClientKeywords or known is ClientKeywords:
-        return nearest
-    if known is RequestKeywords and name not in ("base_url", "api_key", "headers"):
-        return nearest + ": fields of the body go into `json`"
-    if name in _HINTS:
-        return ": " + _HINTS[name]
-    if name in AllClientKeywords.__annotations__:
+    if name == "stream":
+        return ": chat, complete and run return a Reply, stream and run_stream an iterator"
+    if name in CLIENT_NAMES and known is not ClientKeywords:
         return f": it belongs to the client, Client({name}=...) or client.with_options({name}=...)"
-    return nearest + "; extra_body={...} sends any field"
+    found = difflib.get_close_matches(name, [*known.__annotations__, *CLIENT_NAMES], 1, 0.6)
+    nearest = f": is {found[0]} meant?" if found else ""
+    return nearest + ("; extra_body={...} sends any field" if "extra_body" in known.__annotations__ else "")

@@ -7,14 +7,14 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from ..errors import IncompleteReply, LocalChatError, ProtocolError
 from ..events import Reply
 from ..reply.payloads import find_error
 from .addresses import is_loopback, parse_base_url
 from .http1 import check_header
-from .keywords import AllClientKeywords, check_keywords
+from .keywords import ClientKeywords, check_keywords
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -39,25 +39,31 @@ CHAT_PATH = "chat/completions"
 class Settings:
     """The options of a client, which `Client` describes. They include what the environment says when it is made."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None, **arguments: Unpack[AllClientKeywords]) -> None:
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **options: Unpack[ClientKeywords],
+    ) -> None:
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.
-        self.environment, self.arguments = environment, arguments
-        self.base_url = arguments.get("base_url") or environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
+        self._given, self._options, self._environment = (base_url, api_key, model), options, environment
+        self.base_url = base_url or environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
-        api_key = arguments.get("api_key")
         self.key = _clean_key(self._environment_key() if api_key is None else api_key)
-        self.model = arguments.get("model") or environment["LOCALCHAT_MODEL"] or None
-        self.is_model_named = bool(arguments.get("model"))
-        self.timeout = Timeout.of(arguments.get("timeout"))
-        self.max_retries = _max_retries(arguments.get("max_retries"), DEFAULT_MAX_RETRIES)
-        self.on_retry = arguments.get("on_retry")
-        self.headers = dict(arguments.get("headers") or {})
-        self.proxy = arguments.get("proxy")
-        self.verify = arguments.get("verify", True)
-        self.max_bytes = arguments.get("max_bytes", DEFAULT_MAX_BYTES)
-        self.transport: Any = arguments.get("transport")
+        self.model = model or environment["LOCALCHAT_MODEL"] or None
+        self.is_model_named = bool(model)
+        self.timeout = Timeout.of(options.get("timeout"))
+        self.max_retries = _max_retries(options.get("max_retries"), DEFAULT_MAX_RETRIES)
+        self.on_retry = options.get("on_retry")
+        self.headers = dict(options.get("headers") or {})
+        self.proxy = options.get("proxy")
+        self.verify = options.get("verify", True)
+        self.max_bytes = options.get("max_bytes", DEFAULT_MAX_BYTES)
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.found_embedding_model: str | None = None
@@ -71,20 +77,23 @@ class Settings:
         """
         address = self.address
         is_local = address.socket_path is not None or is_loopback(address.host)
-        is_trusted = is_local or address.scheme == "https" or self.base_url == self.environment["OPENAI_BASE_URL"]
-        return self.environment["OPENAI_API_KEY"] if is_trusted else ""
+        is_trusted = is_local or address.scheme == "https" or self.base_url == self._environment["OPENAI_BASE_URL"]
+        return self._environment["OPENAI_API_KEY"] if is_trusted else ""
 
-    def changed(self, arguments: AllClientKeywords) -> Settings:
-        """Settings with other values for some arguments, and the same environment."""
-        merged: AllClientKeywords = {**self.arguments, **arguments}
-        settings = Settings(self.environment, **merged)
+    def changed(
+        self, base_url: str | None, api_key: str | None, model: str | None, options: ClientKeywords
+    ) -> Settings:
+        """Settings with other values for some arguments, and the same environment. None keeps a value."""
+        given = [old if new is None else new for old, new in zip(self._given, (base_url, api_key, model))]
+        merged: ClientKeywords = {**self._options, **options}
+        settings = Settings(*given, environment=self._environment, **merged)
         if settings.base_url == self.base_url:
             settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
         return settings
 
     def can_share_connections(self, other: Settings) -> bool:
         """Whether a connection that was made with these settings can be used with the others."""
-        return all(getattr(self, name) == getattr(other, name) for name in ("address", "proxy", "verify", "transport"))
+        return all(getattr(self, name) == getattr(other, name) for name in ("address", "proxy", "verify"))
 
     def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
         """The headers of a request, with `extra` headers.
@@ -150,32 +159,50 @@ def _max_retries(value: Any, default: int) -> int:
     return value
 
 
-class CallOptions(NamedTuple):
-    """The parsed options of one call."""
+class CallOptions:
+    """The parsed options of one call.
 
-    # Text or messages; for `complete` a TextPrompt.
-    prompt: Any
-    system: str | None
-    # `images` and `audio`, which are added to the prompt.
-    media: Mapping[str, Any]
-    model: str | None
-    think_tags: str
-    timeout: Timeout
-    max_retries: int
-    headers: Mapping[str, str]
-    retries_on_mismatch: int
-    batch_size: int | None
-    # Whether a reply that a limit or a filter cut is returned, and not an error.
-    allow_truncated: bool
-    # The fields of the request, with those of `extra_body`, which replace others of the same name.
-    options: dict[str, Any]
-    # The value that the completion has to contain (structured.ExpectedValue), None for any text.
-    expected: Any = None
+    Args:
+        prompt: Text or messages; for `complete` a TextPrompt.
+        given: The keyword arguments of the call.
+        keywords: The TypedDict of these arguments.
+        what: The name of the method, for messages.
+
+    Raises:
+        TypeError: An option is unknown.
+        ValueError: The value of an option is not valid.
+    """
+
+    def __init__(self, settings: Settings, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> None:
+        check_keywords(given, keywords, what)
+        for name, value in given.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} is {value}, which is not a finite number")
+        fields = dict(given)
+        self.prompt = prompt
+        self.system: str | None = fields.pop("system", None)
+        # `images` and `audio`, which are added to the prompt.
+        self.media = take_media(fields)
+        self.model: str | None = fields.pop("model", None)
+        self.think_tags: str = fields.pop("think_tags", "auto")
+        timeout = fields.pop("timeout", None)
+        self.timeout = settings.timeout if timeout is None else Timeout.of(timeout)
+        self.max_retries = _max_retries(fields.pop("max_retries", None), settings.max_retries)
+        self.headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
+        self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", None) or 0
+        self.batch_size: int | None = fields.pop("batch_size", None)
+        # Whether a reply that a limit or a filter cut is returned, and not an error.
+        self.allow_truncated: bool = fields.pop("allow_truncated", False)
+        extra_body = fields.pop("extra_body", None) or {}
+        # The fields of the request, with those of `extra_body`, which replace others of the same name.
+        self.fields: dict[str, Any] = {**fields, **extra_body}
+        # The value that the completion has to contain (structured.ExpectedValue), None for any text.
+        self.expected: Any = None
 
     @property
     def n_choices(self) -> int:
         """The number of choices that the response has to contain: `n`, for each prompt of `complete`."""
-        n, prompt = self.options.get("n"), self.prompt
+        n, prompt = self.fields.get("n"), self.prompt
         several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
         return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
@@ -189,7 +216,7 @@ class CallOptions(NamedTuple):
             ValueError: `extra_body` has messages.
             TypeError: A tool is a function.
         """
-        fields = {name: value for name, value in self.options.items() if value is not None}
+        fields = {name: value for name, value in self.fields.items() if value is not None}
         tools = [getattr(tool, "definition", tool) for tool in fields.pop("tools", None) or ()]
         if any(map(callable, tools)):
             raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
@@ -222,36 +249,6 @@ def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
         cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
         message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
         raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
-
-
-def read_options(settings: Settings, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
-    """Parse the options of a call.
-
-    Raises:
-        TypeError: An option is not in the TypedDict `keywords`; `what` is the name of the method in the message.
-        ValueError: The value of an option is not valid.
-    """
-    check_keywords(given, keywords, what)
-    for name, value in given.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, which is not a finite number")
-    fields = dict(given)
-    media, timeout = take_media(fields), fields.pop("timeout", None)
-    extra_body = fields.pop("extra_body", None) or {}
-    return CallOptions(
-        prompt=prompt,
-        system=fields.pop("system", None),
-        media=media,
-        model=fields.pop("model", None),
-        think_tags=fields.pop("think_tags", "auto"),
-        timeout=settings.timeout if timeout is None else Timeout.of(timeout),
-        max_retries=_max_retries(fields.pop("max_retries", None), settings.max_retries),
-        headers=fields.pop("extra_headers", None) or {},
-        retries_on_mismatch=fields.pop("retries_on_mismatch", None) or 0,
-        batch_size=fields.pop("batch_size", None),
-        allow_truncated=fields.pop("allow_truncated", False),
-        options={**fields, **extra_body},
-    )
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:

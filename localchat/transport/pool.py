@@ -30,12 +30,8 @@ def configure(sock: socket.socket) -> None:
 class BaseConnection:
     """A connection to the server. A driver makes it, and reads and writes."""
 
-    # Whether the responses come from a recording, and not over a network.
-    is_replay = False
     # The URL of a proxy that gets the requests; None without a proxy and for a tunnel through one.
     proxy: str | None = None
-    # Records what is sent and received, or replays it; None for neither.
-    tape: Any = None
     # Whether a request was sent over the connection.
     used = False
     # When the connection was given to the pool, as a time of time.monotonic.

@@ -21,8 +21,7 @@ from ..errors import (
     TimedOut,
     cut,
 )
-from ..events import ErrorEvent
-from ..reply.models import Model, parse_models, shown_names
+from ..reply.models import Model, parse_models
 from ..reply.payloads import find_error, parse_error
 from .options import Settings
 
@@ -33,9 +32,6 @@ _MAX_DELAY_S = 8.0
 _MAX_RETRY_AFTER_S = 120.0
 # Retried besides those of 500 and above.
 _RETRIED_STATUSES = frozenset({408, 409, 429})
-
-# The message of servers that do not report the context length and the number of tokens in fields.
-_LENGTHS = re.compile(r"maximum context length is (\d{1,9}) tokens.*?(?:requested|resulted in)\D{0,20}(\d{1,9}) tokens")
 
 
 def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | None:
@@ -105,7 +101,7 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
     body = settings.mask(body)
     headers = {name: settings.mask(value) for name, value in headers.items()}
     reported = parse_error(body)
-    hint = _status_hint(settings, status, headers, reported)
+    hint = _status_hint(settings, status, headers)
     return StatusError.class_for(status)(
         f"{status} from {settings.address.shown}: {reported.message}" + (f" ({hint})" if hint else ""),
         status=status,
@@ -119,7 +115,7 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
     )
 
 
-def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], reported: ErrorEvent) -> str:
+def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) -> str:
     """What to do about an error; empty if that is unknown."""
     if 300 <= status < 400:
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
@@ -129,16 +125,7 @@ def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], re
             return "is the API key right?"
         not_sent = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
         return not_sent if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
-    if status in (404, 405) and not settings.address.path:
-        return "is /v1 missing in the base URL?"
-    # By how many tokens a prompt is too long. llama.cpp reports the numbers in fields, others in the message.
-    error = reported.raw.get("error") if isinstance(reported.raw, dict) else None
-    error = error if isinstance(error, dict) else {}
-    match = _LENGTHS.search(reported.message)
-    context, tokens = map(int, match.groups()) if match else (error.get("n_ctx"), error.get("n_prompt_tokens"))
-    if not isinstance(tokens, int) or not isinstance(context, int) or tokens <= context:
-        return ""
-    return f"{tokens} tokens are {tokens - context} more than the context of {context} holds"
+    return "is /v1 missing in the base URL?" if status in (404, 405) and not settings.address.path else ""
 
 
 def read_json(settings: Settings, what: str, raw: bytes) -> Any:
@@ -167,15 +154,3 @@ def read_models(settings: Settings, raw: bytes) -> list[Model]:
 def lists_no_models(error: LocalChatError) -> bool:
     """Whether this error of a request for /models means that the server, like many with one model, has no list."""
     return isinstance(error, ProtocolError) or (isinstance(error, StatusError) and error.status in (404, 405, 501))
-
-
-def is_unknown_model(error: StatusError, path: str) -> bool:
-    """Whether the server does not have the requested model, so that the list of its models explains the error."""
-    return path != "models" and "model" in f"{error.code} {error}".lower()
-
-
-def add_model_names(settings: Settings, error: StatusError, raw: bytes) -> None:
-    """Add the names in a response of /models to the message of an error."""
-    names = [name for name in read_models(settings, raw) if name not in str(error)]
-    if names:
-        error.args = (f"{error} (it offers {shown_names(names)})",)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from .addresses import addresses
+from .addresses import look_up
 from .call import Result, Steps, Wait, with_result
 from .pool import BaseConnection, configure
 
@@ -75,8 +75,6 @@ class Connection(BaseConnection):
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        if self.tape is not None:
-            self.tape.flush()
         self.sock.close()
 
     __del__ = close  # For a client that the program did not close.
@@ -146,25 +144,22 @@ class Driver:
         return function(*arguments)
 
     def look_up(self, limit: float | None, host: str, port: int) -> list[Any]:
-        """The addresses of a host. The system's lookup has no timeout and cannot be woken: a daemon thread runs it."""
-        outcome: list[Any] = []
+        """The addresses of a host."""
+        found: list[Any] = []
+        ready = threading.Event()
 
-        def look_up() -> None:
-            try:
-                outcome.append(addresses(host, port))
-            except (OSError, UnicodeError) as error:
-                outcome.append(error)
+        def report(outcome: Any) -> None:
+            found.append(outcome)
+            ready.set()
 
-        thread = threading.Thread(target=look_up, name="localchat-lookup", daemon=True)
-        thread.start()
+        look_up(host, port, report)
         end = None if limit is None else time.monotonic() + limit
-        while thread.is_alive():
+        while not ready.wait(_LOOKUP_POLL_S):
             if self.is_cancelled or (end is not None and time.monotonic() > end):
                 raise socket.timeout
-            thread.join(_LOOKUP_POLL_S)
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return list(outcome[0])
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return list(found[0])
 
     def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
         """A connection to an address of `look_up`."""
