@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
-CLIENT_TESTS := messages_live ollama responses_live program_requests node_clients
+CLIENT_TESTS := messages_live ollama responses_live program_requests reported node_clients
 INSTALL := $(CHECKED) tools/install.py $(VENV)
 
 .PHONY: run test check lint types bench soak client-tests formats wheelhouse install-tests clean
@@ -35,7 +35,7 @@ bench: $(VENV)/server.stamp  ## measure the server; URL=... measures others too
 soak: $(VENV)/test.stamp  ## run the reliability programs, for some hours; ARGS="--n 1000" for less
 	$(BIN)/python -m tests.soak all $(ARGS)
 
-client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic and ollama in Python, and in Node where npm installs them
+client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic, litellm and ollama in Python, and in Node where npm installs them
 	-test -d $(VENV)/node_modules || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk
 	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/test_%.py) $(ARGS)
 

@@ -308,6 +308,8 @@ def _message(message: Fields) -> dict[str, Any]:
     if role == "assistant":
         if not content:  # A refusal is the text of a message without content.
             content = message.text("refusal") or content
+    elif content is None and role in ("tool", _OLD_TOOL_ROLE):
+        content = ""  # Some programs send null for a tool that returned nothing.
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:

@@ -14,7 +14,7 @@ from ..core.logprobs import logprob_entry
 from ..core.media import IMAGE, note_of, refuse_media
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import ParseOptions
-from ..core.response_format import ResponseFormat
+from ..core.response_format import ResponseFormat, without_null_keywords
 from ..core.usage import Usage
 from .chat import ChatRequest, ends_in_prefill, parse_tool, without_nulls
 from .completions import CompletionRequest
@@ -132,7 +132,7 @@ def _response_format(body: Fields) -> ResponseFormat | None:
         return ResponseFormat("json_object", None, "format")
     if not isinstance(value, dict):
         body.refuse("format", '"json" or a JSON schema')
-    return ResponseFormat("json_schema", value, "format")
+    return ResponseFormat("json_schema", without_null_keywords(value), "format")
 
 
 def _think(body: Fields) -> dict[str, Any]:
