@@ -25,7 +25,7 @@ def engine() -> Iterator[Any]:
 
     from .demo_model import DEMO
 
-    with load(DEMO, LoadOptions(n_parallel=32), max_queue=256) as engine:
+    with load(DEMO, LoadOptions(n_parallel=32)) as engine:
         yield engine
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from localchat.serving.core.events import OutputToken
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
+from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest
 from localchat.serving.models.catalog import DEMO_PATH
 
-from .engines import text_of
-from .generations import submit
+from .engines import submit, text_of
 
 DEMO = str(DEMO_PATH)
 GREEDY = SamplingParams(temperature=0)

@@ -41,7 +41,7 @@ def failing(path, options, **others):
     engine = load(path, options, **others)
     def fail(*arguments):
         raise SystemExit("a fault of the test")
-    Scheduler.schedule = Engine._end_all = fail
+    Scheduler.schedule = Engine._stop = fail
     return engine
 program.load = failing
 program.main(int(sys.argv[1]))

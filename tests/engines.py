@@ -1,21 +1,78 @@
-"""Engines on fake backends, stepped by hand or with their thread. At the end they must have released everything."""
+"""Engines on fake backends, stepped by hand or with their thread, and runs with one sequence, read item by item."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
-from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest
+from localchat.serving.core.events import OutputToken
+from localchat.serving.core.params import GenerationParams
+from localchat.serving.engine import Delta, Engine, EngineError, Finish, GenerationRequest, RequestRun
+from localchat.serving.engine.run import Result
 
 from .fakes import FakeBackend
-from .generations import Generation, request_for, submit
 
 DEADLINE_S = 20
+_PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
+
+
+def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
+    """A request with fields of GenerationRequest and of GenerationParams, by their names."""
+    params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
+    return GenerationRequest(prompt, GenerationParams(**params), **options)
 
 
 def request(text: str = "hello", **options: Any) -> GenerationRequest:
     return request_for(tuple(text.encode()), **options)
+
+
+class Generation:
+    """An iterator of the items of a run with one sequence. Leaving the `with` cancels it."""
+
+    def __init__(self, run: RequestRun) -> None:
+        self.run = run
+        self._items: list[Result] = []
+        self._error: EngineError | None = None
+        self._has_failed = False
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        self.wait(None)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if not self._items:
+            raise StopIteration
+        return self._items.pop(0)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether there is an item or an error within the timeout."""
+        if not self._items and not self._has_failed:
+            try:
+                self._items = [item for _, item in self.run.take(timeout_s)]
+            except EngineError as error:
+                self._error, self._has_failed = error, True
+        return bool(self._items or self._error)
+
+    def cancel(self) -> None:
+        self.run.cancel()
+
+    def prompt_tokens(self) -> tuple[OutputToken, ...]:
+        return self.run.prompt_tokens()
+
+
+def submit(engine: Engine, request: GenerationRequest) -> Generation:
+    return Generation(engine.submit([request]))
 
 
 def text_of(items: Iterable[object]) -> str:
@@ -48,23 +105,25 @@ def complete(engine: Engine, request: GenerationRequest) -> tuple[str, Finish]:
 
 @contextmanager
 def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+    """An engine that is stepped by hand. At the end it must have released everything."""
     with Engine(backend, **options) as engine:
         yield engine
-    assert_left_clean(engine, backend)
+        assert_left_clean(engine)
+    assert (backend.is_closed, backend.n_samplers) == (True, 0)
 
 
 @contextmanager
 def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+    """An engine with its thread."""
     with Engine(backend, **options).start() as engine:
         yield engine
-    assert_left_clean(engine, backend)
+    assert (backend.is_closed, backend.n_samplers) == (True, 0)
 
 
-def assert_left_clean(engine: Engine, backend: FakeBackend) -> None:
-    assert backend.is_closed
-    assert backend.n_samplers == 0
+def assert_left_clean(engine: Engine) -> None:
     stats = engine.stats()
-    assert (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
+    is_idle = not engine._open and engine.failure is None
+    assert not is_idle or (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
 
 
 class ScoringBackend(FakeBackend):

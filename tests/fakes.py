@@ -17,6 +17,7 @@ from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import GenerationRequest, ModelFacts, TextTooLong
 from localchat.serving.engine.backend import Data, DecodeFailed, NoFreeCells
 from localchat.serving.engine.batch import Batch, CacheLimits
+from localchat.serving.engine.values import TokenTexts
 
 END = 256
 N_VOCAB = 257
@@ -171,6 +172,9 @@ class FakeBackend(FakeCells):
             n_cells, n_parallel, n_parallel + n_idle, n_batch, can_truncate, max_drafted, is_unified=is_unified
         )
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
+        self.texts = TokenTexts(
+            [*(bytes([i]) for i in range(END)), *[b""] * (n_vocab - END)], frozenset(), frozenset({END})
+        )
         self.model = model
         self.poison = poison
         self.gate = gate
@@ -188,12 +192,6 @@ class FakeBackend(FakeCells):
         if limit is not None and len(tokens) > limit:
             raise TextTooLong(len(tokens), limit)
         return tokens
-
-    def piece(self, token: int, special: bool = False) -> bytes:
-        return b"" if token == END else bytes([token])
-
-    def is_end(self, token: int) -> bool:
-        return token == END
 
     def new_sampler(self, request: GenerationRequest) -> Any:
         self.n_samplers += 1

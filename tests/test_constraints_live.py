@@ -67,7 +67,7 @@ ALLOWED = {
 def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     options = LoadOptions(n_parallel=N_CHOICES)
-    with load(DEMO, options, max_queue=256) as engine, serving_demo(engine, allow_chat_template=True) as port:
+    with load(DEMO, options) as engine, serving_demo(engine, allow_chat_template=True) as port:
         yield port
 
 

@@ -25,9 +25,8 @@ from localchat.serving.engine.batch import Sequence
 from localchat.serving.engine.drafts import DraftModel, Lookup
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read
-from .engines import step_until_idle
+from .engines import request_for, step_until_idle, submit
 from .fakes import END, N_VOCAB, FakeBackend
-from .generations import request_for, submit
 
 
 def rule(tokens: list[int], n_prompt: int) -> int:
@@ -179,8 +178,8 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
         stats = engine.stats()
     n_steps = sum(len(record) for record in backend.batches)
     assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
-    assert (stats.counts.n_draft_accepted > 0) == (draft_rule is not other_rule)
-    assert stats.counts.n_drafted > 0
+    assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
+    assert stats.n_drafted > 0
 
 
 def test_small_model_that_is_always_wrong_drafts_one_token_a_step():
@@ -188,7 +187,7 @@ def test_small_model_that_is_always_wrong_drafts_one_token_a_step():
     with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft) as engine:
         (output,) = outputs(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert output == text_of([1, 2, 3], 200)
-        assert 0 < engine.stats().counts.n_drafted < 210
+        assert 0 < engine.stats().n_drafted < 210
 
 
 # Prompt lookup.
@@ -250,7 +249,7 @@ def plain() -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
     """An engine that drafts with its own model."""
-    with load(DEMO, LoadOptions(n_parallel=4), draft_path=DEMO) as engine:
+    with load(DEMO, LoadOptions(n_parallel=4, draft_path=DEMO)) as engine:
         yield engine
 
 
@@ -297,7 +296,7 @@ def test_bad_draft_model_changes_nothing(random_model: Any):
         prompt = chat(engine, "Hello!")
         request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         alone = read(engine, request)[1]
-    with load(path, options, draft_path=random_model(2)) as engine:
+    with load(path, replace(options, draft_path=random_model(2))) as engine:
         _, drafted, finish = read(engine, request)
     assert_same_or_near_tie(alone, drafted)
     assert finish.usage.n_drafted > 0
@@ -305,11 +304,11 @@ def test_bad_draft_model_changes_nothing(random_model: Any):
 
 def test_model_of_another_vocabulary_is_refused(random_model: Any):
     with pytest.raises(WrongDraftModel, match="another vocabulary"):
-        load(DEMO, LoadOptions(n_parallel=2), draft_path=random_model(3))
+        load(DEMO, LoadOptions(n_parallel=2, draft_path=random_model(3)))
     with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
-        load(random_model(3), LoadOptions(n_parallel=2), draft_path=random_model(3, 3000))
+        load(random_model(3), LoadOptions(n_parallel=2, draft_path=random_model(3, 3000)))
 
 
 def test_draft_file_that_is_none_is_an_error_with_its_name():
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load(DEMO, LoadOptions(n_parallel=2), draft_path="nowhere.gguf")
+        load(DEMO, LoadOptions(n_parallel=2, draft_path="nowhere.gguf"))

@@ -13,6 +13,7 @@ import pytest
 
 from localchat.serving.api.embeddings import embeddings_body, parse_embeddings
 from localchat.serving.api.rerank import parse_rerank, rerank_body
+from localchat.serving.chat.embeddings import normalised
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.request import ParseOptions
 from localchat.serving.engine import (
@@ -21,7 +22,6 @@ from localchat.serving.engine import (
     EngineStopped,
     InputTooLong,
     InvalidToken,
-    normalised,
     pooling_of,
 )
 from localchat.serving.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps

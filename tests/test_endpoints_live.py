@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import Embedder, Engine
+from localchat.serving.engine import Engine
+from localchat.serving.engine.embedding import Embedder
 from localchat.serving.models.catalog import DEMO, DEMO_PATH
 
 from .serving import read_response

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import (
     Cancelled,
@@ -18,14 +19,12 @@ from localchat.serving.engine import (
     Finish,
     GenerationRequest,
     InvalidToken,
-    Progress,
     PromptTooLong,
     QueueFull,
 )
 
-from .engines import ScoringBackend, complete, read, request, step_until_idle, stepped, text_of
+from .engines import ScoringBackend, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
 from .fakes import END, FakeBackend, echo, endless
-from .generations import request_for, submit
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_first_tokens_and_cached_prompt_tokens_are_counted():
     with stepped(FakeBackend()) as engine:
         for _ in range(2):
             complete(engine, request("hello"))
-        assert (engine.stats().first_token_s.n, engine.stats().counts.n_cached) == (2, 4)
+        assert (engine.stats().first_token_s.counts()[-1], engine.stats().n_cached) == (2, 4)
 
 
 def test_first_delta_comes_with_the_first_token():
@@ -78,9 +77,9 @@ def test_progress_comes_before_the_text_on_request():
         while engine.step():
             if reporting.wait(0) and not any(isinstance(item, (Delta, Finish)) for item in seen):
                 seen.append(next(reporting))
-        progress = [item for item in seen if isinstance(item, Progress)]
-        assert progress[0] == Progress(0, 12, 0)
-        assert progress[-1] == Progress(12, 12, 0) or isinstance(seen[-1], Progress)
+        progress = [item for item in seen if isinstance(item, PromptProgress)]
+        assert (progress[0].n_computed, progress[0].n_prompt, progress[0].n_cached) == (0, 12, 0)
+        assert progress[-1].n_computed == 12 or isinstance(seen[-1], PromptProgress)
         assert [item.n_computed for item in progress] == sorted({item.n_computed for item in progress})
         text, _ = read(other)
         assert text == "x"
@@ -91,7 +90,7 @@ def test_unread_progress_is_replaced_by_newer_progress():
     with stepped(FakeBackend(n_batch=4)) as engine:
         generation = submit(engine, request("hello, world", reports_progress=True))
         step_until_idle(engine)
-        assert next(generation) == Progress(12, 12, 0)
+        assert getattr(next(generation), "n_computed", None) == 12
         assert read(generation)[0] == "hello, world"
 
 
@@ -142,6 +141,7 @@ def test_preempted_prompt_is_scored_once():
         scored = submit(engine, request("a" * 60, max_tokens=5, prompt_logprobs=0))
         n_scored_when_preempted = 0
         while engine.step():
+            scored.wait(0)
             if engine.stats().n_waiting:
                 n_scored_when_preempted = len(scored.prompt_tokens()) - 1
         assert 0 < n_scored_when_preempted < 59

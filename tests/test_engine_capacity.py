@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import EngineError, EngineStopped
+from localchat.serving.engine import EngineError
 
-from .engines import complete, read, request, step_until_idle, stepped, text_of
+from .engines import complete, read, request, step_until_idle, stepped, submit, text_of
 from .fakes import FakeBackend, endless
-from .generations import submit
 
 
 def test_backend_with_fewer_cells_than_stated_preempts_and_all_finish():
@@ -63,43 +62,6 @@ def test_text_before_an_error_is_given_out_first():
         assert text_of([next(generation)]) == "aaa"
         with pytest.raises(EngineError, match="sampling a token failed"):
             next(generation)
-
-
-class BrokenBackend(FakeBackend):
-    n_failures = 1
-
-    def decode(self, batch: Any) -> None:
-        if self.n_failures > 0:
-            self.n_failures -= 1
-            raise RuntimeError("the backend is broken")
-        super().decode(batch)
-
-
-def test_failed_step_ends_its_requests_and_the_next_ones_run():
-    with stepped(BrokenBackend()) as engine:
-        generations = [submit(engine, request()) for _ in range(2)]
-        step_until_idle(engine)
-        for generation in generations:
-            with pytest.raises(EngineError, match="failed while it computed"):
-                next(generation)
-        assert engine.failure is None
-        generation = submit(engine, request("again"))
-        step_until_idle(engine)
-        assert read(generation)[0] == "again"
-
-
-def test_engine_that_fails_every_step_stops_with_the_error():
-    backend = BrokenBackend()
-    backend.n_failures = 100
-    with stepped(backend) as engine:
-        for _ in range(3):
-            generation = submit(engine, request())
-            step_until_idle(engine)
-            with pytest.raises(EngineError):
-                next(generation)
-        assert isinstance(engine.failure, RuntimeError)
-        with pytest.raises(EngineStopped, match="the backend is broken"):
-            submit(engine, request())
 
 
 # Slots that cannot be truncated.

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,6 @@ from localchat.serving.engine import (
     InputTooLong,
     InvalidGrammar,
     LoadOptions,
-    LoadRequest,
     PromptTooLong,
     TextTooLong,
     front,
@@ -297,7 +297,7 @@ def write_changed(path: Path, key: bytes, value: int) -> None:
 def test_file_that_is_replaced_by_another_model_is_not_started_again(tmp_path: Path):
     path = tmp_path / "model.gguf"
     path.write_bytes(DEMO_PATH.read_bytes())
-    with Front(LoadRequest(str(path), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
+    with Front(str(path), LoadOptions(n_parallel=1, n_ctx=256)) as engine:
         engine.start()
         assert engine._process is not None
         pid = engine._process._process.pid
@@ -327,9 +327,9 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
 # --- the front, with other programs in the engine process ---
 
 
-def front_of(monkeypatch: pytest.MonkeyPatch, program: str, path: Path = DEMO_PATH) -> Front:
+def front_of(monkeypatch: pytest.MonkeyPatch, program: str) -> Front:
     monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", program, str(number)])
-    return Front(LoadRequest(str(path), LoadOptions(n_parallel=1, n_ctx=256)))
+    return Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))
 
 
 def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
@@ -346,11 +346,9 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
     assert "CMAKE_ARGS=" in message
 
 
-def test_third_failed_start_in_a_row_is_final_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"one")
+def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
-    with front_of(monkeypatch, ABORTS, path) as engine:
+    with front_of(monkeypatch, ABORTS) as engine:
         n_started = 0
         began = process.EngineProcess.__init__
 
@@ -365,15 +363,13 @@ def test_third_failed_start_in_a_row_is_final_until_the_file_changes(tmp_path: P
                 engine.start()
             assert (engine.failure is not None) == (i >= 2)
         assert n_started == 3
-        path.write_bytes(b"another")
+        monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + front.PAUSE_S))
         assert engine.failure is None
         monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", REFUSES, str(number)])
         with pytest.raises(EngineError, match="the file is cut"):
             engine.start()
-        monkeypatch.setattr(front, "PAUSE_S", 0.0)
-        monkeypatch.setattr(engine, "_request", LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)))
         monkeypatch.undo()
-        monkeypatch.setattr(engine, "_request", LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)))
+        engine._failure = None
         assert engine.start().tokenize("a")
 
 
@@ -422,7 +418,7 @@ def test_errors_cross_between_processes_with_their_attributes():
 def test_texts_of_tokens_are_those_of_the_vocabulary():
     from localchat.serving.engine import load
 
-    with Front(LoadRequest(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))) as engine:
+    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)) as engine:
         n_vocab = engine.start().facts.n_vocab
         with load(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)) as own:
             for token in range(n_vocab):

@@ -9,9 +9,8 @@ import pytest
 
 from localchat.serving.engine import Cancelled, EngineStopped, Finish
 
-from .engines import DEADLINE_S, read, request, running, step_until_idle, stepped
+from .engines import DEADLINE_S, read, request, running, step_until_idle, stepped, submit
 from .fakes import FakeBackend, endless
-from .generations import submit
 
 
 def test_thread_serves_many_submitters():
@@ -85,7 +84,7 @@ def test_suspended_requests_release_their_slots_and_continue_with_the_same_text(
         for _ in range(5):
             engine.step()
         for generation in held:
-            generation.run.suspend()
+            generation.run.suspend(True)
         engine.step()
         assert engine.stats().n_running == 2, "slots are given up only while others wait"
         others = [submit(engine, request("other" + letter)) for letter in "abc"]
@@ -94,7 +93,7 @@ def test_suspended_requests_release_their_slots_and_continue_with_the_same_text(
         assert [read(generation)[0] for generation in others] == ["othera", "otherb", "otherc"]
         assert not any(generation.run.usage(0).n_completion for generation in held)
         for generation in held:
-            generation.run.resume()
+            generation.run.suspend(False)
         step_until_idle(engine)
         assert [read(generation)[0] for generation in held] == texts
 
@@ -104,7 +103,7 @@ def test_suspended_request_can_be_cancelled():
     with stepped(backend) as engine:
         held = submit(engine, request())
         engine.step()
-        held.run.suspend()
+        held.run.suspend(True)
         other = submit(engine, request("other", max_tokens=3))
         step_until_idle(engine)
         assert read(other)[0] == "abc"

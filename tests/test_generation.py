@@ -13,6 +13,7 @@ from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
     OutputEvent,
+    OutputToken,
     PromptLogprobs,
     PromptProgress,
     ReasoningDelta,
@@ -21,9 +22,9 @@ from localchat.serving.core.events import (
     ToolCallStart,
 )
 from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Finish, OutputToken, Progress
+from localchat.serving.engine import Delta, Finish
 
-from .generations import request_for
+from .engines import request_for
 
 USAGE = Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0)
 TOKEN = OutputToken(97, b"a")
@@ -48,7 +49,7 @@ class Scripted:
         return []
 
 
-def read(output: Output, *items: Progress | Delta | Finish) -> list[OutputEvent]:
+def read(output: Output, *items: PromptProgress | Delta | Finish) -> list[OutputEvent]:
     return [event for item in items for event in output.read(item, lambda: (TOKEN,))]
 
 
@@ -72,7 +73,7 @@ def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: 
 
 def test_first_events_come_before_the_first_token_and_after_progress():
     output = Output(PlainText(), first_events=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
-    progress, *events = read(output, Progress(1, 2, 0), Delta((TOKEN,)), Finish("stop", 5, USAGE, TOKEN))
+    progress, *events = read(output, PromptProgress(1, 2, 0, 0.5), Delta((TOKEN,)), Finish("stop", 5, USAGE, TOKEN))
     assert isinstance(progress, PromptProgress)
     assert events == [
         PromptLogprobs((TOKEN,)),

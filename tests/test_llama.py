@@ -17,7 +17,7 @@ from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.llama import default_threads, sampling_from
 
 from .demo_model import DEMO, GREEDY, chat, read, wait_until_idle
-from .generations import request_for
+from .engines import request_for
 
 
 def test_facts_describe_the_model(engine: Engine):
@@ -51,7 +51,7 @@ def test_model_states_its_size_correctly(engine: Engine):
 def test_pieces_of_tokens_are_the_text(engine: Engine):
     text = "Grüße, 你好 😀\x00\n\tend"
     tokens = engine.tokenize(text)
-    assert b"".join(engine.backend.piece(token) for token in tokens).decode() == text
+    assert b"".join(engine.piece(token) for token in tokens).decode() == text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbe
 def test_loaded_engine_has_run_a_request_and_counts_none():
     with load(DEMO, LoadOptions()) as engine:
         stats = engine.stats()
-        assert (stats.counts.n_computed, stats.n_cells_idle, stats.first_token_s.n) == (0, 0, 0)
+        assert (stats.n_computed, stats.n_cells_idle, stats.first_token_s.total) == (0, 0, 0)
         finish = read(engine, request_for(chat(engine, "Hello!"), max_tokens=2))[2]
         assert finish.usage.n_cached == 0
 
@@ -155,8 +155,8 @@ def misuse_scores(backend: Any) -> None:
 @pytest.mark.parametrize(
     "misuse",
     [
-        lambda backend: backend.piece(backend.facts.n_vocab),
-        lambda backend: backend.piece(-1),
+        lambda backend: backend.texts.piece(backend.facts.n_vocab),
+        lambda backend: backend.texts.piece(-1),
         lambda backend: backend.clear(999),
         lambda backend: backend.sample(backend.new_sampler(request_for((1,))), 10_000),
         misuse_batch,

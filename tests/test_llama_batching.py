@@ -7,7 +7,7 @@ import contextlib
 from localchat.serving.engine import Engine, EngineError, LoadOptions, load
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, conversation, read
-from .generations import request_for, submit
+from .engines import request_for, submit
 
 
 def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine: Engine):
@@ -37,5 +37,5 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
     engine.close()
     with contextlib.suppress(EngineError):
         assert list(generation)
-    assert engine.backend.piece(300)
+    assert engine.piece(300)
     assert engine.tokenize("still there")

@@ -13,8 +13,7 @@ from localchat.serving.engine import Engine, Finish
 
 from .constraints import gbnf
 from .demo_model import GREEDY, chat, read
-from .engines import text_of
-from .generations import request_for, submit
+from .engines import request_for, submit, text_of
 
 
 def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:

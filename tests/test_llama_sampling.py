@@ -17,7 +17,7 @@ from localchat.serving.engine import Constraint, Engine, Finish
 
 from .constraints import gbnf
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
-from .generations import request_for, submit
+from .engines import request_for, submit
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_smallest_temperatures_sample_the_likeliest(engine: Engine, sampling: Sa
 def test_special_text_is_one_token_only_on_request(engine: Engine):
     assert len(engine.tokenize("<|im_end|>")) == 1
     plain = engine.tokenize("<|im_end|>", parse_special=False)
-    assert b"".join(engine.backend.piece(token) for token in plain) == b"<|im_end|>"
+    assert b"".join(engine.piece(token) for token in plain) == b"<|im_end|>"
 
 
 def test_seed_repeats_the_text(engine: Engine):

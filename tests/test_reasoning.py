@@ -17,9 +17,9 @@ from localchat.serving.chat.dialects.reasoning import ReasoningStart
 from localchat.serving.chat.output import Output
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.chat.reasoning import ReasoningDefaults, budget_tracker, reasoning_start
-from localchat.serving.core.events import ReasoningDelta
+from localchat.serving.core.events import OutputToken, ReasoningDelta
 from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Finish, OutputToken
+from localchat.serving.engine import Delta, Finish
 
 from .dialect_outputs import ALL, TOOLS, text_of
 

@@ -11,7 +11,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 from localchat.serving.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
 
 from .demo_model import GREEDY, assert_same_or_near_tie, read
-from .generations import request_for, submit
+from .engines import request_for, submit
 from .tiny_models import write_mamba
 
 LONG = "Tell me of the sea, the wind and the boats that go out in the morning. " * 4
@@ -76,7 +76,7 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
 def test_snapshots_take_at_most_a_quarter_of_the_free_memory(model: str, monkeypatch: pytest.MonkeyPatch):
     """S16: in a small container, snapshots would otherwise be the last memory that is taken."""
     monkeypatch.setattr("localchat.serving.engine.llama.load.free_memory", lambda: 40 << 20)
-    with load(model, LoadOptions(n_parallel=2), max_snapshot_bytes=1 << 30) as engine:
+    with load(model, LoadOptions(n_parallel=2)) as engine:
         state = len(engine.backend.read_state(0)) or 1
         for i in range(3):
             read(engine, greedy_request(prompt(engine, f"{i}: " + LONG), 2))
@@ -86,4 +86,4 @@ def test_snapshots_take_at_most_a_quarter_of_the_free_memory(model: str, monkeyp
 
 def test_recurrent_model_is_refused_as_draft_model(model: str):
     with pytest.raises(WrongDraftModel, match="recurrent"):
-        load(model, LoadOptions(n_parallel=2), draft_path=model)
+        load(model, LoadOptions(n_parallel=2, draft_path=model))

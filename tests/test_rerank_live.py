@@ -21,7 +21,7 @@ from localchat.serving.chat.text_prompt import prepare_text
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.serving.engine import Engine, LoadOptions, WritesNoText, load
 
-from .generations import request_for, submit
+from .engines import request_for, submit
 from .wire_schemas import validate
 
 gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
@@ -136,5 +136,5 @@ def test_template_renders_the_pair_and_user_text_has_no_control_tokens(decoder: 
     end = decoder.tokenize("<|im_end|>")
     assert len(end) == 1
     assert tokens.count(end[0]) == 1
-    text = b"".join(decoder.backend.piece(token, True) for token in tokens).decode()
+    text = b"".join(decoder.piece(token, True) for token in tokens).decode()
     assert text == tiny_models.QWEN_PAIR.replace("{document}", "doc").replace("{query}", query)

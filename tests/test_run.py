@@ -8,9 +8,8 @@ import pytest
 
 from localchat.serving.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, QueueFull
 
-from .engines import DEADLINE_S, request, running, step_until_idle, stepped, text_of
+from .engines import DEADLINE_S, request, request_for, running, step_until_idle, stepped, text_of
 from .fakes import FakeBackend, echo, endless
-from .generations import request_for
 
 
 def test_items_of_all_sequences_come_in_order_with_their_index():

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.model import Model
+from localchat.serving.engine.values import TokenTexts
 from localchat.serving.http.settings import Settings
 
 from .fakes import END, FakeBackend, endless
@@ -239,6 +240,8 @@ class MarkedBackend(FakeBackend):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, n_vocab=258, **kwargs)
+        pieces = [*(bytes([i]) for i in range(END)), b"", b"<tool_call>"]
+        self.texts = TokenTexts(pieces, frozenset({MARKER}), frozenset({END}))
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -246,11 +249,6 @@ class MarkedBackend(FakeBackend):
         if text == "<tool_call>" and parse_special:
             return [MARKER]
         return super().tokenize(text)
-
-    def piece(self, token: int, special: bool = False) -> bytes:
-        if token == MARKER:
-            return b"<tool_call>" if special else b""
-        return super().piece(token)
 
 
 def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):

@@ -15,8 +15,8 @@ from localchat.serving.engine import EngineStopped
 from localchat.serving.http.settings import Settings
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
+from .engines import request_for, submit
 from .fakes import endless
-from .generations import request_for, submit
 from .serving import GOOD, ask, chat_body, payloads, read_response, serving
 
 POST = "POST /v1/chat/completions"

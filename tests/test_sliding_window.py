@@ -17,7 +17,7 @@ from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
 
-from .generations import request_for, submit
+from .engines import request_for, submit
 from .tiny_models import write_sliding
 
 N_WINDOW = 32

@@ -23,7 +23,7 @@ from .demo_model import (
     read,
     wait_until_idle,
 )
-from .generations import request_for, submit
+from .engines import request_for, submit
 from .live import running_server
 
 # Seeded texts: rounding in larger batches may change one sampled token in thousands.
@@ -63,12 +63,12 @@ def test_text_in_a_loop_is_drafted(speculating: Engine):
     """A bias forces the same token in every step."""
     forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     wait_until_idle(speculating)
-    n_before = speculating.stats().counts.n_draft_accepted
+    n_before = speculating.stats().n_draft_accepted
     _, tokens, finish = read(speculating, request_for(chat(speculating, "Hello!"), sampling=forced, max_tokens=100))
     assert [token.id for token in tokens] == [42] * 100
     assert finish.usage.n_draft_accepted > 80
     assert finish.usage.n_draft_accepted <= finish.usage.n_drafted < 120
-    assert speculating.stats().counts.n_draft_accepted - n_before == finish.usage.n_draft_accepted
+    assert speculating.stats().n_draft_accepted - n_before == finish.usage.n_draft_accepted
 
 
 def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engine):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.output import Output, PlainText
-from localchat.serving.core.events import ContentDelta, OutputEnd
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken
 from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Finish, OutputToken
+from localchat.serving.engine import Delta, Finish
 
 from .serving import BIG, generating, serving
 

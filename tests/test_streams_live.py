@@ -14,7 +14,7 @@ from localchat.serving.engine.llama import load_backend
 
 from .constraints import gbnf
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
-from .generations import request_for, submit
+from .engines import request_for, submit
 
 QUESTIONS = (
     *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
@@ -52,12 +52,12 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
         alone.append([token.id for token in read(engine, request)[1]])
     engine.forget()
     for has_cache in (False, True):
-        n_cached = engine.stats().counts.n_cached
+        n_cached = engine.stats().n_cached
         # The newest prefixes are still cached.
         chosen = slice(-8, None) if has_cache else slice(None)
         found = together(engine, requests[chosen])
         assert [i for i, (a, b) in enumerate(zip(alone[chosen], found)) if a != b] == []
-        assert (engine.stats().counts.n_cached > n_cached + 500) == has_cache
+        assert (engine.stats().n_cached > n_cached + 500) == has_cache
 
 
 def test_prefix_is_copied_to_other_sequences(engine: Engine):
@@ -65,10 +65,10 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
     engine.forget()
     prefix = conversation(engine, 10)
     requests = [request_for((*prefix, 300 + i % 4), sampling=GREEDY, max_tokens=8, top_logprobs=2) for i in range(8)]
-    n_computed = engine.stats().counts.n_computed
+    n_computed = engine.stats().n_computed
     generations = [submit(engine, request) for request in requests]
     texts = [[token for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
-    assert engine.stats().counts.n_computed - n_computed < len(prefix) + 8 * 20
+    assert engine.stats().n_computed - n_computed < len(prefix) + 8 * 20
     engine.forget()
     for request, tokens in zip(requests, texts):
         assert_same_or_near_tie(read(engine, request)[1], tokens)

@@ -157,15 +157,14 @@ RAISED = [
     "token_sampler.TokenSampler.sample",
     "scheduler.Scheduler.schedule",
     "scheduler.Scheduler.update",
-    "scheduler.Scheduler.reset",
     "scheduler.Scheduler.add",
     "kv_cache.KVCache.acquire",
     "kv_cache.KVCache.release",
-    "engine.Engine._free",
-    "engine.Engine._end_all",
+    "engine.Engine._end",
+    "engine.Engine._stop",
 ]
 # Methods that run only after a failure, so that another method must fail first.
-FAILURE_PATH = ("scheduler.Scheduler.reset", "engine.Engine._end_all")
+FAILURE_PATH = ("engine.Engine._stop",)
 FAILS_FIRST = "\nscheduler.Scheduler.schedule 1 Exception"
 # These methods raise errors, as often as a file says: a line has the name of a method, a number, and the kind of error.
 RAISING = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from ..api.embeddings import EmbeddingsRequest
 from ..api.rerank import RerankRequest
 from ..core import errors
 from ..core.inputs import Input, check_tokens
-from ..engine import AnyEngine, Cancelled, InputTooLong, normalised, pooling_of
+from ..engine import AnyEngine, Cancelled, InputTooLong, pooling_of
 from .errors import wire_errors
 from .model import Model
 
@@ -104,6 +105,12 @@ def _tokens(engine: AnyEngine, given: Input, name: str) -> Sequence[int]:
             return engine.tokenize(given, add_bos=True, parse_special=False, limit=limit)
     check_tokens(given, engine.facts.n_vocab, name)
     return given
+
+
+def normalised(vector: Sequence[float]) -> array[float]:
+    """The vector scaled to length 1; a zero vector is unchanged."""
+    length = math.sqrt(sum(value * value for value in vector))
+    return array("f", [value / length for value in vector] if length else vector)
 
 
 def _path(name: str, all: Sequence[object], i: int) -> str:

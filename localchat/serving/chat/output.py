@@ -7,7 +7,6 @@ the content, or after the first tool call. Tokens after the end are neither emit
 from __future__ import annotations
 
 import codecs
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..core.events import (
@@ -15,13 +14,14 @@ from ..core.events import (
     Event,
     OutputEnd,
     OutputEvent,
+    OutputToken,
     PromptLogprobs,
     PromptProgress,
     ReasoningDelta,
     SampledTokens,
     ToolCallStart,
 )
-from ..engine import Delta, Finish, OutputToken, Progress
+from ..engine import Delta, Finish
 from .dialects.parser import OutputParser, merged
 from .dialects.reasoning import ReasoningTags
 
@@ -114,7 +114,6 @@ class Output:
         self._n_start_tokens: int | None = 0
         # Whether the content so far ends inside the tags.
         self._is_inside_tags = False
-        self._submitted_at = time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -125,10 +124,10 @@ class Output:
         """Tokens of reasoning so far, including tags; 0 while there is no text between the tags."""
         return self._n_reasoning if self._has_reasoning else 0
 
-    def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
+    def read(self, item: PromptProgress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
         """The events of the next item. When `is_over` becomes true, the caller must drop all later items."""
-        if isinstance(item, Progress):
-            yield PromptProgress(item.n_computed, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
+        if isinstance(item, PromptProgress):
+            yield item
             return
         if not self._is_begun:
             self._is_begun = True

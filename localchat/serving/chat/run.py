@@ -118,13 +118,9 @@ class GenerationRun:
         self._is_stopped = True
         self.cancel()
 
-    def suspend(self) -> None:
-        """Let queued requests take the slots of this one until `resume`. Thread-safe."""
-        self._run.suspend()
-
-    def resume(self) -> None:
-        """Continue the sequences. Thread-safe."""
-        self._run.resume()
+    def suspend(self, is_suspended: bool) -> None:
+        """Let queued requests take the slots of this one, or continue its sequences. Thread-safe."""
+        self._run.suspend(is_suspended)
 
     def usage(self) -> Usage:
         """The usage so far, over all sequences."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from ..api.completions import CompletionRequest, SourceFile
 from ..core import errors
-from ..core.events import ContentDelta, EchoedTokens, OutputEvent
+from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken
 from ..core.inputs import Input, check_tokens
 from ..core.params import GenerationParams
-from ..engine import AnyEngine, GenerationRequest, ModelFacts, OutputToken
+from ..engine import AnyEngine, GenerationRequest, ModelFacts
 from .constraint import plain_constraint
 from .errors import wire_errors
 from .model import Model, sequences_of

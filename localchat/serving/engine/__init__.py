@@ -8,17 +8,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Union
 
-from ..core.events import OutputToken, TokenLogprob
 from ..core.params import GenerationParams
-from ..core.server_state import SequenceStats
-from .embedding import Embedder, InputTooLong, is_non_causal, normalised, pooling_of
+from .embedding import InputTooLong, is_non_causal, pooling_of
 from .engine import Engine
 from .front import Front
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES
-from .messages import AnyEngine, LoadRequest
 from .run import RequestRun
-from .stats import EngineStats, Histogram, HistogramValues
 from .tuning import GPU
 from .values import (
     Cancelled,
@@ -29,14 +26,13 @@ from .values import (
     EngineStopped,
     Finish,
     GenerationRequest,
+    Histogram,
     InvalidGrammar,
     InvalidToken,
     LoadOptions,
     ModelFacts,
-    Progress,
     PromptTooLong,
     QueueFull,
-    Resources,
     TextTooLong,
     WritesNoText,
     WrongDraftModel,
@@ -47,40 +43,33 @@ __all__ = [
     "Cancelled",
     "Constraint",
     "Delta",
-    "Embedder",
     "Engine",
     "EngineDied",
     "EngineError",
-    "EngineStats",
     "EngineStopped",
     "Finish",
     "Front",
     "GenerationRequest",
     "Histogram",
-    "HistogramValues",
     "InputTooLong",
     "InvalidGrammar",
     "InvalidToken",
     "LoadOptions",
-    "LoadRequest",
     "ModelFacts",
-    "OutputToken",
-    "Progress",
     "PromptTooLong",
-    "TextTooLong",
     "QueueFull",
     "RequestRun",
-    "Resources",
-    "SequenceStats",
-    "TokenLogprob",
+    "TextTooLong",
     "WritesNoText",
     "WrongDraftModel",
     "load",
-    "normalised",
     "pooling_of",
 ]
 
 log = logging.getLogger("localchat.engine")
+
+# What the rest of the server uses: an engine in this process, or the front of one in a child process.
+AnyEngine = Union[Engine, Front]
 
 # The lengths of the prompts that warm up an engine. On a GPU, where each size of batch has its own kernels, one fills a
 # pass of llama.cpp. Then a step has two rows, and the last one has a single row.
@@ -91,21 +80,16 @@ def load(
     path: str,
     options: LoadOptions,
     *,
-    draft_path: str | None = None,
-    max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
-    max_queue: int = 256,
     progress: Callable[[float], None] | None = None,
     after_step: Callable[[], None] = lambda: None,
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 
+    Snapshots of a recurrent model take at most a quarter of the memory that is free when the model is loaded.
+
     Args:
         path: The model.
-        options: The size of the context, threads and devices.
-        draft_path: A smaller model of the same vocabulary for speculative decoding.
-        max_snapshot_bytes: The limit of snapshots of a recurrent model in memory. It is also at most a quarter of the
-            memory that is free when the model is loaded.
-        max_queue: The limit of waiting sequences.
+        options: The size of the context, threads and devices, and a draft model.
         progress: Called with the loaded share of the model, 0 to 1.
         after_step: As in `Engine`.
 
@@ -113,43 +97,35 @@ def load(
         WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be truncated.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
-    from .llama import load_backend, load_draft_backend
-
-    _warn_without_gpu(options)
-    backend = load_backend(path, options, progress)
-    try:
-        draft_backend = None if draft_path is None else load_draft_backend(draft_path, options, backend)
-    except BaseException:
-        backend.close()
-        raise
-    free = backend.facts.resources.free if backend.facts.resources else None
-    if free is not None:
-        max_snapshot_bytes = min(max_snapshot_bytes, free // 4)
-    engine = Engine(
-        backend,
-        max_queue=max_queue,
-        draft_backend=draft_backend,
-        max_snapshot_bytes=max_snapshot_bytes,
-        after_step=after_step,
-    )
-    if not is_non_causal(backend.facts.metadata):
-        n_most = min(backend.facts.n_ctx, backend.facts.n_cells // 2) - 2
-        engine.warm_up(
-            [
-                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2 + i, ignore_eos=True))
-                for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
-            ]
-        )
-    if not is_non_causal(backend.facts.metadata):
-        threading.Thread(target=backend.prepare_constraints, name="localchat-masks", daemon=True).start()
-    return engine.start()
-
-
-def _warn_without_gpu(options: LoadOptions) -> None:
-    from .llama import supports_gpu
+    from .llama import load_backend, load_draft_backend, supports_gpu
 
     if options.n_gpu_layers > 0 and not supports_gpu():
         log.warning(
             "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; docs/install.md says how to build it",
             options.n_gpu_layers,
         )
+    backend = load_backend(path, options, progress)
+    try:
+        draft_backend = load_draft_backend(options.draft_path, options, backend) if options.draft_path else None
+    except BaseException:
+        backend.close()
+        raise
+    facts = backend.facts
+    free = facts.resources.free if facts.resources else None
+    engine = Engine(
+        backend,
+        max_queue=options.max_queue,
+        draft_backend=draft_backend,
+        max_snapshot_bytes=min(DEFAULT_SNAPSHOT_BYTES, DEFAULT_SNAPSHOT_BYTES if free is None else free // 4),
+        after_step=after_step,
+    )
+    if not is_non_causal(facts.metadata):
+        n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
+        engine.warm_up(
+            [
+                GenerationRequest((0,) * min(n_tokens, n_most), GenerationParams(max_tokens=2 + i, ignore_eos=True))
+                for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
+            ]
+        )
+        threading.Thread(target=backend.prepare_constraints, name="localchat-masks", daemon=True).start()
+    return engine.start()

@@ -6,8 +6,7 @@ from typing import Any, Protocol, Union
 
 from .batch import Batch, CacheLimits
 from .embedding import EmbeddingBackend
-from .token_texts import TokenTexts
-from .values import GenerationRequest, ModelFacts
+from .values import GenerationRequest, ModelFacts, TokenTexts
 
 Data = Union[bytes, memoryview]
 """The state of a slot, copied from the KV cache of a recurrent model."""
@@ -46,6 +45,7 @@ class Backend(CacheBackend, Protocol):
     """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
     facts: ModelFacts
+    texts: TokenTexts
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -55,15 +55,6 @@ class Backend(CacheBackend, Protocol):
         Raises:
             TextTooLong: There are more than `limit` tokens, or more than any context holds.
         """
-
-    def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of a token; those of a control token only with `special`; any thread."""
-
-    def is_end(self, token: int) -> bool:
-        """Whether this is an end-of-generation token; any thread."""
-
-    def token_texts(self) -> TokenTexts:
-        """The bytes of all tokens; any thread."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
         """The sampler of one sequence; any thread.

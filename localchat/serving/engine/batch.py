@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..core.events import PromptProgress
 from .tuning import CPU, Tuning
-from .values import Ended, GenerationRequest, Item, Progress
-
-if TYPE_CHECKING:
-    from .backend import Backend
-    from .run import RequestRun
+from .values import GenerationRequest, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
@@ -36,6 +33,8 @@ class Sequence:
         scores_prompt: bool = False,
         request: GenerationRequest | None = None,
         sampler: Any = None,
+        index: int = 0,
+        deliver: Callable[[StepOutput], None] = lambda output: None,
     ):
         # Ids grow in order of arrival.
         self.id = id
@@ -58,11 +57,11 @@ class Sequence:
         # Whether log probabilities of the prompt are wanted, and the number of its first tokens whose logits were used.
         self.scores_prompt = scores_prompt
         self.n_scored = 0
-        # The request, its sampler, which the engine frees, and the run that gets the output, with the index in it.
+        # The request, its sampler, which the engine frees, the index in the request, and what receives the output.
         self.request = request or GenerationRequest(())
         self.sampler = sampler
-        self.run: RequestRun | None = None
-        self.index = 0
+        self._index = index
+        self._deliver = deliver
         self.submitted_at = time.perf_counter()
         self.first_at: float | None = None
         # Whether the output has a newline, before which the time limit does not end it, and the tokens searched for it.
@@ -105,37 +104,30 @@ class Sequence:
     def is_full(self) -> bool:
         return len(self.tokens) >= self.max_length
 
-    def deliver(self, item: Item) -> None:
-        assert self.run is not None
-        self.run.deliver(self.index, item, time.perf_counter())
+    @property
+    def progress(self) -> PromptProgress:
+        seconds = time.perf_counter() - self.submitted_at
+        return PromptProgress(self.n_computed, self.n_prompt, self.n_cached or 0, seconds)
 
-    def report_start(self) -> None:
-        """Reports the start of the prefill, and its progress. Call this before each step until the first token."""
-        assert self.run is not None
-        self.run.start(self.index, self.n_cached or 0, time.perf_counter())
-        self.report_progress()
+    def deliver(self, **fields: Any) -> None:
+        """Passes output on: fields of StepOutput."""
+        self._deliver(StepOutput(self._index, time.perf_counter(), **fields))
 
-    def report_progress(self) -> None:
-        if self.request.reports_progress:
-            self.deliver(Progress(self.n_computed, self.n_prompt, self.n_cached or 0))
-
-    def end(self, backend: Backend) -> Ended | None:
-        """The end of the sequence, if its newest token ends it. The reader of the output searches for stop texts."""
+    def end(self, texts: TokenTexts) -> str | None:
+        """The finish reason, if the newest token ends the sequence. The reader searches for stop texts."""
         params, token = self.request.params, self.tokens[-1]
         if params.max_tokens == 0:
-            return Ended("length", None)
-        if backend.is_end(token):
-            return Ended("stop", None)
-        if token in params.stop_token_ids:
-            return Ended("stop", token)
-        return Ended("length", None) if self.is_full or self._is_late(backend) else None
+            return "length"
+        if texts.is_end(token) or token in params.stop_token_ids:
+            return "stop"
+        return "length" if self.is_full or self._is_late(texts) else None
 
-    def _is_late(self, backend: Backend) -> bool:
+    def _is_late(self, texts: TokenTexts) -> bool:
         limit_s = self.request.params.max_completion_s
         if limit_s is None or self.first_at is None:
             return False
         new, self._n_searched = self.tokens[self._n_searched :], len(self.tokens)
-        self._has_newline = self._has_newline or any(b"\n" in backend.piece(token) for token in new)
+        self._has_newline = self._has_newline or any(b"\n" in texts.piece(token) for token in new)
         return self._has_newline and time.perf_counter() - self.first_at >= limit_s
 
 

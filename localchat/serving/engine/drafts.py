@@ -215,7 +215,7 @@ class DraftModel:
                     continue
                 text.draft.append(token)
                 text.copy.tokens.append(token)
-                if len(text.draft) < n and not self._backend.is_end(token):
+                if len(text.draft) < n and not self._backend.texts.is_end(token):
                     wanted.append((text, n))
 
     def _decode(self, batch: Batch) -> None:

@@ -7,7 +7,6 @@ one step, and the steps of concurrent requests alternate. Uses the `EmbeddingBac
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,12 +151,6 @@ def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piec
             start = stop
     if step:
         yield step
-
-
-def normalised(vector: Sequence[float]) -> array[float]:
-    """The vector scaled to length 1; a zero vector is unchanged."""
-    length = math.sqrt(sum(value * value for value in vector))
-    return array("f", [value / length for value in vector] if length else vector)
 
 
 def pooling_of(metadata: Mapping[str, str]) -> str:

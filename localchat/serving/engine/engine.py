@@ -2,12 +2,14 @@
 
 A step drains the inbox, schedules, decodes, samples and delivers. The thread waits only when there is nothing to run.
 Any number of threads submit requests and read their outputs. Only the engine thread uses the context of the backend.
-Every sequence ends with exactly one Ended or EngineError, on every path: a stop, a cancel, a failed step, a closed
-engine. The engine uses the `Backend` protocol, not llama.cpp.
+Every sequence ends with exactly one finish reason or EngineError, on every path: a stop, a cancel, a failed step, a
+closed engine. The engine uses the `Backend` protocol, not llama.cpp.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import threading
 import time
@@ -17,6 +19,7 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from ..core.server_state import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
@@ -26,18 +29,20 @@ from .embedding import Embedder, is_non_causal
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES, KVCache
 from .run import RequestRun
 from .scheduler import Scheduler
-from .stats import FIRST_TOKEN_BOUNDS_S, EngineCounts, EngineStats, Histogram, sequence_stats
-from .token_sampler import TokenRun, TokenSampler, token_of
+from .token_sampler import TokenRun, TokenSampler
 from .values import (
     Cancelled,
-    Ended,
+    End,
+    EngineDied,
     EngineError,
+    EngineStats,
     EngineStopped,
     GenerationRequest,
     InvalidToken,
     ModelFacts,
     PromptTooLong,
     QueueFull,
+    StepOutput,
     TextTooLong,
     WritesNoText,
 )
@@ -46,8 +51,6 @@ log = logging.getLogger("localchat.engine")
 
 # The tokens of a prompt that does not fit are counted up to this number, which takes less than a second.
 _COUNTED_TOKENS = 100_000
-# The engine stops after this many failed steps in a row, since the next one would probably fail as well.
-_MAX_FAILED_STEPS = 3
 
 
 class Engine:
@@ -74,6 +77,7 @@ class Engine:
         """
         self.backend = backend
         self.facts = backend.facts
+        self.texts = backend.texts
         self.embedder = Embedder(lambda: backend.open_embeddings())
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
@@ -82,26 +86,21 @@ class Engine:
         self._after_step = after_step
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        # Guards what submitting threads and the engine thread share: `failure` and the next three.
+        # Guards what submitting threads and the engine thread share: the next four.
         self._lock = threading.Lock()
-        self._open: set[Sequence] = set()
-        self._is_closed = False
+        self._open: dict[int, Sequence] = {}
         self._last_id = 0
-        # Only the engine thread changes the rest. The sequences that the scheduler has.
-        self._scheduled: set[Sequence] = set()
-        self._n_failed_steps = 0
-        self._is_stopping = False
-        self._start_counts()
+        self._is_closed = False
+        # The error of further requests, when the engine thread has ended.
+        self._stopped: EngineError | None = None
+        # Only the engine thread changes the rest.
+        self._stats = EngineStats()
         self._cache = KVCache(backend, max_snapshot_bytes)
         self._scheduler = Scheduler(backend.limits, self._cache)
         self._drafters: list[Drafter] = [LookupDrafter()]
         if draft_backend is not None:
             self._drafters.append(DraftModel(draft_backend, self.facts.n_vocab))
-        self._token_sampler = TokenSampler(backend)
-
-    def _start_counts(self) -> None:
-        self._counts = EngineCounts()
-        self._first_token_s = Histogram(FIRST_TOKEN_BOUNDS_S)
+        self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
 
@@ -119,15 +118,14 @@ class Engine:
     def warm_up(self, requests: Many[GenerationRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels. They leave
         no prefixes and are not counted."""
-        run = self.submit(requests)
+        self.submit(requests)
         while self.step():
             pass
-        while run.is_running:
-            run.take(0)
         self.forget()
         self.step()
-        self._start_counts()
-        self._last_id = 0
+        if self._stopped is not None:
+            raise self._stopped
+        self._stats, self._last_id = EngineStats(), 0
 
     def join(self) -> None:
         """Waits until the engine thread has ended: after `close`, or a failure."""
@@ -140,7 +138,7 @@ class Engine:
             was_closed, self._is_closed = self._is_closed, True
         if was_closed:
             return
-        self.post(self._stop)
+        self.post(_close)
         if self._thread is None:
             self._run()
         else:
@@ -151,12 +149,24 @@ class Engine:
         self.embedder.close()
         self.backend.close()
 
-    def submit(self, requests: Many[GenerationRequest], new_run: Callable[..., RequestRun] = RequestRun) -> RequestRun:
-        """Queues the sequences of one request, all or none, and returns at once.
+    def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
+        """Queues the sequences of one request, all or none, and returns at once; see `enqueue` for errors."""
+        ids: list[int] = []
+        run = RequestRun(
+            requests,
+            self.texts,
+            cancel=lambda i: self.cancel(ids[i]),
+            suspend=lambda is_suspended: self.suspend(ids, is_suspended),
+        )
+        ids += self.enqueue(requests, run.deliver)
+        return run
+
+    def enqueue(self, requests: Many[GenerationRequest], deliver: Callable[[StepOutput], None]) -> list[int]:
+        """Queues the sequences of one request, all or none, and returns their ids.
 
         Args:
             requests: The request of each sequence.
-            new_run: Makes the run, which gets the output, from the arguments of `RequestRun`.
+            deliver: Called on the engine thread with what a step produced for one of the sequences.
 
         Raises:
             PromptTooLong: A prompt leaves no space for one token of output.
@@ -164,46 +174,49 @@ class Engine:
             WritesNoText: The model makes embeddings only.
             InvalidGrammar: The grammar of a constraint cannot be parsed.
             QueueFull: Too many sequences wait.
-            EngineStopped: The engine is closed or has failed.
+            EngineStopped: The engine is closed.
+            EngineDied: The engine has failed.
         """
         for request in requests:
             _check(request, self.facts)
-        sequences: list[Sequence] = []
-        try:
-            for request in requests:
+        with contextlib.ExitStack() as samplers:
+            sequences = []
+            for index, request in enumerate(requests):
                 # On this thread, since parsing a large grammar takes long and would delay the engine thread.
-                sequences.append(_new_sequence(request, self.backend))
-            return self._enqueue(requests, sequences, new_run)
-        except BaseException:
-            for sequence in sequences:
-                self.backend.free_sampler(sequence.sampler)
-            raise
+                sampler = self.backend.new_sampler(request)
+                samplers.callback(self.backend.free_sampler, sampler)
+                sequences.append(_sequence(request, self.facts.n_ctx, sampler=sampler, index=index, deliver=deliver))
+            self._open_all(sequences)
+            samplers.pop_all()
+        return [sequence.id for sequence in sequences]
 
-    def _enqueue(
-        self, requests: Many[GenerationRequest], sequences: list[Sequence], new_run: Callable[..., RequestRun]
-    ) -> RequestRun:
-        cancelled = Cancelled("the request was cancelled")
-        run = new_run(
-            requests,
-            self.backend,
-            cancel=lambda i: self.post(lambda: self._end(sequences[i], cancelled)),
-            suspend=lambda is_suspended: self.post(lambda: _set_suspended(sequences, is_suspended)),
-        )
+    def _open_all(self, sequences: list[Sequence]) -> None:
         with self._lock:
-            if self._is_closed or self.failure is not None:
-                raise EngineStopped(
-                    f"the engine has stopped: {'it was closed' if self.failure is None else repr(self.failure)}"
-                )
+            if self._stopped is not None:
+                raise type(self._stopped)(str(self._stopped))
             n_open = len(self._open)
             if n_open + len(sequences) > self.max_open:
                 raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
-            self._open.update(sequences)
-            # Inside the lock, so that no sequence is added after `close`, which posts `_stop`: it would never end.
-            for index, sequence in enumerate(sequences):
+            # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
+            for sequence in sequences:
                 self._last_id += 1
-                sequence.id, sequence.run, sequence.index = self._last_id, run, index
-                self.post(partial(self._add, sequence))
-        return run
+                sequence.id = self._last_id
+                self._open[sequence.id] = sequence
+                self.post(partial(self._scheduler.add, sequence))
+
+    def cancel(self, id: int) -> None:
+        """Ends a sequence before the next step, with Cancelled, if it still runs."""
+        self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
+
+    def suspend(self, ids: Many[int], is_suspended: bool) -> None:
+        """Lets sequences give up their slots while others wait for one, or lets them continue."""
+
+        def apply() -> None:
+            for sequence in (self._open.get(id) for id in ids):
+                if sequence is not None:
+                    sequence.is_suspended = is_suspended
+
+        self.post(apply)
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -234,7 +247,7 @@ class Engine:
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; those of a control token only with `special`."""
-        return self.backend.piece(token, special)
+        return self.texts.piece(token, special)
 
     def embed(self, inputs: Many[Many[int]], is_cancelled: Callable[[], bool] = lambda: False) -> list[array[float]]:
         """The pooled vector of each input; see `Embedder.embed`."""
@@ -245,18 +258,28 @@ class Engine:
         return [self.backend.pair_tokens(query, document) for document in documents]
 
     def stats(self) -> EngineStats:
-        return EngineStats(
+        return replace(
+            self._stats,
             n_running=len(self._scheduler.running),
             n_waiting=len(self._scheduler.waiting),
             n_cells_active=self._cache.n_cells_active,
             n_cells_idle=self._cache.n_cells_idle,
-            counts=replace(self._counts),
-            first_token_s=self._first_token_s.values(),
+            first_token_s=copy.deepcopy(self._stats.first_token_s),
         )
 
     def running(self) -> list[SequenceStats]:
         """The running sequences, the oldest first."""
-        return [sequence_stats(sequence) for sequence in list(self._scheduler.running)]
+        return [
+            SequenceStats(
+                id=sequence.id,
+                n_prompt=sequence.n_prompt,
+                n_cached=sequence.n_cached or 0,
+                n_computed=sequence.n_computed,
+                n_sampled=sequence.n_sampled,
+                max_length=sequence.max_length,
+            )
+            for sequence in list(self._scheduler.running)
+        ]
 
     def forget(self) -> None:
         """Drops all cached prefixes before the next step."""
@@ -268,42 +291,32 @@ class Engine:
 
     # The rest runs on the engine thread.
 
+    def _run(self) -> None:
+        was_busy = False
+        while self._stopped is None:
+            was_busy = self.step(wait=not was_busy)
+
     def step(self, *, wait: bool = False) -> bool:
         """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
 
-        Raises nothing: an error ends the requests in flight, or the engine (`failure`).
+        Raises nothing: every error ends in `_stop`, except those that end a single sequence.
         """
+        if self._stopped is not None:
+            return False
         try:
-            try:
-                has_run = self._step(wait)
-            finally:
-                self._after_step()
+            has_run = self._step(wait)
+            self._after_step()
         except BaseException as error:
-            self._fail(error)
-            return True
+            self._stop(error)
+            return False
         return has_run
-
-    def _run(self) -> None:
-        """Runs steps until the engine is closed or fails."""
-        was_busy = False
-        while not self._is_stopping and self.failure is None:
-            was_busy = self.step(wait=not was_busy)
-        if self.failure is None:
-            try:
-                self._end_all(list(self._open), EngineStopped("the engine has been closed"))
-            except BaseException as error:
-                self._fail(error)
 
     def _step(self, wait: bool) -> bool:
         if wait:
             self._inbox.get()()
-        try:
+        with contextlib.suppress(Empty):
             while True:
                 self._inbox.get_nowait()()
-        except Empty:
-            pass
-        if self._is_stopping:
-            return False
         n_to_draft = self._scheduler.n_to_draft
         for drafter in self._drafters if n_to_draft else ():
             drafter.draft([sequence for sequence in self._scheduler.running if not sequence.draft], n_to_draft)
@@ -312,23 +325,9 @@ class Engine:
             return False
         for chunk in batch.chunks:
             if not chunk.sequence.n_sampled:
-                chunk.sequence.report_start()
+                chunk.sequence.deliver(progress=chunk.sequence.progress)
         self._compute(batch)
-        self._n_failed_steps = 0
         return True
-
-    def _stop(self) -> None:
-        self._is_stopping = True
-
-    def _add(self, sequence: Sequence) -> None:
-        if sequence not in self._open:
-            return
-        try:
-            self._scheduler.add(sequence)
-            self._scheduled.add(sequence)
-        except Exception as error:  # A failed step would not end this sequence: the scheduler does not have it.
-            log.error("a request could not be started", exc_info=error)
-            self._end(sequence, EngineError(f"the request could not be started: {error}"))
 
     def _compute(self, batch: Batch) -> None:
         """Decodes a batch and delivers what is sampled from it.
@@ -349,7 +348,7 @@ class Engine:
                     only = self._scheduler.refuse()
                     if only is not None:
                         text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
-                        self._end(only, EngineError(text))
+                        self._end(only.id, EngineError(text))
                     return
         except DecodeFailed as error:
             self._isolate(batch, error)
@@ -364,7 +363,7 @@ class Engine:
                 self.backend.decode(single)
             except (NoFreeCells, DecodeFailed) as own_error:
                 text = f"the model could not compute this request: {own_error}"
-                self._end(single.chunks[0].sequence, EngineError(text), keep=False)
+                self._end(single.chunks[0].sequence.id, EngineError(text), keep=False)
             else:
                 self._deliver(single)
 
@@ -372,116 +371,86 @@ class Engine:
         """Samples from a decoded batch and delivers the tokens. An error of sampling ends only its sequence."""
         for chunk in batch.chunks:
             if chunk.is_scored:
-                self._deliver_prompt_logprobs(chunk)
+                chunk.sequence.deliver(prompt_logprobs=self._prompt_logprobs(chunk))
         outputs = list(batch.outputs())
         runs = self._token_sampler.sample(outputs)
-        tokens = [[token_of(item) for item in run] for run in runs]
+        tokens = [run.tokens() for run in runs]
         self._scheduler.update(batch, tokens)
-        self._counts.n_computed += batch.n_tokens
-        self._counts.n_sampled += sum(map(len, runs))
+        self._stats.n_computed += batch.n_tokens
         for chunk, run, run_tokens in zip(outputs, runs, tokens):
-            if chunk.draft:
-                n_accepted = chunk.n_accepted(run_tokens)
-                self._counts.n_drafted += len(chunk.draft)
-                self._counts.n_draft_accepted += n_accepted
-                assert chunk.sequence.run is not None
-                chunk.sequence.run.count_draft(chunk.sequence.index, len(chunk.draft), n_accepted)
-            self._deliver_run(chunk.sequence, run)
+            self._deliver_run(chunk, run, chunk.n_accepted(run_tokens))
 
-    def _deliver_prompt_logprobs(self, chunk: BatchChunk) -> None:
-        """Delivers the log probabilities of prompt tokens. The row of a token gives that of the next one.
+    def _prompt_logprobs(self, chunk: BatchChunk) -> list[tuple[float, list[tuple[int, float]]]]:
+        """The log probabilities of prompt tokens. The row of a token gives that of the next one.
 
         A preempted prompt is computed again; tokens that already have log probabilities are left out.
         """
         sequence = chunk.sequence
         n_top = sequence.request.params.prompt_logprobs or 0
-        for position, row in enumerate(chunk.scored_rows, sequence.n_computed + 1):
-            if position > sequence.n_scored:
-                assert sequence.run is not None
-                logprobs = self.backend.logprobs(row, sequence.tokens[position], n_top)
-                sequence.run.add_prompt_logprob(sequence.index, *logprobs)
+        return [
+            self.backend.logprobs(row, sequence.tokens[position], n_top)
+            for position, row in enumerate(chunk.scored_rows, sequence.n_computed + 1)
+            if position > sequence.n_scored
+        ]
 
-    def _deliver_run(self, sequence: Sequence, run: TokenRun) -> None:
-        for item in run:
-            if isinstance(item, EngineError):
-                self._end(sequence, item)
-                return
-            is_first = sequence.first_at is None
-            if is_first:
-                sequence.first_at = time.perf_counter()
-                self._counts.n_cached += sequence.n_cached or 0
-                self._first_token_s.add(sequence.first_at - sequence.submitted_at)
-                sequence.report_progress()
-            sequence.deliver(item)
-        end = sequence.end(self.backend)
+    def _deliver_run(self, chunk: BatchChunk, run: TokenRun, n_accepted: int) -> None:
+        sequence, stats = chunk.sequence, self._stats
+        stats.n_sampled += len(run.items)
+        stats.n_drafted += len(chunk.draft)
+        stats.n_draft_accepted += n_accepted
+        progress = None
+        if run.items and sequence.first_at is None:
+            sequence.first_at = time.perf_counter()
+            stats.n_cached += sequence.n_cached or 0
+            stats.first_token_s.add(sequence.first_at - sequence.submitted_at)
+            progress = sequence.progress
+        sequence.deliver(progress=progress, tokens=run.items, n_drafted=len(chunk.draft), n_draft_accepted=n_accepted)
+        end = run.error or sequence.end(self.texts)
         if end is not None:
-            self._end(sequence, end)
+            self._end(sequence.id, end)
 
-    def _end(self, sequence: Sequence, end: Ended | EngineError, *, keep: bool = True) -> None:
-        """Ends a sequence; further calls for it do nothing. With `keep` its tokens stay cached for other requests."""
+    def _end(self, id: int, end: End, *, keep: bool = True) -> None:
+        """Ends a sequence, unless it has ended. With `keep` its tokens stay cached for other requests."""
+        sequence = self._open.get(id)
+        if sequence is None:
+            return
+        self._scheduler.remove(sequence, keep=keep)
+        for drafter in self._drafters:
+            drafter.forget(sequence)
+        self.backend.free_sampler(sequence.sampler)
         with self._lock:
-            if sequence not in self._open:
-                return
-            self._open.remove(sequence)
-        try:
-            if sequence in self._scheduled:
-                self._scheduled.remove(sequence)
-                self._scheduler.remove(sequence, keep=keep)
-        finally:
-            try:
-                self._free(sequence)
-            finally:
-                sequence.deliver(end)
+            del self._open[id]
+        sequence.deliver(end=end)
 
-    def _free(self, sequence: Sequence) -> None:
-        """Frees what a sequence has beside its cells. An error is logged: it must not end other requests."""
-        try:
-            self.backend.free_sampler(sequence.sampler)
-            for drafter in self._drafters:
-                drafter.forget(sequence)
-        except Exception:
-            log.exception("a sequence could not be freed")
+    def _stop(self, error: BaseException) -> None:
+        """Ends all requests, for good: after `close`, and after every error of the engine thread.
 
-    def _fail(self, error: BaseException) -> None:
-        """Handles every error of the engine thread: ends the requests in flight and empties the KV cache.
-
-        The engine stops for good after an error that is not an Exception, after several failed steps in a row, and if
-        this handling itself fails: it ends all requests, and refuses later ones.
+        The state of the scheduler and the KV cache may be wrong after an error. An engine process ends then, and the
+        next request starts another one.
         """
-        self._n_failed_steps += 1
-        if isinstance(error, Exception) and self._n_failed_steps < _MAX_FAILED_STEPS:
-            log.error("a step of the engine failed", exc_info=error)
-            cause = EngineError("the engine failed while it computed this request; the server's log has the cause")
-            try:
-                self._end_all(list(self._scheduled), cause)
-                return
-            except BaseException as second_error:
-                error = second_error
+        end: EngineError
+        if isinstance(error, EngineStopped):
+            end = error
+        else:
+            log.critical("the engine has stopped", exc_info=error)
+            end = EngineDied(f"the engine has stopped: {error!r}")
         with self._lock:
-            self.failure = error
-        log.critical("the engine has stopped", exc_info=error)
+            self._stopped = end
+            self.failure = None if end is error else error
+            sequences = list(self._open.values())
+            self._open.clear()
         try:
-            self._end_all(list(self._open), EngineStopped(f"the engine has stopped: {error!r}"))
+            for sequence in sequences:
+                sequence.deliver(end=end)
+            self._after_step()
+            for sequence in sequences:
+                self.backend.free_sampler(sequence.sampler)
         except BaseException:
             log.exception("the engine was not cleaned up after its failure")
 
-    def _end_all(self, sequences: list[Sequence], error: EngineError) -> None:
-        """Ends sequences and empties the scheduler and the KV cache, whose state a failed step may have left wrong."""
-        with self._lock:
-            sequences = [sequence for sequence in sequences if sequence in self._open]
-            self._open.difference_update(sequences)
-        self._scheduled.clear()
-        for sequence in sequences:
-            sequence.deliver(error)
-        for sequence in sequences:
-            self._free(sequence)
-        self._after_step()
-        self._scheduler.reset()
 
-
-def _set_suspended(sequences: list[Sequence], is_suspended: bool) -> None:
-    for sequence in sequences:
-        sequence.is_suspended = is_suspended
+def _close() -> None:
+    raise EngineStopped("the engine has been closed")
 
 
 def _check(request: GenerationRequest, facts: ModelFacts) -> None:
@@ -497,16 +466,10 @@ def _check(request: GenerationRequest, facts: ModelFacts) -> None:
         raise InvalidToken(f"token ids go from 0 to {facts.n_vocab - 1}; the request has {min(ids)} to {max(ids)}")
 
 
-def _new_sequence(request: GenerationRequest, backend: Backend) -> Sequence:
-    """The sequence of a request, with its sampler, and with its length limited by the request and the context."""
-    n_ctx, n_prompt, max_tokens = backend.facts.n_ctx, len(request.prompt), request.params.max_tokens
+def _sequence(request: GenerationRequest, n_ctx: int, **fields: Any) -> Sequence:
+    """The sequence of a request, without an id, with its length limited by the request and the context."""
+    n_prompt, max_tokens = len(request.prompt), request.params.max_tokens
     # Even with a limit of 0 one token is sampled, so that the prompt is computed.
     limit = n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
-    return Sequence(
-        0,
-        list(request.prompt),
-        limit,
-        scores_prompt=request.params.prompt_logprobs is not None,
-        request=request,
-        sampler=backend.new_sampler(request),
-    )
+    scores_prompt = request.params.prompt_logprobs is not None
+    return Sequence(0, list(request.prompt), limit, scores_prompt=scores_prompt, request=request, **fields)

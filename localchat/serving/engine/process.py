@@ -1,6 +1,15 @@
 """An engine process, `python -m localchat.serving.engine`, from its start to its death, seen by the server's process.
 
-Two threads belong to it: one receives messages (messages.py), one reads what the native libraries write.
+Two threads belong to it: one receives messages, one reads what the native libraries write. A message to the process is
+a pickled call, `(id, method, arguments, options)`, of a method of `Engine` or of `Calls` in `__main__.py`; without a
+result if the id is None. None ends the process. From it come tuples whose first item is their kind:
+
+    ("result", id, value)             the result of a call
+    ("error", id, error)              the error of a call
+    ("step", outputs)                 everything that a step produced: (id, StepOutput), with the id of the call
+                                      "enqueue" that started the sequence
+    ("progress", share)               the loaded share of the model, 0 to 1
+    ("log", name, level, text)        a record of the log
 """
 
 from __future__ import annotations
@@ -21,13 +30,13 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from .messages import LoadRequest
 from .run import RequestRun
-from .token_texts import TokenTexts
-from .values import Ended, EngineDied, EngineError, EngineStopped, GenerationRequest, ModelFacts
+from .values import EngineDied, EngineError, EngineStopped, GenerationRequest, LoadOptions, StepOutput, TokenTexts
 
 log = logging.getLogger("localchat.engine")
 
+# The loggers whose levels the process takes from this one.
+_LOGGERS = ("localchat", "localchat.engine.llama")
 # How long an engine process may take to end: its last step, and the memory of its model.
 _CLOSE_S = 10.0
 # How long a process may live after its connection has ended.
@@ -39,17 +48,16 @@ _CAUSE = re.compile(r"GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal er
 class EngineProcess:
     """One engine process, from its start to its end."""
 
-    def __init__(self, request: LoadRequest, on_progress: Callable[[float], None]) -> None:
+    def __init__(self, path: str, options: LoadOptions, on_progress: Callable[[float], None]) -> None:
         # Why the process has ended; None while it lives.
         self.death: EngineError | None = None
         self._on_progress = on_progress
         self._is_closing = False
-        self._ids = itertools.count(1)
-        self.loaded: Future[tuple[ModelFacts, TokenTexts]] = Future()
+        self._ids = itertools.count()
         # Guards the next two and `death`. The calls whose result is still to come, by their ids.
         self._lock = threading.Lock()
-        self._calls: dict[int, Future[Any]] = {0: self.loaded}
-        # By the id of the call "submit": the run, and the indexes of its sequences that have not ended.
+        self._calls: dict[int, Future[Any]] = {}
+        # By the id of the call "enqueue": the run, and the indexes of its sequences that have not ended.
         self._runs: dict[int, tuple[RequestRun, set[int]]] = {}
         self._sending = threading.Lock()
         self._last_lines: deque[str] = deque(maxlen=30)
@@ -60,9 +68,11 @@ class EngineProcess:
             threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
             for run in (self._read_output, self._read)
         ]
+        levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
+        # Its result are the ModelFacts and TokenTexts.
+        self.loaded = self.call(self.new_id(), "load", path, options, levels)
         for thread in self._threads:
             thread.start()
-        self.send("call", 0, "load", (request,))
 
     @property
     def is_serving(self) -> bool:
@@ -71,44 +81,41 @@ class EngineProcess:
     def new_id(self) -> int:
         return next(self._ids)
 
-    def call(self, id: int, method: str, *arguments: Any) -> Future[Any]:
-        """Call a method of `Calls` in the process. Its error may be EngineDied, which this may also raise."""
+    def call(self, id: int, method: str, *arguments: Any, **options: Any) -> Future[Any]:
+        """Call a method in the process. Its error may be EngineDied, which this may also raise."""
         future: Future[Any] = Future()
         with self._lock:
             if self.death is not None:
                 raise self.death
             self._calls[id] = future
-        self.send("call", id, method, arguments)
+        self._send((id, method, arguments, options))
         return future
 
+    def post(self, method: str, *arguments: Any) -> None:
+        """Call a method in the process that has no result."""
+        self._send((None, method, arguments, {}))
+
     def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        id = self.new_id()
+        id, sequence_ids = self.new_id(), list[int]()
         run = RequestRun(
             requests,
             texts,
-            cancel=lambda i: self.send("cancel", id, i),
-            suspend=lambda is_suspended: self.send("suspend", id, is_suspended),
+            cancel=lambda i: self.post("cancel", sequence_ids[i]),
+            suspend=lambda is_suspended: self.post("suspend", sequence_ids, is_suspended),
         )
         with self._lock:
             self._runs[id] = run, set(range(len(requests)))
         try:
-            self.call(id, "submit", requests).result()
+            sequence_ids += self.call(id, "enqueue", requests).result()
         except BaseException:
             self._runs.pop(id, None)
             raise
         return run
 
-    def send(self, *message: Any) -> None:
-        try:
-            with self._sending:
-                self._connection.send(message)
-        except OSError:
-            pass  # The process has ended: the thread that receives messages ends all calls and runs.
-
     def close(self) -> None:
         """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
         self._is_closing = True
-        self.send("close")
+        self._send(None)
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -116,6 +123,13 @@ class EngineProcess:
             self._process.kill()
         for thread in self._threads:
             thread.join(_CLOSE_S)
+
+    def _send(self, message: object) -> None:
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError:
+            pass  # The process has ended: the thread that receives messages ends all calls and runs.
 
     # --- the threads of the process ---
 
@@ -139,8 +153,8 @@ class EngineProcess:
 
     def _receive(self, kind: str, *values: Any) -> None:
         if kind == "step":
-            for id, method, index, *arguments in values[0]:
-                self._deliver(id, method, index, arguments)
+            for id, output in values[0]:
+                self._deliver(id, output)
         elif kind == "progress":
             self._on_progress(values[0])
         elif kind == "log":
@@ -149,16 +163,15 @@ class EngineProcess:
         elif kind == "result":
             self._calls.pop(values[0]).set_result(values[1])
         else:
-            self._calls.pop(values[0]).set_exception(_as_death(values[1]))
+            self._calls.pop(values[0]).set_exception(values[1])
 
-    def _deliver(self, id: int, method: str, index: int, arguments: Sequence[Any]) -> None:
+    def _deliver(self, id: int, output: StepOutput) -> None:
         run, open_indexes = self._runs[id]
-        if method == "deliver" and isinstance(arguments[0], (Ended, EngineError)):
-            arguments = [_as_death(arguments[0]), *arguments[1:]]
-            open_indexes.discard(index)
+        if output.end is not None:
+            open_indexes.discard(output.sequence)
             if not open_indexes:
                 self._runs.pop(id)
-        getattr(run, method)(index, *arguments)
+        run.deliver(output)
 
     def _end(self) -> None:
         """The connection has ended: end all calls and runs."""
@@ -180,7 +193,7 @@ class EngineProcess:
             call.set_exception(death)
         for run, open_indexes in runs:
             for index in open_indexes:
-                run.deliver(index, death, time.perf_counter())
+                run.deliver(StepOutput(index, time.perf_counter(), end=death))
         self._connection.close()
 
     def _died(self, status: int) -> EngineDied:
@@ -192,11 +205,6 @@ class EngineProcess:
         elif name is None and cause is None and self._last_lines:
             cause = self._last_lines[-1]
         return EngineDied(f"the engine process {text}{f' ({cause})' if cause else ''}", name)
-
-
-def _as_death(value: Any) -> Any:
-    """An engine that has failed ends its process. EngineStopped means here that the server closes the engine."""
-    return EngineDied(str(value)) if isinstance(value, EngineStopped) else value
 
 
 def signal_name(status: int) -> str | None:

@@ -6,16 +6,13 @@ import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Union
+from typing import NamedTuple
 
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
-from .values import EngineError, InvalidGrammar, Sampled
+from .values import EngineError, InvalidGrammar, Sampled, TokenTexts
 
 log = logging.getLogger("localchat.engine")
-
-TokenRun = list[Union[Sampled, EngineError]]
-"""The tokens sampled for one sequence in a step, and an error after them if sampling failed."""
 
 # The limit of threads that sample, with the engine thread. The speed is limited by memory, not by cores.
 _MAX_THREADS = 8
@@ -23,11 +20,22 @@ _MAX_THREADS = 8
 _MIN_PARALLEL_VOCAB = 16_384
 
 
+class TokenRun(NamedTuple):
+    """The tokens sampled for one sequence in a step, and the error after them if sampling failed."""
+
+    items: list[Sampled]
+    error: EngineError | None = None
+
+    def tokens(self) -> list[int]:
+        return list(map(_token_of, self.items))
+
+
 class TokenSampler:
     """Samples from the logits of the last batch. `sample` is called on the engine thread."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, texts: TokenTexts) -> None:
         self._backend = backend
+        self._texts = texts
         n_threads = 1 if backend.facts.n_vocab < _MIN_PARALLEL_VOCAB else min(_MAX_THREADS, os.cpu_count() or 1)
         self._helpers = ThreadPoolExecutor(n_threads - 1, "localchat-sample") if n_threads > 1 else None
         self._n_shares = n_threads
@@ -42,7 +50,7 @@ class TokenSampler:
             return self._sample_share(chunks)
         shares = [chunks[i :: self._n_shares] for i in range(self._n_shares)]
         futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
-        runs: list[TokenRun] = [[]] * len(chunks)
+        runs = [TokenRun([])] * len(chunks)
         runs[:: self._n_shares] = self._sample_share(shares[0])
         for i, future in enumerate(futures, 1):
             runs[i :: self._n_shares] = future.result()
@@ -52,17 +60,17 @@ class TokenSampler:
         return [self._sample_run(chunk) for chunk in share]
 
     def _sample_run(self, chunk: BatchChunk) -> TokenRun:
-        run: TokenRun = []
+        items: list[Sampled] = []
         try:
             # In a loop, since the tokens before an error are kept.
             for item in self._tokens(chunk):
-                run.append(item)
+                items.append(item)
         except InvalidGrammar as error:
-            run.append(error)
+            return TokenRun(items, error)
         except Exception as error:
             log.exception("sampling a token failed")
-            run.append(EngineError(f"sampling a token failed: {error}"))
-        return run
+            return TokenRun(items, EngineError(f"sampling a token failed: {error}"))
+        return TokenRun(items)
 
     def _tokens(self, chunk: BatchChunk) -> Iterator[Sampled]:
         """The next tokens, up to the end of the sequence."""
@@ -71,9 +79,9 @@ class TokenSampler:
             if sequence.n_sampled + n_new == params.min_tokens:
                 self._backend.allow_ends(sequence.sampler)
             yield item
-            token = token_of(item)
+            token = _token_of(item)
             is_full = len(sequence.tokens) + n_new == sequence.max_length
-            if is_full or self._backend.is_end(token) or token in params.stop_token_ids:
+            if is_full or self._texts.is_end(token) or token in params.stop_token_ids:
                 return
 
     def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:
@@ -102,8 +110,5 @@ class TokenSampler:
         return (token, *self._backend.logprobs(row, token, n_top))
 
 
-def token_of(item: Sampled | EngineError) -> int:
-    """The token of an item; 0 for an error, whose sequence ends before the token is computed."""
-    if isinstance(item, int):
-        return item
-    return 0 if isinstance(item, EngineError) else item[0]
+def _token_of(item: Sampled) -> int:
+    return item if isinstance(item, int) else item[0]

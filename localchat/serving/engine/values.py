@@ -1,15 +1,19 @@
 """The values that go into the engine and come out of it, and its errors.
 
-Texts are str, token ids are int, times are seconds. This module does not know llama.cpp, threads or HTTP.
+All of them can be sent to another process. Texts are str, token ids are int, times are seconds. This module does not
+know llama.cpp, threads or HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Union
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol, Union
 
-from ..core.events import OutputToken
+from ..core.events import OutputToken, PromptProgress
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
 
@@ -54,17 +58,7 @@ class GenerationRequest:
     new_budget_tracker: Callable[[], BudgetTracker] | None = None
     """Makes the tracker of the reasoning budget for a sequence without tokens. None: there is no budget."""
     reports_progress: bool = False
-    """Whether progress is delivered while the prompt is computed."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of the prefill, in tokens of the prompt."""
-
-    n_computed: int
-    """Computed tokens, with the cached ones."""
-    n_prompt: int
-    n_cached: int
+    """Whether the reader of the output gets the progress while the prompt is computed."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +81,109 @@ class Finish:
     """The token that ended the sequence, if one did. It is counted in `usage` and is in no Delta."""
 
 
+Top = list[tuple[int, float]]
+"""The likeliest tokens at one position, each with its log probability."""
+Sampled = Union[int, tuple[int, float, Top]]
+"""A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens."""
+End = Union[str, "EngineError"]
+"""The end of a sequence: the finish reason, "stop" or "length", or its error."""
+
+
+class StepOutput(NamedTuple):
+    """What a step of the engine produced for one sequence, or a part of it. `RequestRun` reads it."""
+
+    sequence: int
+    """The index of the sequence in its request."""
+    at: float
+    """The time by `time.perf_counter`, whose clock all processes share."""
+    progress: PromptProgress | None = None
+    prompt_logprobs: Sequence[tuple[float, Top]] = ()
+    """For the next tokens of the prompt, from the second one on: the log probability, and the likeliest tokens."""
+    tokens: Sequence[Sampled] = ()
+    n_drafted: int = 0
+    n_draft_accepted: int = 0
+    end: End | None = None
+
+
+class TokenTexts:
+    """The bytes of all tokens of a model, and which tokens are special."""
+
+    def __init__(self, pieces: Sequence[bytes], hidden: frozenset[int], ends: frozenset[int]) -> None:
+        """
+        Args:
+            pieces: The bytes of each token.
+            hidden: Control tokens, whose text is empty unless it is requested.
+            ends: End-of-generation tokens.
+        """
+        # Not a list, which the server's process would take long to receive.
+        self._bytes = b"".join(pieces)
+        self._stops = array("I", accumulate(map(len, pieces), initial=0))
+        self._hidden = hidden
+        self._ends = ends
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of a token; those of a control token only with `special`."""
+        if not 0 <= token < len(self._stops) - 1:
+            raise ValueError(f"token ids go from 0 to {len(self._stops) - 2}, not {token}")
+        if token in self._hidden and not special:
+            return b""
+        return self._bytes[self._stops[token] : self._stops[token + 1]]
+
+    def is_end(self, token: int) -> bool:
+        """Whether this is an end-of-generation token."""
+        return token in self._ends
+
+
+class Histogram:
+    """Counts values. One thread adds them, without a lock; any thread reads, perhaps between the count and the sum."""
+
+    def __init__(self, bounds: Sequence[float]):
+        self.bounds = tuple(bounds)
+        # The number of values between two bounds, and of those above the last one.
+        self._counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def counts(self) -> list[int]:
+        """The number of values up to each bound, and of all values."""
+        return list(accumulate(self._counts))
+
+
+def _first_token_histogram() -> Histogram:
+    # From a cached prompt on a GPU to a long prompt on a laptop, in seconds.
+    return Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0))
+
+
+@dataclass
+class EngineStats:
+    """The state of the engine, and counts since its start. It is read without stopping the engine, so the values may be
+    of two successive steps."""
+
+    n_running: int = 0
+    """Sequences that have a slot."""
+    n_waiting: int = 0
+    """Sequences in the queue."""
+    n_cells_active: int = 0
+    """Cells of running sequences."""
+    n_cells_idle: int = 0
+    """Cells of cached prefixes that no running sequence uses."""
+    n_computed: int = 0
+    """Tokens decoded, of prompts and of outputs."""
+    n_sampled: int = 0
+    """Tokens sampled."""
+    n_cached: int = 0
+    """Prompt tokens that were found in the cache."""
+    n_drafted: int = 0
+    """Draft tokens computed."""
+    n_draft_accepted: int = 0
+    """Draft tokens that were accepted."""
+    first_token_s: Histogram = field(default_factory=_first_token_histogram)
+    """Seconds from a request to its first token."""
+
+
 @dataclass(frozen=True)
 class LoadOptions:
     """How to load a model."""
@@ -107,6 +204,10 @@ class LoadOptions:
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     speculates: bool = True
     """Whether tokens are drafted, by prompt lookup or a draft model. The output is the same."""
+    draft_path: str | None = None
+    """A smaller model of the same vocabulary for speculative decoding."""
+    max_queue: int = 256
+    """The limit of waiting sequences."""
 
 
 @dataclass(frozen=True)
@@ -227,28 +328,13 @@ class Cancelled(EngineError):
 
 
 class EngineStopped(EngineError):
-    """The engine has been closed, or has failed for good."""
+    """The engine has been closed."""
 
 
 class EngineDied(EngineError):
-    """The engine process ended with requests in flight, or before it had loaded the model."""
+    """The engine failed with requests in flight, or its process ended, perhaps before it had loaded the model."""
 
     def __init__(self, message: str, killed_by: str | None = None):
         super().__init__(message)
         self.killed_by = killed_by
         """The name of the signal that killed it; None if it ended by itself."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The end of a sequence that neither failed nor was cancelled."""
-
-    reason: str
-    """"stop" or "length"."""
-    stop: int | None
-    """The token of `stop_token_ids` that ended it; None for another end."""
-
-
-# A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens with theirs.
-Sampled = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
-Item = Union[Sampled, Progress, Ended, EngineError]

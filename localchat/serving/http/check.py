@@ -21,7 +21,7 @@ from ..engine import EngineError, Finish, Front, GenerationRequest, WritesNoText
 from ..engine.library_build import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
-from .loading import load_request, reason_of
+from .loading import load_options, reason_of
 from .start_block import LoadProgress, model_fields
 
 # Exit statuses: the model works; it cannot be served; it works, and the report has advice.
@@ -102,7 +102,7 @@ def _check_build(report: Report) -> None:
 
 def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -> None:
     progress = LoadProgress(file.name, "text")
-    with Front(load_request(options, file), progress.show) as engine:
+    with Front(str(file.path), load_options(options), progress.show) as engine:
         facts = engine.start().facts
         progress.clear()
         reason = "set by --ctx" if options.ctx else "that of the model"

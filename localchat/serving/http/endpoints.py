@@ -134,7 +134,7 @@ class Endpoints:
             run = start(self._service.resolve(request.model), request, build, interface.id_prefix)
             exchange.id = run.head.id
             # While the client does not read, the run is suspended.
-            exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
+            exchange.on_stall = run.suspend
             try:
                 with run, self._in_flight(exchange, run):
                     encoder = interface.encoder(run.head, request, run.usage)

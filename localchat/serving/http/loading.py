@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine import EngineDied, EngineStopped, Front, LoadOptions, LoadRequest
+from ..engine import EngineDied, EngineStopped, Front, LoadOptions
 from ..models.catalog import ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
@@ -38,7 +38,7 @@ class Loader(threading.Thread):
         self._file = file
         self._options = options
         self._progress = LoadProgress(file.name, options.log_format)
-        self._front = Front(load_request(options, file), self._show)
+        self._front = Front(str(file.path), load_options(options), self._show)
         self._service: Service | None = None
         self._url = ""
         self._on_failure: Callable[[], None] = lambda: None
@@ -100,22 +100,16 @@ class Loader(threading.Thread):
         self._progress.show(done)
 
 
-def load_request(options: argparse.Namespace, file: ModelFile) -> LoadRequest:
+def load_options(options: argparse.Namespace) -> LoadOptions:
     """How the engine process loads a model, by the options of the command line."""
-    return LoadRequest(
-        str(file.path),
-        LoadOptions(
-            n_ctx=options.ctx,
-            n_parallel=options.parallel,
-            n_gpu_layers=options.gpu_layers,
-            n_threads=options.threads,
-            speculates=not options.no_speculation,
-        ),
+    return LoadOptions(
+        n_ctx=options.ctx,
+        n_parallel=options.parallel,
+        n_gpu_layers=options.gpu_layers,
+        n_threads=options.threads,
+        speculates=not options.no_speculation,
         draft_path=options.draft,
         max_queue=options.queue,
-        log_levels=tuple(
-            (name, logging.getLogger(name).getEffectiveLevel()) for name in ("localchat", "localchat.engine.llama")
-        ),
     )
 
 

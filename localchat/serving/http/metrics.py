@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ..chat.service import Service
 from ..core import errors
-from ..engine import AnyEngine, Histogram, HistogramValues
+from ..engine import AnyEngine, Histogram
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,7 +33,7 @@ class Metrics:
     def text(self, service: Service) -> str:
         """All metrics. Those of the engine are missing while the model loads and after the engine has failed."""
         with self._lock:
-            requests, duration_s = sorted(self._requests.items()), self._duration_s.values()
+            requests, duration_s = sorted(self._requests.items()), copy.deepcopy(self._duration_s)
         try:
             engine: AnyEngine | None = service.model().engine
         except errors.ApiError:
@@ -57,11 +58,11 @@ def _of_engine(engine: AnyEngine) -> Iterator[str]:
         ("gauge", "kv_cache_cells", "Capacity of the KV cache in tokens.", facts.n_cells),
         ("gauge", "kv_cache_cells_used", "Tokens in the KV cache of running sequences.", stats.n_cells_active),
         ("gauge", "kv_cache_cells_idle", "Tokens in the KV cache of idle prefixes.", stats.n_cells_idle),
-        ("counter", "tokens_computed_total", "Tokens computed, of prompts and outputs.", stats.counts.n_computed),
-        ("counter", "tokens_generated_total", "Tokens of completions.", stats.counts.n_sampled),
-        ("counter", "tokens_drafted_total", "Draft tokens of speculative decoding.", stats.counts.n_drafted),
-        ("counter", "drafts_accepted_total", "Draft tokens that were accepted.", stats.counts.n_draft_accepted),
-        ("counter", "prompt_tokens_cached_total", "Prompt tokens found in the KV cache.", stats.counts.n_cached),
+        ("counter", "tokens_computed_total", "Tokens computed, of prompts and outputs.", stats.n_computed),
+        ("counter", "tokens_generated_total", "Tokens of completions.", stats.n_sampled),
+        ("counter", "tokens_drafted_total", "Draft tokens of speculative decoding.", stats.n_drafted),
+        ("counter", "drafts_accepted_total", "Draft tokens that were accepted.", stats.n_draft_accepted),
+        ("counter", "prompt_tokens_cached_total", "Prompt tokens found in the KV cache.", stats.n_cached),
     ):
         yield from _metric(kind, name, help, [("", value)])
     help = "Time from the submission of a sequence to its first token."
@@ -75,7 +76,7 @@ def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | 
     yield from (f"{name}{suffix} {round(value, 6)}" for suffix, value in samples)
 
 
-def _histogram(name: str, help: str, values: HistogramValues) -> Iterator[str]:
-    counts = zip([*map(str, values.bounds), "+Inf"], [*values.counts, values.n])
-    samples = [(f'_bucket{{le="{bound}"}}', n) for bound, n in counts]
-    yield from _metric("histogram", name, help, [*samples, ("_sum", values.total), ("_count", values.n)])
+def _histogram(name: str, help: str, values: Histogram) -> Iterator[str]:
+    counts = values.counts()
+    samples = [(f'_bucket{{le="{bound}"}}', n) for bound, n in zip([*values.bounds, "+Inf"], counts)]
+    yield from _metric("histogram", name, help, [*samples, ("_sum", values.total), ("_count", counts[-1])])

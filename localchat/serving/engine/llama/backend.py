@@ -15,7 +15,6 @@ import numpy as np
 from ..backend import Data, DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
 from ..embedding import EmbeddingBackend
-from ..token_texts import TokenTexts
 from ..values import EngineError, GenerationRequest, ModelFacts
 from .embed import open_embedding_backend, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
@@ -33,7 +32,7 @@ class LlamaBackend:
         self.facts = facts
         self.limits = limits
         self.vocabulary = vocabulary
-        self.tokenize, self.piece, self.is_end = vocabulary.tokenize, vocabulary.texts.piece, vocabulary.texts.is_end
+        self.tokenize, self.texts = vocabulary.tokenize, vocabulary.texts
         self._model = model
         self._context = context
         self._memory = L.llama_get_memory(context)
@@ -45,9 +44,6 @@ class LlamaBackend:
         # [outputs, vocabulary].
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
-
-    def token_texts(self) -> TokenTexts:
-        return self.vocabulary.texts
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)

@@ -8,8 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..token_texts import TokenTexts
-from ..values import TextTooLong
+from ..values import TextTooLong, TokenTexts
 from .library import L, Model, holding_gil
 from .masks import Masks
 from .text_blocks import TextBlocks
