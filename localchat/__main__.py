@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from .client import Client
 from .errors import LocalChatError
@@ -21,15 +20,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    options: dict[str, Any] = {} if arguments.retries is None else {"max_retries": arguments.retries}
-    with Client(
-        arguments.base_url,
-        arguments.api_key,
-        arguments.model,
-        timeout=arguments.timeout,
-        on_retry=_report_retry,
-        **options,
-    ) as client:
+    try:
+        client = Client(
+            arguments.base_url,
+            arguments.api_key,
+            arguments.model,
+            timeout=arguments.timeout,
+            max_retries=arguments.retries,
+            on_retry=_report_retry,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    with client:
         if arguments.models:
             print("\n".join(map(str, client.models())))
             return OK
@@ -37,8 +39,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from .terminal.question import prompt_text  # Imported here: --models and --help do not need these modules.
-    from .terminal.session import Session
+    from .terminal.session import Session, prompt_text  # Imported here: --models and --help do not need these modules.
 
     session = Session(client, arguments)
     text = prompt_text(arguments.text, arguments.file)

@@ -1,4 +1,4 @@
-"""The chat of `python -m localchat` on a pseudo-terminal, the options of the command line, and Markdown styles."""
+"""The chat of `python -m localchat` on a pseudo-terminal, and the options of the command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import pytest
 
 from localchat import Client
 from localchat.agent.conversation import read_messages
-from localchat.terminal.chat import _greeting
-from localchat.terminal.markdown import Markdown
+from localchat.terminal.chat import greeting
 
 from .raw_server import (
     DEADLINE_S,
@@ -142,7 +141,7 @@ def test_chat_with_the_built_in_model(tmp_path, base_url):
 
 
 @pytest.mark.parametrize(
-    ("names", "model", "greeting"),
+    ("names", "model", "words"),
     [
         (["a"], None, "a at "),
         (["a", "b"], None, "2 models (/model NAME selects one) at "),
@@ -150,10 +149,10 @@ def test_chat_with_the_built_in_model(tmp_path, base_url):
         ([], None, "the server's model at "),
     ],
 )
-def test_greeting_has_the_name_of_the_model(names, model, greeting):
+def test_greeting_has_the_name_of_the_model(names, model, words):
     raw = with_length(json.dumps({"data": [{"id": name} for name in names]}).encode())
     with serving(lambda request, number: raw) as server, Client(server.url) as client:
-        assert _greeting(client, model) == greeting + server.url
+        assert greeting(client, model) == words + server.url
 
 
 def test_commands_of_the_chat(tmp_path):
@@ -161,7 +160,7 @@ def test_commands_of_the_chat(tmp_path):
         terminal = Terminal(tmp_path, server.url)
         for typed, shown in (
             ("/help", "Ctrl-C ends the answer"),
-            ("/sistem", "did you mean /system?"),
+            ("/sistem", "there is no command /sistem"),
             ("/retry", "there is no question to ask again"),
             ("/system be brief", "be brief"),
             ("one", ": one>"),
@@ -382,31 +381,9 @@ def test_tool_that_cannot_be_loaded_is_an_error(name, tmp_path):
     assert done.stderr.startswith("localchat: --tool ")
 
 
-BOLD, ITALIC, CODE, OFF = "\x1b[1m", "\x1b[3m", "\x1b[36m", "\x1b[0m"
-MARKDOWN = {
-    "plain": ("2 * 3 * 4, a_b\n", "2 * 3 * 4, a_b\n"),
-    "bold": ("a **b** c", f"a {OFF}{BOLD}**b**{OFF} c"),
-    "italic": ("*b*.", f"{OFF}{ITALIC}*b*{OFF}."),
-    "heading": ("# H\ntext", f"{OFF}{BOLD}# H{OFF}\ntext"),
-    "bullets": ("* one\n  * two\n", "* one\n  * two\n"),
-    "code": ("`a*b*` c", f"{OFF}{CODE}`a*b*`{OFF} c"),
-    "fence": ("```c\n# *x* `y`\n```\nz", f"{OFF}{CODE}```c\n# *x* `y`\n```{OFF}\nz"),
-    "unclosed": ("**a\nb", f"{OFF}{BOLD}**a{OFF}\nb"),
-    "ends-open": ("`a", f"{OFF}{CODE}`a{OFF}"),
-}
-
-
-@pytest.mark.parametrize(("text", "styled"), MARKDOWN.values(), ids=MARKDOWN)
-def test_markdown_gets_the_same_styles_however_the_text_is_cut(text, styled):
-    for at in range(len(text) + 1):
-        markdown = Markdown()
-        assert markdown.feed(text[:at]) + markdown.feed(text[at:]) + markdown.flush() == styled
-    assert STYLES.sub("", styled) == text
-
-
-def test_terminal_gets_styles_but_no_escape_sequences_of_the_model(tmp_path):
-    raw = chunked(piece("**b**\r\n\x1b]52;c;eA==\x07", "stop"), DONE)
+def test_escape_sequences_of_the_model_are_shown_on_a_terminal(tmp_path):
+    raw = chunked(piece("b\r\n\x1b]52;c;eA==\x07", "stop"), DONE)
     with always(raw) as server:
         terminal = Terminal(tmp_path, server.url, "-m", "m", "hi")
-        assert terminal.close() == (0, "**b**\n\\x1b]52;c;eA==\\x07\n")
-        assert run(server.url, tmp_path, "hi").stdout == "**b**\n\x1b]52;c;eA==\x07\n"
+        assert terminal.close() == (0, "b\n\\x1b]52;c;eA==\\x07\n")
+        assert run(server.url, tmp_path, "hi").stdout == "b\n\x1b]52;c;eA==\x07\n"

@@ -1,19 +1,20 @@
-"""The interactive chat: read prompts and commands from the terminal until Ctrl-D."""
+"""The interactive chat: read prompts and commands, such as /help, from the terminal until Ctrl-D."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
+from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, StatusError
-from . import saved
 from .ask import OK, report
-from .commands import Quit, execute
-from .session import Session
+from .session import Session, state_file
 
-PROMPT, MORE = "> ", "... "
-QUOTES = '"""'
+_PROMPT, _MORE = "> ", "... "
+_QUOTES = '"""'
 _HISTORY_LINES = 1000
 
 
@@ -23,18 +24,18 @@ def chat(session: Session, images: list[str]) -> int:
     Raises:
         LocalChatError: The list of models cannot be requested, for example because the server is down.
     """
-    report(f"{_greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
+    report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _history():
         while True:
             line = ""
             try:
-                line = read_message()
+                line = _read_message()
                 if line.startswith("/"):
-                    execute(session, line.rstrip())
+                    _execute(session, line.rstrip())
                 elif line.strip():
                     session.ask(line, images)
                     images = []
-            except (EOFError, Quit):
+            except EOFError:
                 report("")
                 return OK
             except KeyboardInterrupt:
@@ -44,27 +45,26 @@ def chat(session: Session, images: list[str]) -> int:
                 report(f"localchat: {error}")
 
 
-def read_message() -> str:
+def _read_message() -> str:
     '''Read one message: a line, lines that end with a backslash and the line after them, or lines between """.
 
     Raises:
         EOFError: The user pressed Ctrl-D.
     '''
-    line = input(PROMPT)
-    if line.lstrip().startswith(QUOTES):
-        lines = [line.lstrip()[len(QUOTES) :]]
-        while not lines[-1].rstrip().endswith(QUOTES):
-            lines.append(input(MORE))
-        lines[-1] = lines[-1].rstrip()[: -len(QUOTES)]
+    lines = [input(_PROMPT)]
+    if lines[0].lstrip().startswith(_QUOTES):
+        lines[0] = lines[0].lstrip()[len(_QUOTES) :]
+        while not lines[-1].rstrip().endswith(_QUOTES):
+            lines.append(input(_MORE))
+        lines[-1] = lines[-1].rstrip()[: -len(_QUOTES)]
         return "\n".join(lines).strip("\n")
-    lines = [line]
     while lines[-1].endswith("\\"):
         lines[-1] = lines[-1][:-1]
-        lines.append(input(MORE))
+        lines.append(input(_MORE))
     return "\n".join(lines)
 
 
-def _greeting(client: Client, model: str | None) -> str:
+def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     try:
         names = [str(name) for name in client.models()]
@@ -84,7 +84,7 @@ def _history() -> Iterator[None]:
     except ImportError:  # Python on Windows and some other builds have no readline.
         yield
         return
-    path = saved.state_folder() / "history"
+    path = state_file("history")
     with contextlib.suppress(OSError):
         readline.read_history_file(path)
     readline.set_history_length(_HISTORY_LINES)
@@ -95,3 +95,90 @@ def _history() -> Iterator[None]:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
             readline.write_history_file(path)
+
+
+# Commands
+
+
+class _Command(NamedTuple):
+    # Called with the session and the text after the name of the command.
+    run: Callable[[Session, str], object]
+    # The arguments and the description that /help shows.
+    arguments: str
+    about: str
+
+
+def _execute(session: Session, line: str) -> None:
+    """Run the command of a line that begins with a slash.
+
+    Raises:
+        EOFError: The command is /quit.
+        LocalChatError, OSError, ValueError: The command failed.
+    """
+    name, _, text = line[1:].partition(" ")
+    if name not in _COMMANDS:
+        hint = "/help lists the commands. To send this text as a prompt, begin it with a space."
+        raise ValueError(f"there is no command /{name}: {hint}")
+    _COMMANDS[name].run(session, text.strip())
+
+
+def _model(session: Session, name: str) -> None:
+    if name:
+        session.model = name
+    listed = list(map(str, session.client.models()))
+    for model in listed:
+        report(f"{'*' if model == session.model else ' '} {model}")
+    if name and name not in listed:
+        report(f"* {name} (the server does not list it)")
+
+
+def _system(session: Session, text: str) -> None:
+    session.set_system(text or None)
+    report(session.system or "no instructions; /system TEXT sets them")
+
+
+def _clear(session: Session, text: str) -> None:
+    session.clear()
+    report("the conversation is empty" + (", the instructions are kept" if session.system else ""))
+
+
+def _save(session: Session, name: str) -> None:
+    path = _path(name)
+    write_messages(path, session.messages, private=True)
+    report(f"saved {len(session.messages)} messages in {path}")
+
+
+def _load(session: Session, name: str) -> None:
+    path = _path(name)
+    session.messages = read_messages(path)
+    report(f"loaded {len(session.messages)} messages from {path}")
+
+
+def _path(name: str) -> Path:
+    if not name:
+        raise ValueError("give the name of a file: /save FILE or /load FILE")
+    return Path(name).expanduser()
+
+
+def _help(session: Session, text: str) -> None:
+    names = {f"/{name} {command.arguments}".rstrip(): command.about for name, command in _COMMANDS.items()}
+    width = max(map(len, names))
+    report("\n".join(f"{name:{width}}  {about}" for name, about in names.items()))
+    report('A line that ends with \\ continues on the next line; """ begins and ends a text of several lines.')
+    report("Ctrl-C ends the answer, Ctrl-D the chat.")
+
+
+def _quit(session: Session, text: str) -> None:
+    raise EOFError
+
+
+_COMMANDS = {
+    "help": _Command(_help, "", "show this list"),
+    "model": _Command(_model, "[NAME]", "list the models of the server, or use another"),
+    "system": _Command(_system, "[TEXT]", "show the instructions (the system message), or replace them"),
+    "retry": _Command(lambda session, text: session.retry(), "", "ask the last question again, replace its answer"),
+    "clear": _Command(_clear, "", "remove all messages of the conversation"),
+    "save": _Command(_save, "FILE", "write the conversation to a file"),
+    "load": _Command(_load, "FILE", "continue the conversation in a file"),
+    "quit": _Command(_quit, "", "end the chat, like Ctrl-D"),
+}

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..events import Reply
 from .ask import output_text, printable, report
-from .markdown import Markdown
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 # A longer tool result is shortened to this length.
@@ -22,18 +21,16 @@ class Printer:
     Args:
         hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
         as_json: Print one line of JSON instead of the text; implies `hold`.
-        markdown: Add styles.
         show_reasoning: Print the reasoning to stderr.
         runs_tools: Tools are run: print their results to stderr. Otherwise print tool calls to stdout.
     """
 
-    def __init__(self, *, hold: bool, as_json: bool, markdown: bool, show_reasoning: bool, runs_tools: bool) -> None:
+    def __init__(self, *, hold: bool, as_json: bool, show_reasoning: bool, runs_tools: bool) -> None:
         self._holds = hold or as_json
         self._as_json = as_json
-        self._markdown = Markdown() if markdown else None
         self._show_reasoning = show_reasoning
         self._runs_tools = runs_tools
-        self._held: list[str] = []
+        self._held = ""
         # Whether the last line on stdout, or the last line of reasoning on stderr, is unfinished.
         self._in_line = False
         self._in_reasoning = False
@@ -45,7 +42,7 @@ class Printer:
         if self._first_s is None and event.type.endswith("_delta"):
             self._first_s = time.monotonic()
         if event.type == "tool_result":
-            self._end_line()
+            self.close()
             report(f"[{event.call.name}: {_shortened(event.content)}]")
         elif event.type == "reasoning_delta":
             self._write_reasoning(event)
@@ -55,24 +52,22 @@ class Printer:
                 self._in_reasoning = False
                 report("")  # On a terminal, the text would otherwise continue the last line of the reasoning.
             if self._holds:
-                self._held.append(text)
+                self._held += text
             else:
                 self._write(text)
 
     def end(self, reply: Reply[Any]) -> None:
         """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
         if self._as_json:
-            print(json.dumps(_fields(reply), ensure_ascii=False))
-        elif self._holds and reply.parsed is not None:
-            self._write(json.dumps(reply.parsed, ensure_ascii=False))
+            self._write(json.dumps(_fields(reply), ensure_ascii=False))
         elif self._holds:
-            self._write("".join(self._held))
+            self._write(self._held if reply.parsed is None else json.dumps(reply.parsed, ensure_ascii=False))
 
     def close(self) -> None:
-        """End the styles and the line, also of an incomplete response."""
-        if self._markdown is not None and not self._as_json:
-            print(end=self._markdown.flush())
-        self._end_line()
+        """End the line, also of an incomplete response."""
+        if self._in_line:
+            print(flush=True)
+        self._in_line = False
 
     def usage(self, reply: Reply[Any]) -> str:
         """Token counts and speed, as one line."""
@@ -85,24 +80,15 @@ class Printer:
         return ", ".join(parts)
 
     def _write_reasoning(self, event: Any) -> None:
-        if not self._show_reasoning or event.choice_index != 0:
-            return
-        self._in_reasoning = True
-        text = printable(event.delta, sys.stderr)
-        sys.stderr.write(f"{_DIM}{text}{_PLAIN}" if sys.stderr.isatty() else text)
-        sys.stderr.flush()
+        if self._show_reasoning and event.choice_index == 0:
+            self._in_reasoning = True
+            text = printable(event.delta, sys.stderr)
+            print(f"{_DIM}{text}{_PLAIN}" if sys.stderr.isatty() else text, end="", file=sys.stderr, flush=True)
 
     def _write(self, text: str) -> None:
-        if not text:
-            return
-        self._in_line = not text.endswith("\n")
-        text = printable(text, sys.stdout)
-        print(self._markdown.feed(text) if self._markdown else text, end="", flush=True)
-
-    def _end_line(self) -> None:
-        if self._in_line:
-            print(flush=True)
-        self._in_line = False
+        if text:
+            self._in_line = not text.endswith("\n")
+            print(printable(text, sys.stdout), end="", flush=True)
 
 
 def _shortened(text: str) -> str:

@@ -1,22 +1,27 @@
-"""The conversation of the terminal program: its messages, its options, and sending one message."""
+"""The conversation of the terminal program: its messages, its options, its files, and sending one message."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from ..agent.tool_run import ToolRun, start_run
+from ..agent.conversation import read_messages, write_messages
+from ..agent.tool_run import ToolRun
 from ..client import Client
 from ..events import Reply
+from ..extras import media
 from ..transport.keywords import CLIENT_NAMES, StreamKeywords
-from . import saved
 from .approval import Approval, load_tool
-from .ask import finish_code, report
+from .ask import finish_code, read_prompt, report
 from .printing import Printer
-from .question import read_schema, user_message
 
-Messages = list[dict[str, Any]]
+Json = dict[str, Any]
 
 
 class Session:
@@ -35,13 +40,12 @@ class Session:
         self.client = client
         self.model: str | None = arguments.model
         self._arguments = arguments
-        self._options: dict[str, Any] = _as_options(dict(arguments.option))
-        self._schema = read_schema(arguments.schema) if arguments.schema else None
-        if self._schema is not None:
-            self._options["response_format"] = self._schema
+        self._options = _as_options(dict(arguments.option))
+        if arguments.schema:
+            self._options["response_format"] = _read_schema(arguments.schema)
         self._tools = [load_tool(name) for name in arguments.tool]
         self._approval = Approval(arguments.yes)
-        self.messages: Messages = saved.load_last() if arguments.continues else []
+        self.messages: list[Json] = _load_last() if arguments.continues else []
         system = self._options.pop("system", None)
         self.set_system(arguments.system if arguments.system is not None else system)
 
@@ -60,27 +64,31 @@ class Session:
         """Remove all messages except the system message."""
         self.messages = self.messages[: int(self.system is not None)]
 
-    def remove_last_prompt(self) -> dict[str, Any] | None:
-        """Remove the last user message and all messages after it. Return the message, None if there is none."""
-        for i in reversed(range(len(self.messages))):
-            if self.messages[i].get("role") == "user":
-                message = self.messages[i]
-                del self.messages[i:]
-                return message
-        return None
+    def ask(self, text: str, images: Sequence[str] = ()) -> int:
+        """Send a user message with this text and these images, each the path of a file or a URL; see `_send`."""
+        sources = [image if media.is_url(image) else Path(image) for image in images]
+        return self._send([*self.messages, *media.attach(text, sources)])
 
-    def ask(self, text: str, images: list[str]) -> int:
-        """Send a user message with this text and these images; see `send`."""
-        return self.send(user_message(text, images))
+    def retry(self) -> int:
+        """Send the last user message again, without the messages after it; see `_send`."""
+        users = [i for i, message in enumerate(self.messages) if message.get("role") == "user"]
+        if not users:
+            raise ValueError("there is no question to ask again")
+        return self._send(self.messages[: users[-1] + 1])
 
-    def send(self, message: dict[str, Any]) -> int:
-        """Send a user message, print the response, add both to the messages, and return the exit code.
+    def _send(self, messages: list[Json]) -> int:
+        """Send these messages, print the response, keep both as the conversation, and return the exit code.
 
         Raises:
-            LocalChatError: The request failed or the response is incomplete. The messages are unchanged.
+            LocalChatError: The request failed or the response is incomplete. The conversation is unchanged.
         """
-        messages = [*self.messages, message]
-        printer = self._printer()
+        arguments = self._arguments
+        printer = Printer(
+            hold=arguments.no_stream or bool(arguments.schema),
+            as_json=arguments.json,
+            show_reasoning=arguments.show_reasoning,
+            runs_tools=bool(self._tools),
+        )
         try:
             with self._start(messages) as stream:
                 for event in stream:
@@ -90,31 +98,21 @@ class Session:
         finally:
             printer.close()
         self.messages = list(stream.messages) if isinstance(stream, ToolRun) else [*messages, reply.message]
-        if not self._arguments.no_save:
-            saved.save_last(self.messages)
-        if self._arguments.usage:
+        if not arguments.no_save:
+            _save_last(self.messages)
+        if arguments.usage:
             report(printer.usage(reply))
         return finish_code(reply.finish_reason)
 
-    def _start(self, messages: Messages) -> Any:
+    def _start(self, messages: list[Json]) -> Any:
         """Start the request. With tools, the stream includes the rounds of tool calls."""
         options = {**self._options, **({"model": self.model} if self.model else {})}
-        if not self._tools:
-            return self.client.stream(messages, **options)
-        return start_run(ToolRun, self.client, messages, self._tools, on_call=self._approval, **options)
-
-    def _printer(self) -> Printer:
-        arguments = self._arguments
-        return Printer(
-            hold=arguments.no_stream or self._schema is not None,
-            as_json=arguments.json,
-            markdown=sys.stdout.isatty() and not arguments.no_markdown,
-            show_reasoning=arguments.show_reasoning,
-            runs_tools=bool(self._tools),
-        )
+        if self._tools:
+            return self.client.run_stream(messages, self._tools, on_call=self._approval, **options)
+        return self.client.stream(messages, **options)
 
 
-def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
+def _as_options(fields: Json) -> Json:
     """The options of `stream` for fields of a request. A field without an option of its own goes into `extra_body`.
 
     Raises:
@@ -127,3 +125,57 @@ def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
         if name in CLIENT_NAMES:
             raise ValueError(f"{name} is no field of a request: --help lists the options for the server")
     return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options
+
+
+def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:
+    """The text of the prompt: the files, the piped input and the words, each only if it is not empty.
+
+    Raises:
+        ValueError: The input is not UTF-8.
+        OSError: A file cannot be read.
+    """
+    return "\n\n".join(part for part in (*map(_file_text, files), read_prompt(words)) if part.strip())
+
+
+def _file_text(path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text; for an image use --image: {error}") from error
+    return f"{path}:\n\n{text.rstrip()}"
+
+
+def _read_schema(path: str) -> Json:
+    try:
+        schema = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ValueError(f"{path} is not a JSON Schema: it must be an object")
+    return schema
+
+
+# Files that only their owner can read
+
+
+def state_file(name: str) -> Path:
+    """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%."""
+    is_windows = sys.platform == "win32"
+    variable, default = ("LOCALAPPDATA", "AppData/Local") if is_windows else ("XDG_STATE_HOME", ".local/state")
+    return Path(os.environ.get(variable) or Path.home() / default) / "localchat" / name
+
+
+def _save_last(messages: list[Json]) -> None:
+    """Save a conversation for --continue. If the file cannot be written, for example in a container, do nothing."""
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder.
+        path = state_file("last.json")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_messages(path, messages, private=True)
+
+
+def _load_last() -> list[Json]:
+    path = state_file("last.json")
+    try:
+        return read_messages(path)
+    except FileNotFoundError:
+        raise ValueError(f"there is no last conversation to continue: no file {path}") from None
