@@ -16,7 +16,8 @@ from typing import Annotated, Any, ClassVar, Dict, List, Literal, NewType, Optio
 import pytest
 
 from localchat.errors import DoesNotFit
-from localchat.schema.schema import build, json_schema, read_docstring
+from localchat.schema.schema import build, json_schema
+from localchat.schema.signatures import read_docstring
 
 from .test_vendor import python
 

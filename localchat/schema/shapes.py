@@ -1,11 +1,13 @@
-"""Shapes: descriptions of Python types for conversion to JSON Schema and from JSON. No I/O.
+"""Shapes: what an annotation is in JSON Schema, and how its values are built from JSON. No I/O.
 
 A shape makes the JSON Schema of a type, and builds a value of the type from JSON that was validated with that schema.
-`schema.py` makes shapes from annotations; `document` makes the whole schema, with the types that the shape refers to.
+`shape_of` makes the shape of an annotation; `document` makes the whole schema, with the types that a shape refers to.
 """
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
 import dataclasses
 import datetime
 import enum
@@ -14,12 +16,25 @@ import inspect
 import itertools
 import json
 import re
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, Union
 
-from .validator import TYPE_NAMES, ValidationError, field_path, is_same, show, validation_errors
+from .signatures import evaluated_hints, own_docstring, read_docstring
+from .validator import (
+    TYPE_NAMES,
+    ValidationError,
+    field_path,
+    is_same,
+    parse_moment,
+    parse_time,
+    show,
+    validation_errors,
+)
 
 Json = dict[str, Any]
+Args = tuple[Any, ...]
 
 ABSENT: Any = inspect.Parameter.empty
 
@@ -27,9 +42,9 @@ ABSENT: Any = inspect.Parameter.empty
 class BuildError(Exception):
     """A class raised an error for JSON that its schema allows."""
 
-    def __init__(self, error: ValidationError) -> None:
-        super().__init__(str(error))
-        self.error = error
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(text)
+        self.error = ValidationError(path, text)
 
 
 class Definitions:
@@ -41,182 +56,79 @@ class Definitions:
         self.used: set[str] = set()
         self._names: dict[Any, str] = {}
 
-    def name(self, record: Record) -> str:
+    def name(self, key: Any, wanted: str, body: Callable[[Definitions], Json]) -> str:
         """The name of the entry for a record. The first call adds the entry."""
-        known = self._names.get(record.key)
-        if known is not None:
-            self.used.add(known)
-            return known
-        name = self._names[record.key] = self._unused(record.name)
+        if key in self._names:
+            self.used.add(self._names[key])
+            return self._names[key]
+        wanted = re.sub(r"[^\w-]", "_", wanted)
+        candidates = itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(2)))
+        name = self._names[key] = next(candidate for candidate in candidates if candidate not in self.schemas)
         self.schemas[name] = {}  # Added before the fields are described, since they may refer to it.
-        self.schemas[name].update(record.body(self))
+        self.schemas[name].update(body(self))
         return name
 
-    def _unused(self, name: str) -> str:
-        candidates = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-        return next(candidate for candidate in candidates if candidate not in self.schemas)
+
+class Shape(NamedTuple):
+    # Makes the JSON Schema. Records that it refers to are added to the definitions.
+    schema: Callable[[Definitions], Json]
+    # Makes the Python value for valid JSON and its path. Raises BuildError if a class of the user raises an error.
+    build: Callable[[Any, str], Any]
+    # The description that the annotation itself has.
+    description: str = ""
 
 
-class Shape:
-    def schema(self, definitions: Definitions) -> Json:
-        """The JSON Schema. Records that it refers to are added to the definitions."""
-        raise NotImplementedError
-
-    def build(self, value: Any, path: str) -> Any:
-        """The Python value for valid JSON at this path.
-
-        Raises:
-            BuildError: A class of the user raised an error.
-        """
-        raise NotImplementedError
+def document(shape: Shape) -> Json:
+    """The whole schema of a shape. A record is described at the top level, the types of its fields in `$defs`."""
+    definitions = Definitions()
+    schema = shape.schema(definitions)
+    name = str(schema.get("$ref")).rpartition("/")[2]
+    if list(schema) == ["$ref"] and name in definitions.schemas:
+        schema = definitions.schemas[name] if name in definitions.used else definitions.schemas.pop(name)
+    return {**schema, "$defs": definitions.schemas} if definitions.schemas else schema
 
 
-@dataclasses.dataclass(frozen=True)
-class Plain(Shape):
+def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] | None = None) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
-
-    keywords: Mapping[str, Any]
-    make: Callable[[Any], Any] | None = None
-
-    def schema(self, definitions: Definitions) -> Json:
-        return dict(self.keywords)
-
-    def build(self, value: Any, path: str) -> Any:
-        return value if self.make is None else _construct(self.make, value, path)
+    return Shape(
+        lambda definitions: dict(keywords),
+        lambda value, path: value if make is None else _construct(make, value, path),
+    )
 
 
-ANYTHING = Plain({})
+def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
+    """Call a class or function. It may raise any error, for a rule that the schema does not express."""
+    try:
+        return make(value)
+    except Exception as error:
+        raise BuildError(path, str(error) or type(error).__name__) from error
 
 
-@dataclasses.dataclass(frozen=True)
-class Array(Shape):
-    item: Shape | None
-    make: Callable[[Iterable[Any]], Any]
-    unique: bool = False
-
-    def schema(self, definitions: Definitions) -> Json:
-        items = {} if self.item is None else {"items": self.item.schema(definitions)}
-        return {"type": "array", **items, **({"uniqueItems": True} if self.unique else {})}
-
-    def build(self, value: Any, path: str) -> Any:
-        item = self.item or ANYTHING
-        return _construct(self.make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
+def described(shape: Shape, text: str | None) -> Shape:
+    """The shape with a description, unless it has one already."""
+    if not text or shape.description:
+        return shape
+    return Shape(lambda definitions: {**shape.schema(definitions), "description": text}, shape.build, text)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuple(Shape):
-    items: tuple[Shape, ...]
-
-    def schema(self, definitions: Definitions) -> Json:
-        size = len(self.items)
-        items = [item.schema(definitions) for item in self.items]
-        return {"type": "array", "prefixItems": items, "minItems": size, "maxItems": size}
-
-    def build(self, value: Any, path: str) -> Any:
-        return tuple(item.build(one, f"{path}[{i}]") for i, (item, one) in enumerate(zip(self.items, value)))
+# Records
 
 
-@dataclasses.dataclass(frozen=True)
-class Map(Shape):
-    value: Shape | None
-
-    def schema(self, definitions: Definitions) -> Json:
-        values = {} if self.value is None else {"additionalProperties": self.value.schema(definitions)}
-        return {"type": "object", **values}
-
-    def build(self, value: Any, path: str) -> Any:
-        shape = self.value or ANYTHING
-        return {name: shape.build(one, field_path(path, name)) for name, one in value.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Constants(Shape):
-    """A Literal or an Enum."""
-
-    # Pairs of the value in JSON and the value in Python.
-    options: tuple[tuple[Any, Any], ...]
-
-    def schema(self, definitions: Definitions) -> Json:
-        values = [value for value, _ in self.options]
-        kinds = {TYPE_NAMES[type(value)] for value in values}
-        return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": values}
-
-    def build(self, value: Any, path: str) -> Any:
-        return next(python for json_value, python in self.options if is_same(json_value, value))
-
-
-@dataclasses.dataclass(frozen=True)
-class AnyOf(Shape):
-    """A Union."""
-
-    options: tuple[Shape, ...]
-
-    def schema(self, definitions: Definitions) -> Json:
-        return {"anyOf": [option.schema(definitions) for option in self.options]}
-
-    def build(self, value: Any, path: str) -> Any:
-        """The value of the first option that can be built.
-
-        A class may refuse an object that its schema allows; then the next option is tried.
-        """
-        last_error = BuildError(ValidationError(path, f"{show(value)} matches no type of the union"))
-        for option in self.options:
-            if not any(validation_errors(value, document(option))):
-                try:
-                    return option.build(value, path)
-                except BuildError as error:
-                    last_error = error
-        raise last_error
-
-
-@dataclasses.dataclass(frozen=True)
-class Described(Shape):
-    inner: Shape
-    description: str
-
-    def schema(self, definitions: Definitions) -> Json:
-        return {**self.inner.schema(definitions), "description": self.description}
-
-    def build(self, value: Any, path: str) -> Any:
-        return self.inner.build(value, path)
-
-
-@dataclasses.dataclass(frozen=True)
-class SelfDescribing(Shape):
-    """A class with `model_json_schema`, such as a Pydantic model."""
-
-    model: Any
-
-    def schema(self, definitions: Definitions) -> Json:
-        schema = dict(self.model.model_json_schema())
-        for name, definition in schema.pop("$defs", {}).items():
-            if definitions.schemas.setdefault(name, definition) != definition:
-                raise TypeError(f"two types named {name} have different schemas: rename one")
-            definitions.used.add(name)
-        return schema
-
-    def build(self, value: Any, path: str) -> Any:
-        make = getattr(self.model, "model_validate", None) or (lambda fields: self.model(**fields))
-        return _construct(make, value, path)
-
-
-@dataclasses.dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     name: str
     shape: Shape
-    required: bool
-    default: Any
+    required: bool = True
+    default: Any = ABSENT
 
     def schema(self, definitions: Definitions) -> Json:
         schema = self.shape.schema(definitions)
-        try:
-            shown = {} if self.default is ABSENT else {"default": _as_json(self.default)}
-        except (TypeError, ValueError):
-            shown = {}  # JSON cannot hold the default; the field stays optional.
-        return {**schema, **shown}
+        if self.default is not ABSENT:
+            with contextlib.suppress(TypeError, ValueError):  # If JSON cannot hold it, the field is only optional.
+                schema["default"] = json.loads(json.dumps(self.default, default=to_plain_json, allow_nan=False))
+        return schema
 
 
-class Record(Shape):
+def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]) -> Shape:
     """An object with named fields.
 
     Args:
@@ -226,89 +138,218 @@ class Record(Shape):
         read: Returns the fields. Called at first use, since a field may refer to the record.
         make: Called with the values of the fields as keyword arguments.
     """
+    fields = functools.lru_cache(maxsize=1)(read)
 
-    def __init__(
-        self, key: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]
-    ) -> None:
-        self.key = key
-        self.name = re.sub(r"[^\w-]", "_", name)
-        self._doc = doc
-        self._read = read
-        self._make = make
-
-    @functools.cached_property
-    def fields(self) -> list[Field]:
-        return self._read()
-
-    def schema(self, definitions: Definitions) -> Json:
-        return {"$ref": f"#/$defs/{definitions.name(self)}"}
-
-    def body(self, definitions: Definitions) -> Json:
-        """The schema of the object itself, to which `schema` refers."""
-        schema: Json = {"type": "object", **({"description": self._doc} if self._doc else {})}
-        schema["properties"] = {field.name: field.schema(definitions) for field in self.fields}
-        required = [field.name for field in self.fields if field.required]
+    def body(definitions: Definitions) -> Json:
+        schema: Json = {"type": "object", **({"description": doc} if doc else {})}
+        schema["properties"] = {field.name: field.schema(definitions) for field in fields()}
+        required = [field.name for field in fields() if field.required]
         return {**schema, **({"required": required} if required else {})}
 
-    def build(self, value: Any, path: str) -> Any:
-        shapes = {field.name: field.shape for field in self.fields}
+    def build(value: Any, path: str) -> Any:
+        shapes = {field.name: field.shape for field in fields()}
         for name in value:
             if name not in shapes:
-                raise BuildError(
-                    ValidationError(
-                        field_path(path, name), f"unknown property; known are {', '.join(shapes) or 'none'}"
-                    )
-                )
-        fields = {name: shapes[name].build(one, field_path(path, name)) for name, one in value.items()}
-        return _construct(lambda given: self._make(**given), fields, path)
+                raise BuildError(field_path(path, name), f"unknown property; known are {', '.join(shapes) or 'none'}")
+        built = {name: shapes[name].build(one, field_path(path, name)) for name, one in value.items()}
+        return _construct(lambda values: make(**values), built, path)
+
+    return Shape(lambda definitions: {"$ref": f"#/$defs/{definitions.name(key, name, body)}"}, build)
 
 
-def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
-    """Call a class or function. It may raise any error, for a rule that the schema does not express."""
+def _dataclass_fields(target: Any) -> list[Field]:
+    hints, texts = evaluated_hints(target), read_docstring(target.__doc__ or "")[1]
+    fields = []
+    for field in target.__dataclass_fields__.values():  # dataclasses.fields() leaves out InitVar.
+        hint = hints[field.name]
+        hint = hint.type if isinstance(hint, dataclasses.InitVar) else hint
+        if field.init and typing.ClassVar not in (hint, typing.get_origin(hint)):
+            shape = described(shape_of(hint), field.metadata.get("description") or texts.get(field.name))
+            default = ABSENT if field.default is dataclasses.MISSING else field.default
+            required = default is ABSENT and field.default_factory is dataclasses.MISSING
+            fields.append(Field(field.name, shape, required, default))
+    return fields
+
+
+def _typed_dict_fields(target: Any) -> list[Field]:
+    hints, texts = evaluated_hints(target), read_docstring(target.__doc__ or "")[1]
+    fields = []
+    for name, hint in hints.items():
+        required = name in target.__required_keys__
+        # `__required_keys__` misses Required and NotRequired in annotations that are strings.
+        while getattr(typing.get_origin(hint), "_name", None) in ("Required", "NotRequired", "ReadOnly"):
+            wrapper = typing.get_origin(hint)._name
+            required = required if wrapper == "ReadOnly" else wrapper == "Required"
+            hint = typing.get_args(hint)[0]
+        fields.append(Field(name, described(shape_of(hint), texts.get(name)), required))
+    return fields
+
+
+# Annotations
+
+ANYTHING = plain({})
+
+_PLAIN: dict[Any, Shape] = {
+    str: plain({"type": "string"}),
+    int: plain({"type": "integer"}, int),
+    float: plain({"type": "number"}, float),
+    bool: plain({"type": "boolean"}),
+    None: plain({"type": "null"}),
+    type(None): plain({"type": "null"}),
+    Any: ANYTHING,
+    object: ANYTHING,
+    datetime.datetime: plain({"type": "string", "format": "date-time"}, parse_moment),
+    datetime.date: plain({"type": "string", "format": "date"}, datetime.date.fromisoformat),
+    datetime.time: plain({"type": "string", "format": "time"}, parse_time),
+}
+
+
+def shape_of(hint: Any) -> Shape:
+    """The shape of an annotation.
+
+    Raises:
+        TypeError: JSON Schema cannot describe the annotation.
+    """
     try:
-        return make(value)
-    except Exception as error:
-        raise BuildError(ValidationError(path, str(error) or type(error).__name__)) from error
+        known = _PLAIN.get(hint)
+    except TypeError:  # Not hashable, for example an Annotated with a list as metadata.
+        known = None
+    make = _BY_ORIGIN.get(typing.get_origin(hint) or (hint if isinstance(hint, type) else None))
+    if known is not None:
+        return known
+    if make is not None:
+        return make(typing.get_args(hint))
+    inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))
+    if inner is None:
+        return _class(hint)
+    try:
+        return shape_of(inner)  # A NewType, or the alias of a `type` statement.
+    except RecursionError:
+        raise TypeError(f"{hint!r} refers to itself, as only dataclasses and typed dicts may") from None
 
 
-def document(shape: Shape, strict: bool = False) -> Json:
-    """The whole schema of a shape. A record is described at the top level, the types of its fields in `$defs`."""
-    definitions = Definitions()
-    schema = shape.schema(definitions)
-    if isinstance(shape, Record):
-        name = schema["$ref"].rpartition("/")[2]
-        schema = definitions.schemas[name] if name in definitions.used else definitions.schemas.pop(name)
-    if definitions.schemas:
-        schema = {**schema, "$defs": definitions.schemas}
-    return _strict(schema) if strict else schema
+def _class(hint: Any) -> Shape:
+    if isinstance(hint, type):
+        if issubclass(hint, enum.Enum):
+            by_value = has_plain_values(hint)
+            return _constants([(member.value if by_value else member.name, member) for member in hint])
+        if hasattr(hint, "model_json_schema"):
+            return _self_describing(hint)
+        if dataclasses.is_dataclass(hint):
+            return record(hint, hint.__name__, own_docstring(hint), lambda: _dataclass_fields(hint), hint)
+        if issubclass(hint, dict) and hasattr(hint, "__total__"):
+            return record(hint, hint.__name__, own_docstring(hint), lambda: _typed_dict_fields(hint), dict)
+    raise TypeError(f"JSON Schema has no counterpart for {hint!r}")
 
 
-def _strict(schema: Any) -> Any:
-    """Apply OpenAI's rules for `strict`: closed objects, all properties required, no default, nothing beside a $ref."""
-    if isinstance(schema, list):
-        return [_strict(item) for item in schema]
-    if not isinstance(schema, dict):
+def _self_describing(model: Any) -> Shape:
+    """A class with `model_json_schema`, such as a Pydantic model."""
+
+    def schema(definitions: Definitions) -> Json:
+        schema = dict(model.model_json_schema())
+        for name, definition in schema.pop("$defs", {}).items():
+            if definitions.schemas.setdefault(name, definition) != definition:
+                raise TypeError(f"two types named {name} have different schemas: rename one")
+            definitions.used.add(name)
         return schema
-    if "$ref" in schema:
-        kept = {name: value for name, value in schema.items() if name in ("$ref", "$defs")}
-        return {**kept, **({"$defs": _strict_each(kept["$defs"])} if "$defs" in kept else {})}
-    closed = {name: value if name in _VERBATIM else _strict(value) for name, value in schema.items()}
-    closed.pop("default", None)
-    for name in ("properties", "$defs"):
-        if isinstance(schema.get(name), dict):
-            closed[name] = _strict_each(schema[name])
-    if isinstance(schema.get("properties"), dict):
-        closed.update(required=list(schema["properties"]), additionalProperties=False)
-    return closed
+
+    make = getattr(model, "model_validate", None) or (lambda fields: model(**fields))
+    return Shape(schema, lambda value, path: _construct(make, value, path))
 
 
-def _strict_each(schemas: Json) -> Json:
-    """Apply `_strict` to the values. The keys are property or definition names, not schema keywords."""
-    return {name: _strict(schema) for name, schema in schemas.items()}
+def _array(make: Callable[[Iterable[Any]], Any], unique: bool = False) -> Callable[[Args], Shape]:
+    def of(args: Args) -> Shape:
+        item = shape_of(args[0]) if args else ANYTHING
+
+        def schema(definitions: Definitions) -> Json:
+            items = {"items": item.schema(definitions)} if args else {}
+            return {"type": "array", **items, **({"uniqueItems": True} if unique else {})}
+
+        def build(value: Any, path: str) -> Any:
+            return _construct(make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
+
+        return Shape(schema, build)
+
+    return of
 
 
-# Keywords whose values are not schemas.
-_VERBATIM = frozenset({"enum", "const", "required"})
+def _tuple(args: Args) -> Shape:
+    if not args or args[-1] is Ellipsis:
+        return _array(tuple)(args)
+    shapes = [shape_of(arg) for arg in args]
+
+    def schema(definitions: Definitions) -> Json:
+        items = [shape.schema(definitions) for shape in shapes]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+    def build(value: Any, path: str) -> Any:
+        return tuple(shape.build(one, f"{path}[{i}]") for i, (shape, one) in enumerate(zip(shapes, value)))
+
+    return Shape(schema, build)
+
+
+def _map(args: Args) -> Shape:
+    if args and args[0] not in (str, Any):
+        raise TypeError(f"the keys of JSON objects are text, not {args[0]!r}")
+    item = shape_of(args[1]) if args else ANYTHING
+    return Shape(
+        lambda definitions: {"type": "object", **({"additionalProperties": item.schema(definitions)} if args else {})},
+        lambda value, path: {name: item.build(one, field_path(path, name)) for name, one in value.items()},
+    )
+
+
+def _union(args: Args) -> Shape:
+    options = [shape_of(arg) for arg in args]
+
+    def build(value: Any, path: str) -> Any:
+        """The value of the first option that can be built: a class may refuse an object that its schema allows."""
+        last_error = BuildError(path, f"{show(value)} matches no type of the union")
+        for option in options:
+            if not any(validation_errors(value, document(option))):
+                try:
+                    return option.build(value, path)
+                except BuildError as error:
+                    last_error = error
+        raise last_error
+
+    return Shape(lambda definitions: {"anyOf": [option.schema(definitions) for option in options]}, build)
+
+
+def _literal(args: Args) -> Shape:
+    options = [(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args]
+    if not all(type(value) in TYPE_NAMES for value, _ in options):
+        raise TypeError(f"JSON cannot hold all of {args!r}")
+    return _constants(options)
+
+
+def _constants(options: list[tuple[Any, Any]]) -> Shape:
+    """Pairs of a value in JSON and the value in Python."""
+    values = [value for value, _ in options]
+    kinds = {TYPE_NAMES[type(value)] for value in values}
+    return Shape(
+        lambda definitions: {**({"type": min(kinds)} if len(kinds) == 1 else {}), "enum": values},
+        lambda value, path: next(python for json_value, python in options if is_same(json_value, value)),
+    )
+
+
+def _annotated(args: Args) -> Shape:
+    return described(shape_of(args[0]), next((extra for extra in args[1:] if isinstance(extra, str)), None))
+
+
+_BY_ORIGIN: dict[Any, Callable[[Args], Shape]] = {
+    list: _array(list),
+    collections.abc.Sequence: _array(list),
+    collections.abc.Iterable: _array(list),
+    set: _array(set, unique=True),
+    frozenset: _array(frozenset, unique=True),
+    tuple: _tuple,
+    dict: _map,
+    collections.abc.Mapping: _map,
+    Union: _union,
+    getattr(types, "UnionType", Union): _union,
+    typing.Literal: _literal,
+    typing.Annotated: _annotated,
+}
 
 
 # Values to JSON
@@ -331,7 +372,3 @@ def to_plain_json(value: Any) -> Any:
 
 def has_plain_values(hint: type[enum.Enum]) -> bool:
     return all(type(member.value) in (str, int, float, bool, type(None)) for member in hint)
-
-
-def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=to_plain_json, allow_nan=False))

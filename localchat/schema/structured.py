@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
-from .schema import build, is_schema, json_schema
+from .schema import build, json_schema
 from .validator import TYPE_NAMES, show
 
 Json = dict[str, Any]
@@ -114,7 +115,7 @@ def response_format(target: Any) -> Json:
     """The field `response_format` of a request for JSON of this target. A ready-made one is returned unchanged."""
     if is_ready_made(target):
         return dict(target)
-    is_strict = not is_schema(target)
+    is_strict = not isinstance(target, Mapping)
     schema = {"name": _schema_name(target), "schema": json_schema(target, strict=is_strict)}
     return {"type": "json_schema", "json_schema": {**schema, **({"strict": True} if is_strict else {})}}
 
@@ -169,12 +170,12 @@ def _hint(reply: Reply[Any]) -> str:
 
 def is_ready_made(target: Any) -> bool:
     """Whether a target is a `response_format` itself, not a schema: its `type` is none of the types of JSON."""
-    kind = target.get("type") if is_schema(target) else None
+    kind = target.get("type") if isinstance(target, Mapping) else None
     return isinstance(kind, str) and kind not in TYPE_NAMES.values()
 
 
 def _schema_name(target: Any) -> str:
     """The name of the schema, which OpenAI requires."""
-    title = target.get("title") if is_schema(target) else getattr(target, "__name__", None)
+    title = target.get("title") if isinstance(target, Mapping) else getattr(target, "__name__", None)
     name = re.sub(r"[^\w-]", "_", title if isinstance(title, str) else "", flags=re.ASCII)
     return name[:_NAME_CHARS] or "answer"
