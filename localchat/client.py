@@ -125,7 +125,7 @@ class BaseClient:
         prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
         options.pop("messages", None)
         tool_run = companion("agent.tool_run")
-        return tool_run.start_run(getattr(tool_run, kind), self, prompt, tools, **options)
+        return getattr(tool_run, kind)(self, prompt, tools, **options)
 
     def _call(self, driver: Any, options: CallOptions) -> Call:
         return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)

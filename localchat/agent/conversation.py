@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
-from .tool_run import AnyRun, AsyncToolRun, ToolRun, start_run
+from .tool_run import AnyRun, AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
     from ..reply.payloads import Prompt
@@ -39,17 +39,17 @@ class _BaseConversation:
         self._options = options
 
     def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
-        """Start a run of class `kind`. When it is done, its messages are added to the conversation."""
+        """A run of class `kind`. When it is done, its messages are added to the conversation."""
         options = {"tools": self._tools, **self._options, **options}
         n_before = len(self.messages) + (options.get("system") is not None)
 
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return start_run(kind, self._client, prompt, before=self.messages, on_done=add_turn, **options)
+        return kind(self._client, prompt, before=self.messages, on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the messages as JSON. An interrupted write leaves an existing file, and its permissions, unchanged."""
+        """Write the messages as JSON to a file; see `write_messages`."""
         write_messages(path, self.messages)
 
     @classmethod
@@ -102,23 +102,20 @@ class AsyncConversation(_BaseConversation):
         return self._start_turn(AsyncToolRun, prompt, options)
 
 
-def write_messages(
-    path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]], *, private: bool = False
-) -> None:
-    """Write messages as JSON. An interrupted write leaves an existing file unchanged.
+def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:
+    """Write messages as JSON to a file, which only the owner can read if it is new.
 
-    Args:
-        private: Only the owner can read the file. Otherwise an existing file keeps its permissions.
+    An interrupted write leaves an existing file unchanged.
     """
     path = os.path.realpath(os.fsdecode(path))  # A symbolic link stays; its target is replaced.
     partial = f"{path}.{os.getpid()}.partial"
-    mode = 0o600 if private else 0o666
+    # A lone surrogate, which models can generate, becomes an escape of JSON: UTF-8 cannot encode it.
+    data = json.dumps({"messages": messages}, ensure_ascii=False, indent=1).encode(errors="backslashreplace")
     try:
-        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            if not private:
-                with contextlib.suppress(FileNotFoundError):
-                    os.chmod(partial, os.stat(path).st_mode & 0o7777)
-            file.write(_encoded({"messages": messages}))
+        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(data)
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(partial, os.stat(path).st_mode & 0o7777)
         os.replace(partial, path)
     finally:
         if os.path.exists(partial):
@@ -140,11 +137,3 @@ def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ValueError(f"{os.fspath(path)} is not a saved conversation: it has no list of messages")
     return messages
-
-
-def _encoded(value: Any) -> bytes:
-    """JSON in UTF-8, or in ASCII if there is a lone surrogate: models can generate one, and UTF-8 cannot encode it."""
-    try:
-        return json.dumps(value, ensure_ascii=False, indent=1).encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, indent=1).encode()

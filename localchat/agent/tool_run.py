@@ -1,14 +1,13 @@
 """The loop of tool calls: send a request, run the tools that the model calls, send the results, and repeat.
 
-A run ends with a response without tool calls. `ToolRun` is for a Client and `AsyncToolRun` for an AsyncClient;
-`start_run` makes one of them.
+A run ends with a response without tool calls. `ToolRun` is for a Client and `AsyncToolRun` for an AsyncClient.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..errors import Cancelled, TooManyRounds
@@ -31,12 +30,13 @@ class _BaseRun:
 
     Args:
         client: The client whose `stream` is called.
-        messages: The conversation so far, with the prompt as the last message.
-        tools: The tools that the model may call.
-        media: `images` and `audio` for the last message.
+        prompt: Text, or a list of messages.
+        tools: The functions that the model may call.
+        before: Messages before the prompt.
         max_rounds: The largest number of requests.
-        on_done: Called with the run when `done` is set.
+        on_call: The approval hook; see `Toolbox`, which also describes `parallel` and `raise_errors`.
         allow_truncated: Whether `finish` returns a reply that a limit or a filter cut.
+        on_done: Called with the run when `done` is set.
         options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
             model generate a response without tool calls.
     """
@@ -44,28 +44,35 @@ class _BaseRun:
     def __init__(
         self,
         client: Any,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Toolbox,
+        prompt: Prompt,
+        tools: Iterable[AnyTool] = (),
         *,
-        media: Mapping[str, Any],
-        max_rounds: int,
-        on_done: Callable[[Any], object] | None,
-        allow_truncated: bool,
-        options: Mapping[str, Any],
+        before: Iterable[Mapping[str, Any]] = (),
+        max_rounds: int = DEFAULT_MAX_ROUNDS,
+        on_call: OnCall | None = None,
+        parallel: bool | int = False,
+        raise_errors: bool = False,
+        allow_truncated: bool = False,
+        on_done: Callable[[Any], object] | None = None,
+        **options: Any,
     ) -> None:
         if max_rounds < 1:
             raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
+        if options.get("n", 1) not in (None, 1):
+            raise ValueError("a run follows one choice: n must be 1")
         self._client = client
-        self._tools = tools
+        self._tools = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
         self._max_rounds = max_rounds
         self._on_done = on_done
         self._allow_truncated = allow_truncated
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
-        self._options = dict(options)
-        self._media = media
+        system = options.pop("system", None)
+        self._media = take_media(options)
+        self._options = options
         # The conversation so far.
-        self.messages = [dict(message) for message in messages]
+        self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+        self.messages += [*map(dict, before), *media.attach(prompt)]
         # Whether a response without tool calls is complete.
         self.done = False
         self._closed = False
@@ -95,9 +102,7 @@ class _BaseRun:
             raise Cancelled("the run was closed", partial=self.reply) from cause
 
     def _process(self, event: StreamEvent) -> None:
-        """Add the reply to the messages at the last event of a round. Called before the event is yielded: the caller
-        may stop after it.
-        """
+        """Add the reply to the messages at the last event of a round. The caller may stop after this event."""
         if event.type != "message_stop" or self._reply is not None:
             return
         self._reply = reply = self._stream.reply
@@ -111,10 +116,8 @@ class _BaseRun:
     def _check_limit(self, rounds_left: int) -> None:
         if not rounds_left:
             names = ", ".join(call.name for call in self.reply.tool_calls)
-            message = (
-                f"the model still calls {names} after {self._max_rounds} rounds: raise max_rounds if it needs more"
-            )
-            raise TooManyRounds(message, partial=self.reply)
+            calls = f"the model still calls {names} after {self._max_rounds} rounds"
+            raise TooManyRounds(f"{calls}: raise max_rounds if it needs more", partial=self.reply)
 
     def _add_result(self, result: ToolResult) -> ToolResult:
         self.messages.append(result.message)
@@ -256,43 +259,3 @@ class AsyncToolRun(_BaseRun):
                     self._check_closed()
             finally:
                 await results.aclose()
-
-
-def start_run(
-    kind: Callable[..., AnyRun],
-    client: Any,
-    prompt: Prompt,
-    tools: Iterable[AnyTool] = (),
-    *,
-    before: Sequence[Mapping[str, Any]] = (),
-    max_rounds: int = DEFAULT_MAX_ROUNDS,
-    on_call: OnCall | None = None,
-    parallel: bool | int = False,
-    raise_errors: bool = False,
-    allow_truncated: bool = False,
-    on_done: Callable[[Any], object] | None = None,
-    **options: Any,
-) -> AnyRun:
-    """Make the run of one prompt, for Client.run and Conversation. See Toolbox and ToolRun.
-
-    Args:
-        kind: ToolRun, or AsyncToolRun if the client is an AsyncClient.
-        before: Messages before the prompt.
-    """
-    if options.get("n", 1) not in (None, 1):
-        raise ValueError("a run follows one choice: n must be 1")
-    toolbox = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
-    system: str | None = options.pop("system", None)
-    sources = take_media(options)
-    messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
-    messages += media.attach(prompt)
-    return kind(
-        client,
-        messages,
-        toolbox,
-        media=sources,
-        max_rounds=max_rounds,
-        on_done=on_done,
-        allow_truncated=allow_truncated,
-        options=options,
-    )

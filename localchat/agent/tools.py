@@ -270,10 +270,6 @@ def _approved(item: _ValidCall | ToolResult, approval: object) -> _ValidCall | T
     _refuse_awaitable(approval, "await on_call")
     if approval is True:
         return item
-    if approval is not False and not isinstance(approval, str):
-        log.warning(
-            "on_call returned %r, which refuses the call of %s: return True to run it", approval, item.call.name
-        )
     reason = approval if approval and isinstance(approval, str) else "this call was not approved and did not run"
     return _error_result(item.call, reason)
 

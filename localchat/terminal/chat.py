@@ -144,7 +144,7 @@ def _clear(session: Session, text: str) -> None:
 
 def _save(session: Session, name: str) -> None:
     path = _path(name)
-    write_messages(path, session.messages, private=True)
+    write_messages(path, session.messages)
     report(f"saved {len(session.messages)} messages in {path}")
 
 

@@ -170,7 +170,7 @@ def _save_last(messages: list[Json]) -> None:
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder.
         path = state_file("last.json")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_messages(path, messages, private=True)
+        write_messages(path, messages)
 
 
 def _load_last() -> list[Json]:
