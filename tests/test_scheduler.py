@@ -153,16 +153,6 @@ def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
     assert len(only.tokens) == 20
 
 
-@pytest.mark.parametrize(
-    ("n_prompt", "max_tokens"),
-    [(0, 5), (5, 5), (5, 21)],
-    ids=["no prompt", "no space for a token", "more than all cells"],
-)
-def test_sequence_that_can_never_run_is_refused(n_prompt: int, max_tokens: int):
-    with pytest.raises(ValueError, match="20 cells"):
-        new_scheduler(20, 4, 10).add(sequence(1, n_prompt, max_tokens))
-
-
 @pytest.mark.parametrize(("n_parallel", "n_slots", "n_batch"), [(0, 4, 8), (4, 4, 8), (4, 8, 3)])
 def test_limits_that_cannot_run_are_refused(n_parallel: int, n_slots: int, n_batch: int):
     with pytest.raises(ValueError, match=f"{n_parallel} sequences at once"):

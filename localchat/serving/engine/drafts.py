@@ -43,8 +43,8 @@ class Drafter(Protocol):
 class Lookup:
     """Prompt lookup: the positions after all n-grams of one text, which only grows.
 
-    Edits, extractions, quotes and code repeat much of their prompt word for word. The search is that of LZ77
-    compressors: the last n-gram is compared at its newest positions, and the longest match gives the draft.
+    The search is that of LZ77 compressors: the last n-gram is compared at its newest positions, and the longest match
+    gives the draft.
     """
 
     def __init__(self) -> None:
@@ -72,15 +72,13 @@ class Lookup:
         often by chance, and while a text is copied the match grows with each accepted token.
         """
         position = self._last.get(tuple(tokens[-N_GRAM:]))
-        best, n_best = None, 0
-        for _ in range(_MAX_POSITIONS):
-            if position is None or n_best == _MAX_COMPARED:
-                break
+        best = n_best = n_searched = 0
+        while position is not None and n_searched < _MAX_POSITIONS and n_best < _MAX_COMPARED:
             n = _n_common_before(tokens, position)
             if n > n_best:
                 best, n_best = position, n
-            position = self._before.get(position)
-        if best is None:
+            position, n_searched = self._before.get(position), n_searched + 1
+        if not best:
             return []
         # A draft that reaches the end of the text continues at `best` again.
         period = len(tokens) - best
@@ -118,7 +116,9 @@ class _Text:
     """The text of a sequence in the draft model."""
 
     copy: Sequence
-    """The sequence of the draft model, with a slot of it. Its tokens are the text and the draft."""
+    """The sequence of the draft model. Its tokens are the text and the draft."""
+    slot: int
+    """Its slot in the draft model."""
     n_wanted: int
     """The length of the next draft: one token more than were accepted of the last one."""
     draft: list[int] = field(default_factory=list)
@@ -157,7 +157,7 @@ class DraftModel:
         except (NoFreeCells, DecodeFailed) as error:
             log.info("the draft model could not draft: %s", error or "its KV cache is full")
             for sequence, text, _ in wanted:
-                self._cache.release(_slot(text.copy), keep=False)
+                self._cache.release(text.slot, keep=False)
                 self._texts[sequence.id] = None
             return
         for sequence, text, _ in wanted:
@@ -166,7 +166,7 @@ class DraftModel:
     def forget(self, sequence: Sequence) -> None:
         text = self._texts.pop(sequence.id, None)
         if text is not None:
-            self._cache.release(_slot(text.copy), keep=True)
+            self._cache.release(text.slot, keep=True)
 
     def close(self) -> None:
         self._backend.free_sampler(self._greedy)
@@ -178,11 +178,9 @@ class DraftModel:
             if sum(text is not None for text in self._texts.values()) == self._backend.limits.n_parallel:
                 return None
             match = self._cache.find(sequence.reusable_tokens)
-            copy = Sequence(sequence.id, [], 0)
-            copy.slot = self._cache.acquire(match)
-            copy.n_computed = 0 if match is None else match.length
-            copy.tokens = sequence.tokens[: copy.n_computed]
-            self._texts[sequence.id] = _Text(copy, self._tuning.draft_model_tokens)
+            copy = Sequence(sequence.id, sequence.tokens[: match.length if match else 0], 0)
+            copy.n_computed = len(copy.tokens)
+            self._texts[sequence.id] = _Text(copy, self._cache.acquire(match), self._tuning.draft_model_tokens)
         return self._texts[sequence.id]
 
     def _follow(self, text: _Text, tokens: list[int]) -> None:
@@ -194,7 +192,7 @@ class DraftModel:
             text.n_wanted = min(n_accepted + 1, self._tuning.draft_model_tokens)
         # At least the newest token is computed, since its logits give the first draft token.
         copy.n_computed = min(n_common_of(copy.tokens[: copy.n_computed], tokens), len(tokens) - 1)
-        self._cache.truncate(_slot(copy), copy.n_computed)
+        self._cache.truncate(text.slot, copy.n_computed)
         copy.tokens, text.draft = list(tokens), []
 
     def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
@@ -202,11 +200,9 @@ class DraftModel:
 
         A text whose new tokens do not fit into the first step gets no draft.
         """
-        n_most = min(self._tuning.n_prompt_beside, self._backend.limits.n_batch)
         while wanted:
-            batch = _batch([text.copy for text, _ in wanted], n_most)
-            self._decode(batch)
             by_copy = {text.copy: (text, n) for text, n in wanted}
+            batch = self._computed_batch([text for text, _ in wanted])
             wanted = []
             for chunk in batch.outputs():
                 text, n = by_copy[chunk.sequence]
@@ -218,7 +214,18 @@ class DraftModel:
                 if len(text.draft) < n and not self._backend.texts.is_end(token):
                     wanted.append((text, n))
 
-    def _decode(self, batch: Batch) -> None:
+    def _computed_batch(self, texts: list[_Text]) -> Batch:
+        """Computes the missing tokens of the texts, as many as fit into a step: those with the fewest first."""
+        n_most = min(self._tuning.n_prompt_beside, self._backend.limits.n_batch)
+        chunks: list[BatchChunk] = []
+        first = 0
+        for text in sorted(texts, key=lambda text: text.copy.n_missing):
+            n_missing = text.copy.n_missing
+            n_tokens = min(n_missing, n_most - first)
+            if n_tokens:
+                chunks.append(BatchChunk(text.copy, text.slot, first, n_tokens, n_tokens == n_missing))
+                first += n_tokens
+        batch = Batch(tuple(chunks))
         while True:
             try:
                 self._backend.decode(batch)
@@ -226,23 +233,7 @@ class DraftModel:
             except NoFreeCells:
                 if not self._cache.evict():
                     raise
-        for chunk in batch.chunks:
+        for chunk in chunks:
             self._cache.append(chunk.slot, chunk.tokens())
             chunk.sequence.n_computed += chunk.n_tokens
-
-
-def _batch(copies: list[Sequence], n_most: int) -> Batch:
-    """The missing tokens of all sequences, up to `n_most`: those with the fewest first, so that they give a token."""
-    chunks: list[BatchChunk] = []
-    first = 0
-    for copy in sorted(copies, key=lambda copy: copy.n_missing):
-        n_tokens = min(copy.n_missing, n_most - first)
-        if n_tokens:
-            chunks.append(BatchChunk(copy, _slot(copy), first, n_tokens, n_tokens == copy.n_missing))
-            first += n_tokens
-    return Batch(chunks=tuple(chunks))
-
-
-def _slot(copy: Sequence) -> int:
-    assert copy.slot is not None
-    return copy.slot
+        return batch

@@ -8,8 +8,8 @@ If all slots share one buffer of cells, a prefix is shared without a copy. If ea
 The state of a recurrent model can be neither truncated nor shared: a request continues only a whole idle prefix, or a
 snapshot, which is a copy of a state in memory that is taken before the last token of each prompt.
 
-Every method applies its operations to the backend at once. All methods run on the engine thread. This module does not
-count cells: the backend reports when there are none left.
+Every method runs on the engine thread and applies its operations to the backend at once. This module does not count
+cells: the backend reports when there are none left.
 """
 
 from __future__ import annotations
@@ -86,27 +86,21 @@ class KVCache:
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
         if the cells are shared, and the shortest one if they are copied.
         """
+        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._tokens.items()]
+        n_least = 1 if self._limits.is_unified else _MIN_COPIED
         if not self._limits.can_truncate:
-            whole = {slot: len(held) for slot, held in self._tokens.items() if self._is_whole_prefix(slot, tokens)}
-            best = max(whole, key=whole.__getitem__, default=None)
-            return None if best is None else Match(best, whole[best])
-        known = ((slot, len(held), n_common_of(held, tokens)) for slot, held in self._tokens.items())
-        slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
-        return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
+            known = [(slot, n, common) for slot, n, common in known if n == common and slot not in self._active]
+            n_least = 0
+        slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, -1))
+        return Match(slot, length) if length >= n_least else None
 
     def _rank(self, slot: int, n_held: int, n_common: int) -> tuple[int, int]:
         is_active = slot in self._active
         return int(n_held == n_common and not is_active), int(is_active) if self._limits.is_unified else -n_held
 
-    def _is_whole_prefix(self, slot: int, tokens: list[int]) -> bool:
-        held = self._tokens[slot]
-        return slot not in self._active and n_common_of(held, tokens) == len(held)
-
     def acquire(self, match: Match | None) -> int:
-        """Makes a slot active that has the tokens of `match` and no others.
-
-        It is the slot of the match, or another one that shares or copies its prefix. Not all slots may be active.
-        """
+        """Makes a slot active that has the tokens of `match` and no others: the slot of the match, or another one that
+        shares or copies its prefix. Not all slots may be active."""
         if match is None:
             return self._take_slot([])
         n_more = len(self._tokens[match.slot]) - match.length
@@ -153,12 +147,10 @@ class KVCache:
         self._active.remove(slot)
         tokens = self._tokens[slot]
         twin = next((other for other in self._tokens if other != slot and self._has_all(other, tokens)), None)
-        if keep and tokens and twin is None:
-            self._tokens.move_to_end(slot)
-            return
-        if keep and twin is not None:
-            self._tokens.move_to_end(twin)
-        self._drop(slot)
+        if keep and tokens:
+            self._tokens.move_to_end(slot if twin is None else twin)
+        if not (keep and tokens) or twin is not None:
+            self._drop(slot)
 
     def _has_all(self, slot: int, tokens: list[int]) -> bool:
         held = self._tokens[slot]
@@ -168,10 +160,9 @@ class KVCache:
     def evict(self) -> bool:
         """Drops the least recently used idle prefix. False if there is none."""
         slot = next((slot for slot in self._tokens if slot not in self._active), None)
-        if slot is None:
-            return False
-        self._drop(slot)
-        return True
+        if slot is not None:
+            self._drop(slot)
+        return slot is not None
 
     def _drop(self, slot: int) -> None:
         del self._tokens[slot]

@@ -54,16 +54,7 @@ class Scheduler:
         self._cache.reset()
 
     def add(self, sequence: Sequence) -> None:
-        """Queues a sequence.
-
-        Raises:
-            ValueError: The sequence could not run even alone, with all cells.
-        """
-        if not 0 < sequence.n_prompt < sequence.max_length <= self._limits.n_cells:
-            raise ValueError(
-                f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_length} in all "
-                f"does not fit {self._limits.n_cells} cells"
-            )
+        """Queues a sequence, which has a prompt and at most as many tokens as there are cells."""
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
@@ -96,10 +87,8 @@ class Scheduler:
         return Batch(tuple(self._chunks()))
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Updates the sequences after a decoded batch. `sampled` has the tokens for each of `batch.outputs()`.
-
-        Draft tokens that were not sampled are removed from the KV cache.
-        """
+        """Updates the sequences after a decoded batch, and the KV cache, which loses the draft tokens that were not
+        sampled. `sampled` has the tokens for each of `batch.outputs()`."""
         runs = iter(sampled)
         for chunk in batch.chunks:
             run = next(runs) if chunk.wants_output else []
@@ -114,10 +103,8 @@ class Scheduler:
                 self._cache.take_snapshot(chunk.slot)
 
     def refuse(self) -> Sequence | None:
-        """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch.
-
-        Returns the only running sequence if there is no other: it cannot be computed.
-        """
+        """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch. If only one
+        runs, which then cannot be computed, returns it."""
         if len(self.running) == 1:
             return self.running[0]
         self._preempt(self.running[-1])
@@ -129,10 +116,8 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
-            if sequence.is_suspended:
-                continue
             match = self._cache.find(sequence.reusable_tokens)
-            if self._is_being_computed(sequence, match):
+            if sequence.is_suspended or self._is_being_computed(sequence, match):
                 continue
             n_shared = match.length if match is not None and self._cache.is_active(match.slot) else 0
             # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
@@ -160,8 +145,7 @@ class Scheduler:
 
     def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
         """How many of `tokens` can be reused, from cells or a snapshot, when `sequence` has computed its prompt."""
-        n_common = n_common_of(sequence.tokens, tokens)
-        n_checkpoint = sequence.n_prompt - 1
+        n_common, n_checkpoint = n_common_of(sequence.tokens, tokens), sequence.n_prompt - 1
         if self._limits.can_truncate:
             return n_common
         return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
@@ -184,7 +168,7 @@ class Scheduler:
         """Preempts suspended sequences while others wait for a slot."""
         n_waiting = sum(not sequence.is_suspended for sequence in self.waiting)
         n_wanted = max(n_waiting - (self._limits.n_parallel - len(self.running)), 0)
-        for sequence in [sequence for sequence in self.running if sequence.is_suspended][:n_wanted]:
+        for sequence in [each for each in self.running if each.is_suspended][:n_wanted]:
             self._preempt(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -213,43 +197,32 @@ class Scheduler:
         """The sequences of this step, in order, and how many tokens of each are computed."""
         tuning = self._limits.tuning
         prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
-        decoding = self._decoding_shares()
-        n_prompt = tuning.n_prompt_beside if decoding else tuning.n_prompt_alone
-        n_left = self._limits.n_batch - sum(decoding.values())
+        # A row for the newest token of each other sequence, and rows for forced tokens.
+        decoding = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
+        n_left = self._limits.n_batch - len(decoding)
+        for sequence in decoding:
+            n_forced = min(sequence.n_missing - 1, n_left)
+            decoding[sequence] += n_forced
+            n_left -= n_forced
+        n_prompt = min(tuning.n_prompt_beside if decoding else tuning.n_prompt_alone, self._limits.n_batch)
         if self._limits.is_unified:
             return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
         long = [sequence for sequence in prefilling if sequence.n_missing >= _TILE_ROWS and not sequence.is_to_score]
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
-            return self._tile_chunk(long, min(n_prompt, self._limits.n_batch))
+            # By turns of the shortest prompt and of the oldest one.
+            chosen = min(long, key=_length_of_prompt) if self._is_shortest_next else long[0]
+            self._is_shortest_next = not self._is_shortest_next
+            n_tokens = min(chosen.n_missing, n_prompt)
+            return {chosen: n_tokens - n_tokens % _TILE_ROWS}
         self._is_tile_next = True
         shares = {**decoding, **self._prompt_shares(rest, n_left)}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
 
-    def _decoding_shares(self) -> dict[Sequence, int]:
-        """For each sequence that waits for its next token: a row for the newest token, and rows for forced tokens."""
-        shares = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
-        n_left = self._limits.n_batch - len(shares)
-        for sequence in shares:
-            n_forced = min(sequence.n_missing - 1, n_left)
-            shares[sequence] += n_forced
-            n_left -= n_forced
-        return shares
-
-    def _tile_chunk(self, sequences: list[Sequence], n_prompt: int) -> dict[Sequence, int]:
-        """The next chunk of one of these prompts: by turns of the shortest one and of the oldest one."""
-        sequence = min(sequences, key=_length_of_prompt) if self._is_shortest_next else sequences[0]
-        self._is_shortest_next = not self._is_shortest_next
-        n_tokens = min(sequence.n_missing, n_prompt)
-        return {sequence: n_tokens - n_tokens % _TILE_ROWS}
-
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
-        """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival.
-
-        So a short prompt behind long ones waits for at most about twice the time that it takes alone, and many short
-        prompts leave half of the machine to the oldest one.
-        """
+        """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival. So a short
+        prompt behind long ones takes at most about twice its own time, and many short ones do not stop a long one."""
         shares = dict.fromkeys(sequences, 0)
         n_to_score = self._limits.max_scored
         shortest_first = sorted(sequences, key=_length_of_prompt)
