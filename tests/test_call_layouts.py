@@ -39,7 +39,7 @@ def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
 def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Constraint:
     """The constraint that requires calls in this layout."""
     template = ChatTemplate("")
-    template.dialect = replace(dialect, layouts=(layout,))
+    template.dialect = replace(dialect, calls=(layout,))
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
     return constraint
@@ -159,7 +159,7 @@ def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: s
     assert not fits(constraint, text.replace("days", "hours"))
 
 
-LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.layouts))]
+LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.calls))]
 
 # Properties of every kind whose bare text could be read as a value of another kind.
 KINDS = {
@@ -210,7 +210,7 @@ HARD = (
 def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
     """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
     dialect = DIALECTS[name]
-    constraint = layout_constraint(dialect, dialect.layouts[i], tools)
+    constraint = layout_constraint(dialect, dialect.calls[i], tools)
     texts = (generated(constraint, random.Random(seed)) for seed in range(9))
     found = list(itertools.islice((text for text in texts if text is not None), 3))
     assert found
@@ -225,12 +225,10 @@ WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather",
 def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
     """The code that writes earlier calls, the grammar and the parser use one declaration."""
     dialect = DIALECTS[name]
-    layout = dialect.layouts[i]
+    layout = dialect.calls[i]
     tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
     constraint = layout_constraint(dialect, layout, tools)
     for calls in (WRITTEN, WRITTEN[1:2]):
-        if layout.more:
-            calls = calls[:1]
         text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
         assert fits(constraint, text), text
         assert read_calls(dialect, tools, text) == list(calls)
@@ -239,8 +237,6 @@ def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
 @pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
 def test_opener_begins_the_calls(name: str, i: int):
     dialect = DIALECTS[name]
-    layout = dialect.layouts[i]
-    assert (layout.begin + layout.before_name).startswith(layout.opener)
-    assert "gr\u00f6\u00dfe" in layout.head("gr\u00f6\u00dfe")
-    known = (*dialect.openers, *dialect.dropped)
-    assert not layout.is_native or not layout.opener or any(marker.startswith(layout.opener) for marker in known)
+    layout = dialect.calls[i]
+    assert (layout.begin + layout.head).startswith(layout.opener)
+    assert "gr\u00f6\u00dfe" in layout.head_of("gr\u00f6\u00dfe")

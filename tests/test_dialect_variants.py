@@ -188,14 +188,6 @@ def test_events_of_a_special_case(name, text, expected):
     assert parse_every_way(markers_of(text), DIALECTS[name], tools=tools) == events_of(expected)
 
 
-def test_tags_of_empty_reasoning_may_stay_in_the_content():
-    events = parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"], splits_reasoning=False)
-    assert events == [ContentDelta("</mm:think>\nHi")]
-    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    events = parse_every_way(text, DIALECTS["harmony"], splits_reasoning=False)
-    assert events == [ContentDelta("<|channel|>analysis<|message|>hm<|end|>Hi")]
-
-
 @pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
 def test_value_without_its_start_tag_belongs_to_its_key(name, tag):
     """It is not parsed as the value of the next key."""
@@ -250,8 +242,6 @@ def test_call_inside_closed_reasoning_is_reasoning(name, after):
     events = parse_every_way(output, dialect, tools=TOOLS)
     assert (text_of(events, ReasoningDelta), calls_of(events)) == (reasoning, [("now", {"a": 1})])
     assert text_of(events, ContentDelta) == ""
-    content = parse_every_way(output, dialect, tools=TOOLS, splits_reasoning=False)
-    assert text_of(content, ContentDelta) == output.removesuffix(header + text)
 
 
 BROWSER = "<|channel|>commentary to=browser.search<|message|>{}<|end|>"

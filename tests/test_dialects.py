@@ -71,7 +71,6 @@ def test_damaged_output_has_the_same_events_at_any_cut(name):
         options = {
             "tools": tools,
             "prompt": dice.choice(["", dialect.reasoning.start]),
-            "splits_reasoning": dice.random() < 0.8,
             "is_constrained": dice.random() < 0.2,
         }
         whole = parse([text], dialect, **options)
@@ -104,8 +103,8 @@ def test_detection(template, name):
 
 def test_call_layouts_are_those_that_the_template_contains():
     dsml = "<\uff5cDSML\uff5ctool_calls>"
-    assert [layout.template_text for layout in detect(dsml).layouts] == [dsml, dsml]
-    assert len(DIALECTS["deepseek-dsml"].layouts) == 4
+    assert [layout.template_text for layout in detect(dsml).calls] == [dsml, dsml]
+    assert len(DIALECTS["deepseek-dsml"].calls) == 4
 
 
 def test_preserved_markers_are_complete():

@@ -84,16 +84,18 @@ def test_first_events_come_before_the_first_token_and_after_progress():
     ]
 
 
-def test_reasoning_is_in_the_content_too_within_its_tags():
+@pytest.mark.parametrize("splits_reasoning", [True, False], ids=["apart too", "in the content alone"])
+def test_reasoning_is_in_the_content_within_its_tags(splits_reasoning: bool):
     parser = Scripted({"1": [ReasoningDelta("h")], "2": [ReasoningDelta("m"), ContentDelta("yes")]})
-    output = Output(parser, reasoning_tags=ReasoningTags("<t>", "</t>"))  # type: ignore[arg-type]
-    assert read(output, *(Delta((OutputToken(0, piece),)) for piece in (b"1", b"2"))) == [
+    tags = ReasoningTags("<t>", "</t>")
+    output = Output(parser, reasoning_tags=tags, splits_reasoning=splits_reasoning)  # type: ignore[arg-type]
+    events = read(output, *(Delta((OutputToken(0, piece),)) for piece in (b"1", b"2")))
+    assert [event for event in events if splits_reasoning or not isinstance(event, ReasoningDelta)] == events
+    assert [event for event in events if not isinstance(event, ReasoningDelta)] == [
         SampledTokens((OutputToken(0, b"1"),)),
         ContentDelta("<t>h"),
-        ReasoningDelta("h"),
         SampledTokens((OutputToken(0, b"2"),)),
         ContentDelta("m"),
-        ReasoningDelta("m"),
         ContentDelta("</t>"),
         ContentDelta("yes"),
     ]

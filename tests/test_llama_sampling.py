@@ -11,7 +11,6 @@ import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.budget import ReasoningTracker
-from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Constraint, Engine, Finish
 
@@ -240,8 +239,7 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
 
 def open_reasoning(max_tokens: int, closing: tuple[int, ...]) -> ReasoningTracker:
     """The tracker of a budget for reasoning that the prompt has opened."""
-    parser = OutputParser(DIALECTS["hermes"], prompt="<think>")
-    return ReasoningTracker(parser, max_tokens, closing)
+    return ReasoningTracker(DIALECTS["hermes"], {"prompt": "<think>"}, max_tokens, closing)
 
 
 @pytest.mark.parametrize(

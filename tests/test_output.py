@@ -166,19 +166,6 @@ def test_prompt_without_open_reasoning(prompt):
     assert parse_every_way("Hi</think>", prompt=prompt) == [ContentDelta("Hi</think>")]
 
 
-@pytest.mark.parametrize(
-    ("text", "prompt"),
-    [
-        pytest.param("\n<think>\nhm\n</think>\n\nHi ", "", id="opened by the text"),
-        pytest.param("\nhm\n</think>\n\nHi ", "<think>", id="opened by the prompt"),
-        pytest.param("<think>\nhm \n", "", id="cut"),
-        pytest.param("Hi <think>", "", id="none"),
-    ],
-)
-def test_reasoning_in_the_content_is_unchanged(text, prompt):
-    assert parse_every_way(text, prompt=prompt, splits_reasoning=False) == [ContentDelta(text)]
-
-
 def test_name_nested_too_deeply_is_content():
     text = tool_call('{"name": ' + "[" * 5000 + "]" * 5000)
     assert parse([text]) == [ContentDelta(text)]

@@ -21,7 +21,7 @@ from localchat.serving.core.events import OutputToken, ReasoningDelta
 from localchat.serving.core.usage import Usage
 from localchat.serving.engine import Delta, Finish
 
-from .dialect_outputs import ALL, TOOLS, text_of
+from .dialect_outputs import GOLDEN, TOOLS, text_of
 
 # The tokens that a budget forces: a message, then the end tag of the family.
 MESSAGE = 901
@@ -43,7 +43,7 @@ def n_reasoning(pieces: Iterable[bytes], parser: OutputParser) -> int:
 def written(pieces: list[bytes], max_tokens: int, name: str = "qwen-coder", **options: Any) -> bytes:
     """The output of a model that samples these tokens, with the tokens that the budget forces."""
     forced = {MESSAGE: b" enough", END: DIALECTS[name].reasoning.end.encode()}
-    made = ReasoningTracker(parser(name, **options), max_tokens, (MESSAGE, END))
+    made = ReasoningTracker(DIALECTS[name], {"tools": TOOLS, **options}, max_tokens, (MESSAGE, END))
     text = b""
     for piece in [*pieces, b""]:
         while made.forced_token is not None:
@@ -133,7 +133,7 @@ def test_reasoning_does_not_end_within_a_character():
 
 
 def test_end_is_forced_once_even_if_the_reasoning_stays_open():
-    made = ReasoningTracker(parser(**OPEN), 1, (MESSAGE, END))
+    made = ReasoningTracker(DIALECTS["hermes"], OPEN, 1, (MESSAGE, END))
     for piece in (b"a", b"so", b"so", b"b", b"c"):
         made.feed(piece)
     assert (made.is_open, made.forced_token) == (True, None)
@@ -170,11 +170,11 @@ def test_tokens_of_reasoning(pieces: list[str], options: dict[str, Any], n_token
     assert (made.reasoning_is_open, made.reasoning_may_open) == (is_open, may_open)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
     """The tokens of the reasoning that the parser reads are counted, and a budget of as many is enough."""
     dice = random.Random(name)
-    for text in (ALL[name], ALL[name][: len(ALL[name]) // 9]):
+    for text in (GOLDEN[name], GOLDEN[name][: len(GOLDEN[name]) // 9]):
         for prompt in ("", DIALECTS[name].reasoning.start):
             data = text.encode()
             cuts = sorted({0, len(data), *dice.choices(range(len(data)), k=dice.randint(3, 60))})

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from localchat.serving.chat.dialects import Dialect
+from localchat.serving.chat.dialects.channels import ChannelDialect
 from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.prompt.sandbox import TemplateError
 from localchat.serving.chat.prompt.template import ChatTemplate
@@ -210,9 +211,10 @@ def _turn_end(*texts: str) -> str:
 def _first_turn(output: str, ends: Sequence[str], format: Dialect) -> str:
     """The output up to the first end of a turn: some templates render text and calls as two turns.
 
-    A marker that the parser reads does not end the turn.
+    A marker that the parser reads does not end the turn, unless it ends a message.
     """
-    known = (end for end in ends if end and end not in format.dropped)
+    read = () if isinstance(format, ChannelDialect) else format.dropped
+    known = (end for end in ends if end and end not in read)
     places = (match.start() for end in known for match in re.finditer(re.escape(end), output))
     turns = (place for place in places if not output.startswith(format.openers, place))
     return output[: min(turns, default=len(output))]

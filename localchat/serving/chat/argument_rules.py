@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .dialects.call_layout import ALL_TYPES, GEMMA_QUOTE, STRING, THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
-from .dialects.values import parameter_types
+from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
+from .dialects.notation import GEMMA_QUOTE
+from .dialects.values import ALL_TYPES, STRING, parameter_types
 from .lark import ANY, Rules, containing, layout_regex, regex_literal, seq
 from .schema_rules import json_rule
 
@@ -57,7 +58,8 @@ class _Arguments:
         self._rules = rules
         self._root = root
         self._notation = layout.notation
-        self._end_marker = layout.end_marker
+        # The parser stops at this marker also inside a string.
+        self._end_marker = layout.ends[0]
         self._any_rule = ""
         self._definitions = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
 
@@ -94,23 +96,21 @@ class _Arguments:
         return list(properties.items())
 
     def _pair(self, layout: ArgumentsLayout, name: str, schema: Any) -> str:
-        if not re.fullmatch(layout.names, name):
+        if not layout.can_name(name):
             raise NotExact
-        key = layout_regex(layout.before_key) + regex_literal(name) + layout_regex(layout.after_key)
-        key = key.replace(THE_NAME, regex_literal(name))
         schema, types = self._resolved(schema), parameter_types(self._root, name)
         options = [option for value in layout.values if (option := self._value(layout, value, name, schema, types))]
         if not options:
             raise NotExact
-        return seq(self._rules.regex(key), f"({' | '.join(options)})")
+        return f"({' | '.join(options)})"
 
     def _value(self, of: ArgumentsLayout, layout: ValueLayout, name: str, schema: Any, types: frozenset[str]) -> str:
         """A value with the texts around it; "" if no value of the schema is written in this layout."""
         start, end = (layout_regex(text.replace(THE_NAME, name)) for text in (layout.start, layout.end))
         own = types & (layout.types | ({"integer"} if "number" in layout.types else set()))
-        if not own or (not layout.names_type and types != STRING):
+        if not own:
             return ""
-        if not layout.end_marker:
+        if not layout.marker:
             if own in (ALL_TYPES, types):
                 value = self.native_value(schema) if self._notation != "json" else self._json(schema)
             else:
@@ -128,7 +128,7 @@ class _Arguments:
         if values is not None:
             texts = [self._listed_value(value, own, layout) for value in values]
             return self._rules.regex(f"{start}{line}({'|'.join(texts)}){line}{end}")
-        marker = regex_literal(layout.end_marker)
+        marker = regex_literal(layout.marker)
         also = [f"~/{regex_literal(layout.not_start)}{ANY}/"] if layout.not_start else []
         if not _is_free(schema):
             if own != STRING:
@@ -145,7 +145,7 @@ class _Arguments:
     def _listed_value(self, value: Any, types: frozenset[str], layout: ValueLayout) -> str:
         if not isinstance(value, str):
             return regex_literal(json.dumps(value))
-        is_plain = layout.end_marker not in value and value == value.strip("\n")
+        is_plain = layout.marker not in value and value == value.strip("\n")
         is_another_layout = layout.not_start and value.startswith(layout.not_start)
         if not is_plain or is_another_layout or not (types == STRING or _CERTAINLY_TEXT.fullmatch(value)):
             raise NotExact

@@ -86,7 +86,7 @@ def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> str
 
 def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
     options = parser_options(request, dialect, prompt)
-    parser = OutputParser(dialect, splits_reasoning=request.splits_reasoning, **options)
+    parser = OutputParser(dialect, **options)
     if request.continue_final_message == "reasoning_content":
         # rstrip(), since the parser would hold back white space at the end, and emit it with the first output text.
         parser.feed(request.prefill[0].rstrip())
@@ -103,6 +103,7 @@ def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> 
         stop=request.params.stop,
         first_events=first_events,
         single_call=not request.parallel_tool_calls,
-        reasoning_tags=dialect.reasoning if request.keeps_reasoning else None,
+        reasoning_tags=dialect.reasoning if request.keeps_reasoning or not request.splits_reasoning else None,
+        splits_reasoning=request.splits_reasoning,
         reports_prompt=index == 0 and request.params.prompt_logprobs is not None,
     )

@@ -27,7 +27,7 @@ from ..core.response_format import ResponseFormat
 from ..engine import Constraint
 from .argument_rules import ArgumentRules
 from .dialects import Dialect
-from .dialects.call_layout import CallLayout
+from .dialects.call_layout import THE_NAME, CallLayout
 from .dialects.reasoning import ReasoningStart
 from .lark import Rules, gbnf_rule, layout_regex, regex_literal, seq
 from .prompt.template import ChatTemplate
@@ -172,27 +172,28 @@ class _Grammar:
         first, after = (seq(self._literal(start), text) for start in starts)
         # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
         if self._tools and not self._key.has_prefill:
-            layout = self._dialect.layouts[0]
+            layout = self._dialect.calls[0]
             first = f"({first} | {self._calls(layout)})"
-            after = f"({after} | {self._calls(layout, before=layout.after_reasoning)})"
+            after = f"({after} | {self._calls(layout, before=self._dialect.calls_start)})"
         return self._after_reasoning(first, after, text)
 
     # --- calls ---
 
     def _required(self) -> str:
         """Only tool calls, after the assistant prefill if there is one."""
-        layout = self._dialect.layouts[0]
+        layout = self._dialect.calls[0]
         first = self._calls(layout, before=self._dialect.text_end if self._key.has_prefill else "")
-        return self._after_reasoning(first, self._calls(layout, before=layout.after_reasoning), None)
+        return self._after_reasoning(first, self._calls(layout, before=self._dialect.calls_start), None)
 
     def _auto(self) -> str:
         """Free text, and calls after the marker of a call."""
         dialect = self._dialect
-        layouts = [layout for layout in dialect.layouts if layout.is_native]
         if dialect.part_mark:
-            return self._parts(layouts)
+            return self._parts(dialect.calls)
+        # A header with the name belongs to the text: it comes before the opener of another layout.
+        layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
         heads = [
-            layout.begin + layout.head(tool.name) for layout in layouts if not layout.opener for tool in self._tools
+            layout.head_of(tool.name, layout.begin) for layout in layouts if not layout.opener for tool in self._tools
         ]
         markers = [*map(regex_literal, dialect.openers), *map(layout_regex, heads)]
         text = self._rules.free_text(markers)
@@ -219,32 +220,26 @@ class _Grammar:
             before: The text before the calls.
             after_text: The terminal of a text whose end is the beginning of the calls.
         """
-        first, others = layout, layout.more or layout
-        begin = layout.begin
-        heads = [before + begin + first.head(tool.name) for tool in self._tools]
+        heads = [layout.head_of(tool.name, before + layout.begin) for tool in self._tools]
         prefix = ""
         if after_text and layout.opener:
             prefix = self._rules.terminal(f"{after_text} {_slashed(regex_literal(layout.opener))}")
             heads = [head.removeprefix(layout.opener) for head in heads]
         elif after_text:
             heads_of = [self._rules.terminal(f"{after_text} {_slashed(layout_regex(head))}") for head in heads]
-            calls = [seq(head, self._call(tool, first)) for head, tool in zip(heads_of, self._tools)]
-            return seq(f"({' | '.join(calls)})", self._more(layout, others))
-        calls = [seq(self._literal(head), self._call(tool, first)) for head, tool in zip(heads, self._tools)]
-        return seq(prefix, f"({' | '.join(calls)})", self._more(layout, others))
+            calls = [seq(head, self._call(tool, layout)) for head, tool in zip(heads_of, self._tools)]
+            return seq(f"({' | '.join(calls)})", self._more(layout))
+        calls = [seq(self._literal(head), self._call(tool, layout)) for head, tool in zip(heads, self._tools)]
+        return seq(prefix, f"({' | '.join(calls)})", self._more(layout))
 
-    def _more(self, layout: CallLayout, others: CallLayout) -> str:
+    def _more(self, layout: CallLayout) -> str:
         """The calls after the first one, and the text after the calls."""
-        end, more, n_more = self._literal(layout.end), "", self._key.max_calls
-        if n_more != 1:
-            heads = [
-                others.separator + (others.begin if others is not layout else "") + others.head(tool.name)
-                for tool in self._tools
-            ]
-            calls = [seq(self._literal(head), self._call(tool, others)) for head, tool in zip(heads, self._tools)]
+        more = ""
+        if self._key.max_calls != 1:
+            heads = [self._literal(layout.head_of(tool.name, layout.separator)) for tool in self._tools]
+            calls = [seq(head, self._call(tool, layout)) for head, tool in zip(heads, self._tools)]
             more = f"({' | '.join(calls)})*"
-        # If later calls have a layout of their own, `end` belongs to the first call.
-        return seq(more, end) if others is layout else seq(end, more)
+        return seq(more, self._literal(layout.end))
 
     def _call(self, tool: _Tool, layout: CallLayout) -> str:
         """The arguments of a call and the text after them."""
@@ -269,8 +264,8 @@ class _Grammar:
             seq(self._rules.terminal(f"{text} {_slashed(regex_literal(end))}"), f"({rest})")
             for end, rest in ends.items()
         ]
-        for layout in dialect.layouts if self._tools and not self._key.has_prefill else ():
-            if layout.opener and layout.opener in dialect.reasoning_ends:
+        for layout in dialect.calls if self._tools and not self._key.has_prefill else ():
+            if layout.opener:
                 options.append(self._calls(layout, after_text=text))
         reasoning = self._rules.rule(" | ".join(options))
         if self._key.reasoning is ReasoningStart.OPEN:

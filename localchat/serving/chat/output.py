@@ -84,6 +84,7 @@ class Output:
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         single_call: bool = False,
         reasoning_tags: ReasoningTags | None = None,
+        splits_reasoning: bool = True,
         reports_prompt: bool = False,
     ) -> None:
         """Start before the first item.
@@ -93,7 +94,8 @@ class Output:
             stop: The texts that end the output, if the content has one of them.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
             single_call: End the output after its first tool call.
-            reasoning_tags: Repeat the reasoning in the content, between these tags; None: do not repeat it.
+            reasoning_tags: The content has the reasoning too, between these tags; None: it has not.
+            splits_reasoning: Emit the reasoning apart from the content.
             reports_prompt: Emit the log probabilities of the prompt.
         """
         self.finish_reason: str | None = None
@@ -105,6 +107,7 @@ class Output:
         self._first_events = first_events
         self._single_call = single_call
         self._tags = reasoning_tags
+        self._splits_reasoning = splits_reasoning
         self._reports_prompt = reports_prompt
         self._is_begun = False
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
@@ -208,7 +211,7 @@ class Output:
                 yield event
 
     def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
-        """The same events and, if there are `reasoning_tags`, the reasoning also as content between the tags."""
+        """The same events and, if there are `reasoning_tags`, the reasoning as content between the tags."""
         for event in events:
             if self._tags is not None:
                 was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
@@ -216,7 +219,8 @@ class Output:
                     yield ContentDelta(event.text if was_inside else self._tags.start + event.text)
                 elif was_inside:
                     yield ContentDelta(self._tags.end)
-            yield event
+            if self._splits_reasoning or not isinstance(event, ReasoningDelta):
+                yield event
 
 
 def _has_reasoning(events: Iterable[Event]) -> bool:

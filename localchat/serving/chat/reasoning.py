@@ -9,7 +9,7 @@ from typing import Any
 
 from ..api.chat import ChatRequest
 from .dialects import Dialect
-from .dialects.budget import ReasoningTracker, new_tracker
+from .dialects.budget import ReasoningTracker
 from .dialects.reasoning import ReasoningStart
 from .prompt.template import ChatTemplate
 
@@ -65,4 +65,4 @@ def budget_tracker(
         return None
     message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
     closing = (*tokenize(message, False), *tokenize(dialect.reasoning.end, True))
-    return partial(new_tracker, dialect, parser_options(request, dialect, prompt), max_tokens, closing)
+    return partial(ReasoningTracker, dialect, parser_options(request, dialect, prompt), max_tokens, closing)

@@ -16,15 +16,16 @@ class ReasoningTracker:
     The tracker has its own parser, which gets the bytes of all tokens, including control tokens.
     """
 
-    def __init__(self, parser: OutputParser, max_tokens: int, closing: Sequence[int]) -> None:
+    def __init__(self, dialect: Dialect, options: Mapping[str, Any], max_tokens: int, closing: Sequence[int]) -> None:
         """Start before the first token of an output.
 
         Args:
-            parser: A new parser, which only this tracker may feed.
+            dialect: The dialect of the model.
+            options: The options of the parser of the output.
             max_tokens: The limit of reasoning tokens.
             closing: The tokens that end the reasoning: those of the budget message, then those of the end tag.
         """
-        self._parser = parser
+        self._parser = OutputParser(dialect, **options)
         self._end = closing
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_left = max_tokens
@@ -64,10 +65,3 @@ class ReasoningTracker:
         if self._n_left <= 0 and self.is_open and not (self._closing or self._is_closed or is_within_character):
             self._closing = self._end
             self._is_closed = True
-
-
-def new_tracker(
-    dialect: Dialect, options: Mapping[str, Any], max_tokens: int, closing: Sequence[int]
-) -> ReasoningTracker:
-    """A tracker for one output, with a new parser that has these options."""
-    return ReasoningTracker(OutputParser(dialect, **options), max_tokens, closing)

@@ -6,22 +6,25 @@
     $name           the name of a tool
     $args           the arguments as one object
     *( ... )*       repeats for each argument: $key is its name, $value bare text, converted by the schema of the tool
-    ?( ... )?       attributes of the value; the parser accepts any text in their place
-    $type $string   inside attributes: the JSON type of the value, or whether it is a string, "true" or "false"
+    $type $string   the JSON type of the value as an attribute (type="array"), or whether it is a string (string="true")
     $id $n          an id, a number
     ~ ^             up to two line breaks (one is written); any indentation (none is written)
 
-The parser accepts any white space where the text has some. A call that is a JSON object is read by json_calls.py, which
-accepts more variants.
+The parser accepts any white space where the text has some, and any text in the place of attributes. A call that is a
+JSON object may have other fields, in any order.
 """
 
 from __future__ import annotations
 
 import json
+import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
+
+from .notation import GEMMA_QUOTE
+from .values import ALL_TYPES, STRING, TYPE_NAMES
 
 # Placeholders in the texts of layouts: a number of one to three digits, the name of the tool or argument, up to two
 # line breaks, any indentation, an id.
@@ -29,258 +32,205 @@ A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\
 _PLACEHOLDERS = {"$name": THE_NAME, "$key": THE_NAME, "$id": AN_ID, "$n": A_NUMBER, "~": A_BREAK, "^": A_SPACE}
 # The texts that replace placeholders in written calls.
 _FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
-# The parts of the texts around names: ids, and literal texts. White space separates them.
-_PARTS = re.compile(f"([{A_NUMBER}{AN_ID}])|[{A_BREAK}{A_SPACE}\\s]+")
+# The parts of the texts around arguments: names, ids, and literal texts. White space separates them.
+_PARTS = re.compile(f"([{A_NUMBER}{AN_ID}{THE_NAME}])|[{A_BREAK}{A_SPACE}\\s]+")
 
 _CALLS = re.compile(r"(.*)@\((.*)\)([^)@]*)@(.*)", re.DOTALL)
-_CALL = re.compile(r"(.*?)\$name(.*?)(?:\$args|\*\((.*)\)\*)(.*)", re.DOTALL)
-_ARGUMENT = re.compile(r"(.*)\$key(.*?)(?:\?\((.*)\)\?(.*))?\$value(.*)", re.DOTALL)
-
-ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-STRING = frozenset({"string"})
-TYPE_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
+_CALL = re.compile(r"(.*?\$name.*?)(?:\$args|\*\((.*)\)\*)(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"(.*)\$key(.*?)(?:(\$type|\$string)(.*))?\$value(.*)", re.DOTALL)
+# The attributes of values: the JSON types of a value, and its attribute.
+_ATTRIBUTES = {
+    "": (),
+    "$type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
+    "$string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
 }
 
-# The quotes around strings in the notation "gemma".
-GEMMA_QUOTE = '<|"|>'
 
-
-@dataclass(frozen=True)
-class ValueLayout:
-    """How values of some JSON types are written: `start`, the value, `end`."""
+class ValueLayout(NamedTuple):
+    """How values of some JSON types are written, with the name of the argument: `start`, the value, `end`."""
 
     types: frozenset[str]
-    """The JSON types of the values."""
     start: str
     end: str
-    end_marker: str = ""
-    """The part of `end` at which the parser stops: strings are bare text that may not contain it. "": strings are
-    JSON."""
-    names_type: bool = True
-    """Whether `start` tells the parser the type of the value."""
+    marker: str
+    """Strings are bare text that may not contain this marker. "": strings are not bare text."""
     not_start: str = ""
-    """Bare text may not begin with this text, the start of another layout. "": no restriction."""
+    """Bare text may not begin with this text, the start of another layout."""
 
 
 @dataclass(frozen=True)
 class ArgumentsLayout:
-    """How arguments are written one by one: `before_key`, the name, `after_key`, the value in one of the layouts."""
+    """How arguments are written one by one: `before_key`, the name, `key_end`, attributes, `before_value`, a value."""
 
     before_key: str
     key_end: str
-    """The text after the name."""
-    attributes: str = ""
-    """The attributes of the value, with "$type" or "$string". "": the format has none."""
-    before_value: str = ""
+    attributes: str
+    """"$type", "$string" or ""."""
+    before_value: str
     """The text between the attributes and the value. The parser can do without it."""
-    end: str = ""
+    end: str
     """The text after the value."""
-    separator: str = ""
-    names: str = r'[^\s<>"]+'
-    """The pattern of names that this layout can represent."""
-    on_lines: bool = False
+    separator: str
+    on_lines: bool
     """Whether a line break may be on each side of a value."""
-    item: str = ""
-    """The name of array items, for families that nest this layout: objects are written as arguments, and arrays as
-    arguments with this name. "": objects and arrays are written in the notation of the `CallLayout`."""
-    quotes: tuple[str, str] = ("", "")
+    quotes: tuple[str, str]
     """Texts that may be around a string value. They are not part of the value."""
 
-    @classmethod
-    def of(cls, text: str, **options: Any) -> ArgumentsLayout:
-        """The layout in the text of a call format."""
-        match = _ARGUMENT.fullmatch(text)
-        assert match, text
-        before_key, key_end, attributes, before_value, end = match.groups("")
-        if not attributes:
-            key_end, space, before_value = key_end.partition("~")
-            before_value = space + before_value
-        on_lines = key_end.endswith("\n") and end.startswith("\n")
-        before_key, key_end, before_value, end = map(_layout_text, (before_key, key_end, before_value, end))
-        end = end.lstrip("\n")
-        return cls(before_key, key_end.rstrip("\n"), attributes, before_value, end, on_lines=on_lines, **options)
-
     @property
-    def after_key(self) -> str:
-        """The text between the name and the start of the value."""
-        return "" if self.attributes else self.key_end + self.before_value
+    def is_nested(self) -> bool:
+        """Whether objects and lists are written as arguments inside the argument, whose end tags have their names."""
+        return THE_NAME in self.end
 
     @property
     def values(self) -> tuple[ValueLayout, ...]:
-        """The layouts of values."""
-        return tuple(self._values())
+        """The layouts of values. The last one for a type is preferred."""
+        before, end, (quote, end_quote) = self.before_key + THE_NAME + self.key_end, self.end, self.quotes
+        if self.attributes:
+            return tuple(
+                ValueLayout(types, before + text + self.before_value, end, end if types == STRING else "")
+                for types, text in _ATTRIBUTES[self.attributes]
+            )
+        start = before + self.before_value
+        # With nested elements, the start tag of an element also ends a text.
+        bare = ValueLayout(ALL_TYPES, start, end, end.partition("</")[0] if self.is_nested else end, quote)
+        return (ValueLayout(STRING, start + quote, end_quote + end, end_quote + end), bare) if quote else (bare,)
 
-    def _values(self) -> Iterator[ValueLayout]:
-        end, (quote, end_quote) = self.end, self.quotes
-        for types, text in self._typed():
-            start = self.key_end + text + self.before_value
-            yield ValueLayout(types, start, end, end if types == STRING else "")
-        if quote:
-            yield ValueLayout(STRING, quote, end_quote + end, end_quote + end, names_type=False)
-        if not self.attributes:
-            # With nested elements, the start tag of an element also ends a text.
-            marker = end.partition("</")[0] if self.item else end
-            yield ValueLayout(ALL_TYPES, "", end, marker, not_start=quote)
+    def can_name(self, name: str) -> bool:
+        """Whether this layout can represent an argument with this name."""
+        if self.separator:
+            return name.isidentifier() and not keyword.iskeyword(name)
+        return re.fullmatch(r'[^\s<>"/\]]+', name) is not None
 
-    def _typed(self) -> Iterator[tuple[frozenset[str], str]]:
-        """The attributes for values of each group of JSON types."""
-        if "$type" in self.attributes:
-            for name in sorted(ALL_TYPES - {"integer"}):
-                yield frozenset({name}), self.attributes.replace("$type", name)
-        if "$string" in self.attributes:
-            yield STRING, self.attributes.replace("$string", "true")
-            yield ALL_TYPES - STRING, self.attributes.replace("$string", "false")
-
-    def stated_types(self, attributes: str) -> frozenset[str] | None:
-        """The JSON types that the attributes of a value state; None if they state none."""
-        pattern = re.sub(r"\\\$(type|string)", r"(\\w+)", re.escape(self.attributes.strip()))
-        match = re.search(pattern, attributes) if self.attributes else None
-        if match is None:
-            return None
-        if "$type" in self.attributes:
-            return frozenset({match[1]})
-        return STRING if match[1] == "true" else None
-
-    def value(self, name: str, value: Any, notation: str) -> str:
-        """Write the value of the argument `name`, with the texts around it."""
+    def written(self, name: str, value: Any, notation: str) -> str:
+        """Write an argument."""
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
-        is_bare = bool(layout.end_marker) and isinstance(value, str)
-        text = value if is_bare else _WRITERS[notation](value)
-        return (layout.start + text + layout.end).replace(THE_NAME, name)
+        text = value if layout.marker and isinstance(value, str) else _WRITERS[notation](value)
+        start, end = (part.translate(_FILLED).replace(THE_NAME, name) for part in (layout.start, layout.end))
+        return f"{start}\n{text}\n{end}" if self.on_lines else start + text + end
 
 
 @dataclass(frozen=True)
 class CallLayout:
     """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`.
 
-    A call is `before_name`, the name, `before_arguments`, the arguments, `after_call`. The texts may have placeholders.
+    A call is `head`, which has the name, the arguments, `after_call`. The texts may have placeholders.
     """
 
-    before_name: str = '{"name": "'
-    before_arguments: str = '", "arguments": '
-    after_call: str = "}"
+    head: str
+    after_call: str
     begin: str = ""
     separator: str = ""
     end: str = ""
     opener: str = ""
     """The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text."""
-    json_name: bool = True
-    """Whether a call is a JSON object, so that the name is escaped as in a JSON string."""
     notation: str = "json"
     """The notation of arguments that are one object, and of values that are not bare text: "json", "gemma" or
     "python"."""
-    end_marker: str = ""
-    """The marker at which the parser stops reading arguments. Strings may not contain it. "": there is none."""
     arguments: ArgumentsLayout | None = None
     """The layout of arguments that are written one by one, if the schema permits. None: they are one object."""
     other_ends: tuple[str, ...] = ()
     """Markers that some models generate instead of `end`."""
-    id_has_name: bool = False
-    """The name and the texts around it, such as "functions.f:0", are the id of the call."""
-    is_native: bool = True
-    """Whether models generate this layout on their own. False: only requests that require calls use it."""
-    after_reasoning: str = "\n\n"
-    """The text between reasoning and calls."""
     template_text: str = ""
     """The layout applies only to models whose chat template contains this text. "": to all models of the family."""
-    more: CallLayout | None = None
-    """The layout of calls after the first. None: this layout."""
+
+    @property
+    def is_object(self) -> bool:
+        """Whether a call is a JSON object, which has the name and the arguments."""
+        return "{" in self.head
 
     @property
     def ends(self) -> tuple[str, ...]:
         """The markers after the arguments: of the call, if there is one, then those after all calls."""
-        own = parts_of(self.after_call.partition("}")[2] if self.json_name else self.after_call.lstrip(")"))
+        own = parts_of(self.after_call.partition("}")[2] if self.is_object else self.after_call.lstrip(")"))
         return (*own, *parts_of(self.end.lstrip(A_SPACE).removeprefix("]")), *self.other_ends)
 
     @property
     def markers(self) -> tuple[str, ...]:
         """The texts that are the same in all calls, without placeholders. The parser needs them as text."""
-        texts = [self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end]
-        if self.arguments is not None:
-            texts += [self.arguments.before_key, self.arguments.after_key]
-            texts += [text for value in self.arguments.values for text in (value.start, value.end)]
+        texts = [self.begin, self.head, self.after_call, self.separator, self.end, *self.other_ends]
+        for value in self.arguments.values if self.arguments else ():
+            texts += [value.start, value.end]
         if self.notation == "gemma":
             texts.append(GEMMA_QUOTE)
-        pieces = (piece for text in (*texts, self.after_reasoning) for piece in re.split("[\x00-\x04]", text) if piece)
-        return (*pieces, *self.other_ends)
+        return tuple(piece for text in texts for piece in re.split("[\x00-\x04]", text) if piece)
 
-    def head(self, name: str) -> str:
-        """The beginning of a call of the tool `name`, up to its arguments."""
-        inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
-        return (self.before_name + inside + self.before_arguments).replace(THE_NAME, inside)
+    def head_of(self, name: str, before: str = "") -> str:
+        """The beginning of a call of the tool `name`, up to its arguments, after one of the texts around calls."""
+        inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.is_object else name
+        return (before + self.head).replace(THE_NAME, inside)
 
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Write calls (dicts with `name` and `arguments`) in this layout."""
-        texts = [self.head(call["name"]) + self._arguments(call["arguments"]) + self.after_call for call in calls]
-        return (self.begin + self.separator.join(texts) + self.end).translate(_FILLED)
+        texts = [
+            self.head_of(call["name"], self.separator if i else self.begin).translate(_FILLED)
+            + self._written_arguments(call["arguments"])
+            + self.after_call.translate(_FILLED)
+            for i, call in enumerate(calls)
+        ]
+        return "".join(texts) + self.end.translate(_FILLED)
 
-    def _arguments(self, arguments: Any) -> str:
+    def _written_arguments(self, arguments: Any) -> str:
         layout = self.arguments
         if layout is None or not isinstance(arguments, dict):
             return _WRITERS[self.notation](arguments)
-        return layout.separator.join(
-            layout.before_key + name + layout.after_key + layout.value(name, value, self.notation)
-            for name, value in arguments.items()
-        )
+        texts = (layout.written(name, value, self.notation) for name, value in arguments.items())
+        return layout.separator.join(texts)
 
 
-def call_layouts(*texts: str, opener: str | None = None, **options: Any) -> tuple[CallLayout, ...]:
+def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any) -> tuple[CallLayout, ...]:
     """The layouts of call formats. Calls in tags also have a layout without the texts around all calls.
 
     Args:
-        opener: The marker that begins a call. Default: the call up to its first placeholder or line break.
-        options: Other fields of CallLayout, and `names`, `item` and `quotes` of ArgumentsLayout.
+        quotes: See ArgumentsLayout.
+        options: Other fields of CallLayout.
     """
-    of_arguments = {name: options.pop(name) for name in ("names", "item", "quotes") if name in options}
     layouts: list[CallLayout] = []
     for text in texts:
         match = _CALLS.fullmatch(text)
         begin, call, separator, end = match.groups() if match else ("", text, "", "")
         parts = _CALL.fullmatch(call)
         assert parts, text
-        before_name, before_arguments, argument, after_call = parts.groups("")
-        arguments = ArgumentsLayout.of(argument, **of_arguments) if argument else None
-        names = ("before_name", "before_arguments", "after_call", "begin", "separator", "end")
-        filled = (before_name, before_arguments, after_call, begin, separator, end)
-        own_opener = _opener(call) if opener is None else opener
+        head, argument, after_call = parts.groups("")
         layout = CallLayout(
-            **dict(zip(names, map(_layout_text, filled))),  # type: ignore[arg-type]  # the fields are texts
-            opener=_opener(begin) or own_opener,
-            json_name="{" in before_name,
-            arguments=arguments,
+            _layout_text(head),
+            _layout_text(after_call),
+            _layout_text(begin),
+            _layout_text(separator),
+            _layout_text(end),
+            opener=_opener(begin) or _opener(call),
+            arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
             **options,
         )
-        if layout.notation != "json":
-            layout = replace(layout, end_marker=layout.ends[0])
         layouts.append(layout)
-        if begin and not layout.json_name and layout.notation == "json":
+        if begin and not layout.is_object and layout.notation == "json":
             ends = (*layout.other_ends, *parts_of(layout.end))
-            layouts.append(replace(layout, begin="", end="", opener=own_opener, other_ends=ends))
+            layouts.append(replace(layout, begin="", end="", opener=_opener(call), other_ends=ends))
     return tuple(layouts)
 
 
+def _arguments_layout(text: str, quotes: tuple[str, str], notation: str | None) -> ArgumentsLayout:
+    match = _ARGUMENT.fullmatch(text)
+    assert match, text
+    before_key, key_end, attributes, before_value, end = match.groups("")
+    if not attributes:
+        key_end, space, before_value = key_end.partition("~")
+        before_value = space + before_value
+    on_lines = key_end.endswith("\n") and end.startswith("\n")
+    before_key, key_end, before_value, end = map(_layout_text, (before_key, key_end.rstrip("\n"), before_value, end))
+    separator = ", " if notation == "python" else ""
+    return ArgumentsLayout(before_key, key_end, attributes, before_value, end.lstrip("\n"), separator, on_lines, quotes)
+
+
 def parts_of(text: str) -> tuple[str, ...]:
-    """The literal texts and the ids in a text of a layout, without white space."""
+    """The literal texts, the names and the ids in a text of a layout, without white space."""
     return tuple(filter(None, _PARTS.split(text)))
 
 
-def bare(text: str) -> str:
-    """A text of a layout without the white space around it."""
-    return text.strip(f"{A_BREAK}{A_SPACE} \n")
-
-
 def _opener(text: str) -> str:
-    """The marker at the beginning of a text. The bracket of a list belongs to it only after a word."""
-    return re.sub(r"(?<=\W)\[$", "", re.split(r"[~^${]", text, maxsplit=1)[0].rstrip("\n"))
+    """The marker at the beginning of a text, without words after a tag. A list's bracket belongs to it after a word."""
+    return re.sub(r"(?<=>)[\w.:]+$|(?<=\W)\[$", "", re.split(r"[~^${]", text, maxsplit=1)[0].rstrip("\n"))
 
 
 def _layout_text(text: str) -> str:

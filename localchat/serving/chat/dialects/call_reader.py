@@ -1,19 +1,50 @@
-"""Reads tool calls in the layouts of a family while they are generated."""
+"""Reads tool calls in the layouts of a family while they are generated.
+
+Calls that are JSON objects may have other fields in any order. Missing end markers are accepted in all layouts.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .call_layout import A_NUMBER, A_SPACE, AN_ID, STRING, ArgumentsLayout, CallLayout, bare, parts_of
-from .calls import Calls, stream_text
-from .json_calls import read_arguments, read_json_call
-from .notation import NAME, NOTATIONS, maybe_nested
-from .scan import Cursor, Reader, Silent, is_next, next_run, read_end, read_one_of, read_run, read_until
-from .values import parameter_types, value_json
+from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
+from .calls import Calls
+from .notation import (
+    JSON,
+    NAME,
+    NOTATIONS,
+    PYTHON_ARGUMENTS,
+    Notation,
+    decoded,
+    maybe_nested,
+    read_value,
+    stream_value,
+)
+from .scan import (
+    Cursor,
+    Markers,
+    Reader,
+    emit_until,
+    is_next,
+    next_run,
+    read_end,
+    read_marker,
+    read_one_of,
+    read_run,
+    read_until,
+)
+from .values import STRING, parameter_types, text_json, value_json
 
+# Some models nest the name and the arguments in an object with this name.
+_WRAPPER = "function"
+# The attributes that state the type of a value.
+_TYPE = re.compile(r'\b(type|string)="(\w+)"')
+# The name of list items that are elements.
+_ITEM = "item"
 # The limit of nested elements: deeper than any real schema, and below Python's recursion limit.
 _MAX_DEPTH = 60
 
@@ -23,21 +54,55 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]
 
     Returns False if the text is not a call; then no event was emitted, and `cursor` has a record of the text.
     """
-    if layout.json_name or layout.notation == "python":
+    if layout.is_object or layout.notation == "python":
         return (yield from _list(layout, cursor, calls))
-    is_call = yield from _call(layout, cursor, calls)
-    if is_call:
-        yield from read_end(cursor, *layout.ends)
-    return is_call
+    head = yield from _head(cursor, layout.begin + layout.head, calls)
+    if head is None:
+        return False
+    name, call_id = head
+    if f"{THE_NAME}:{A_NUMBER}" in layout.head:
+        call_id = f"functions.{name}:{call_id}"
+    ends = parts_of(layout.after_call)[:1]
+    # Without a text after the name, the bracket of an object must follow it.
+    is_object = layout.arguments is None and not layout.head.endswith(THE_NAME)
+    if is_object or (yield from is_next(cursor, "{")):
+        yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=NOTATIONS[layout.notation])
+    elif layout.arguments is None or not (yield from _arguments(layout.arguments, cursor, calls, name, *ends)):
+        return False
+    yield from read_end(cursor, *layout.ends)
+    return True
+
+
+def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str] | None]:
+    """Read the text before arguments, with white space before each part and at the end.
+
+    Returns the name and the id in it; None if another text follows.
+    """
+    parts, name, call_id = list(parts_of(text)), "", ""
+    while parts:
+        part = parts.pop(0)
+        if part in (A_NUMBER, AN_ID):
+            found, marker = yield from read_until(cursor, parts.pop(0))
+            if marker is None:
+                return None
+            call_id += found.strip()
+            continue
+        yield from read_run(cursor)
+        literal = yield from read_one_of(cursor, *(calls.schemas if part == THE_NAME else (part,)))
+        if literal is None:
+            return None
+        name = literal if part == THE_NAME else name
+    yield from read_run(cursor)
+    return name, call_id
 
 
 def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     """Read calls that may be the items of a list."""
-    begin = layout.begin + (layout.before_name.partition("{")[0] if layout.json_name else "")
-    if (yield from _read_text(cursor, begin.rstrip(A_SPACE).removesuffix("["))) is None:
+    begin = layout.begin + (layout.head.partition("{")[0] if layout.is_object else "")
+    if (yield from _head(cursor, begin.rstrip(A_SPACE).removesuffix("["), calls)) is None:
         return False
     is_list = (yield from read_one_of(cursor, "[")) is not None
-    read = read_json_call if layout.json_name else _python_call
+    read = _object_call if layout.is_object else _python_call
     is_call = False
     while True:
         if is_call:
@@ -58,87 +123,185 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     return is_call
 
 
+# Calls that are JSON objects
+
+
+def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:
+    """Read one call object: the name and arguments in either order. Other fields are skipped.
+
+    Returns whether the call is complete; None if the next text is not a call. Then no event was emitted. The text of a
+    broken call after its name is emitted as arguments. If the calls have no opener, an object with any other field is
+    not a call: it may be JSON content, which is then streamed without delay.
+    """
+    if (yield from read_one_of(cursor, "{")) is None:
+        return None
+    name_key, argument_keys, id_key = _keys(layout)
+    known = (name_key, *argument_keys, id_key, _WRAPPER, "type")
+    # Arguments that precede the name are held back until the call has started.
+    arguments, has_arguments, has_started = "", False, False
+    call_id: str | None = None
+    n_open = 1
+    while n_open:
+        yield from read_run(cursor)
+        mark = yield from read_one_of(cursor, ",", "}")
+        if mark:
+            n_open -= mark == "}"
+            continue
+        if has_started:
+            cursor.begin()
+        key = yield from _key(cursor)
+        is_complete = key is not None and (bool(layout.opener) or key in known)
+        if is_complete and not has_started and name_key in (key, ""):
+            name: Any = decoded((yield from read_value(cursor))[0]) if name_key else key
+            if not isinstance(name, str) or name not in calls.schemas:
+                return None
+            calls.start(name, call_id)
+            calls.arguments(arguments)
+            cursor.end_record()
+            has_started = True
+            if name_key:
+                continue
+            key = argument_keys[0]
+        if not is_complete:
+            pass
+        elif key in argument_keys and not has_arguments:
+            has_arguments = True
+            is_text = yield from is_next(cursor, '"')
+            if has_started:
+                cursor.end_record()
+            if has_started and not is_text:
+                is_complete = yield from stream_value(cursor, calls.arguments)
+            else:
+                arguments, is_complete = yield from read_value(cursor)
+                # Some models write the arguments as JSON within a JSON string.
+                text = decoded(arguments) if is_text and is_complete else None
+                arguments = arguments if text is None else text if text.strip() else "{}"
+                if has_started:
+                    calls.arguments(arguments)
+        elif key == _WRAPPER and n_open == 1 and (yield from read_one_of(cursor, "{")):
+            n_open = 2
+        else:
+            raw, is_complete = yield from read_value(cursor)
+            if key == id_key:
+                call_id = value if isinstance(value := decoded(raw), str) else None
+        if not is_complete:
+            if has_started:
+                calls.arguments(cursor.end_record())
+                yield from _raw_arguments(cursor, calls, *layout.ends)
+            return False if has_started else None
+    if not has_started:
+        return None
+    cursor.end_record()
+    if not has_arguments:
+        calls.arguments("{}")
+    calls.close()
+    return True
+
+
+def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
+    """The fields of a call: that of the name, those that may have the arguments, and that of the id.
+
+    The first is "" if the name is itself the field of the arguments. Some models use the fields of another family.
+    """
+    name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
+    arguments = re.findall(r'"(\w+)": \Z', layout.head)
+    call_id = re.search(f'"(\\w+)": "[{A_NUMBER}{AN_ID}]"', layout.head + layout.after_call)
+    return name[1] if name else "", (*arguments, "arguments", "parameters"), call_id[1] if call_id else "id"
+
+
+def _key(cursor: Cursor) -> Reader[str | None]:
+    """Read the name of a field and the colon after it; None if there is none."""
+    key = decoded((yield from read_value(cursor))[0])
+    yield from read_run(cursor)
+    if not isinstance(key, str) or (yield from read_one_of(cursor, ":")) is None:
+        return None
+    yield from read_run(cursor)
+    return key
+
+
+# Arguments in one object
+
+
+def read_arguments(
+    cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None, notation: Notation = JSON
+) -> Reader[str | None]:
+    """Emit a call whose name was read, and read its arguments, one object. Returns the marker after it, if any.
+
+    The text of broken arguments is emitted as it is.
+    """
+    calls.start(name, call_id)
+    cursor.end_record()
+    yield from read_run(cursor)
+    if notation.arguments or (yield from is_next(cursor, "{")):
+        forbidden = () if notation.is_json else ends
+        if (yield from stream_value(cursor, calls.arguments, notation, *forbidden)):
+            calls.close()
+            return (yield from read_end(cursor, *ends))
+    else:
+        end = yield from read_one_of(cursor, *ends)
+        if end:
+            calls.arguments("{}")
+            calls.close()
+        if end or not cursor.left():
+            return end
+    end = yield from _raw_arguments(cursor, calls, *ends)
+    # A call counts as cut if its arguments were not JSON, so that only a part of them has been converted.
+    calls.is_open = calls.is_open or not notation.is_json
+    return end
+
+
+def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
+    """Emit the text of a broken call as its arguments, up to one of the markers `ends`. Returns the marker, if any."""
+    end = yield from emit_until(cursor, Markers(*ends), calls.arguments)
+    if end:
+        read_marker(cursor, end)
+        calls.close()
+    return end
+
+
 def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:
     """Read a call in Python's syntax, with named arguments or with one object.
 
     Returns whether the call is complete; None if the next text is not a call.
     """
-    names = {name + "(": name for name in calls.offered}
-    found = yield from read_one_of(cursor, *names)
+    found = yield from read_one_of(cursor, *(name + "(" for name in calls.schemas))
     if found is None:
         return None
     key = yield from next_run(cursor, NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
     if not first or first not in ("=" if key.strip() else "{)"):
         return None
-    notation = NOTATIONS["python" if first == "{" else "python arguments"]
-    yield from read_arguments(cursor, calls, names[found], *layout.ends, notation=notation)
+    notation = NOTATIONS["python"] if first == "{" else PYTHON_ARGUMENTS
+    yield from read_arguments(cursor, calls, found[:-1], *layout.ends, notation=notation)
     if first == "{" and not calls.is_open:
         yield from read_end(cursor, ")")
     return not calls.is_open
 
 
-def _call(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
-    ids = yield from _read_text(cursor, layout.begin + layout.before_name)
-    name = None if ids is None else (yield from read_one_of(cursor, *calls.offered))
-    more = None if name is None else (yield from _read_text(cursor, layout.before_arguments))
-    if ids is None or name is None or more is None:
-        return False
-    ends = parts_of(layout.after_call)[:1]
-    if (yield from is_next(cursor, "{")) or (layout.before_arguments and layout.arguments is None):
-        call_id = ids + more
-        if layout.id_has_name:
-            before, after = layout.before_name.rpartition(">")[2], layout.before_arguments.partition(A_NUMBER)[0]
-            call_id = before + name + after + call_id
-        notation = NOTATIONS[layout.notation]
-        yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=notation)
-        return True
-    return layout.arguments is not None and (yield from _arguments(layout.arguments, cursor, calls, name, *ends))
-
-
-def _read_text(cursor: Cursor, text: str) -> Silent[str | None]:
-    """Read a text around a name, with white space before each part and at the end.
-
-    Returns the ids in it; None if another text follows.
-    """
-    parts = list(parts_of(text))
-    ids = ""
-    while parts:
-        part = parts.pop(0)
-        if part in (A_NUMBER, AN_ID):
-            found, marker = yield from read_until(cursor, parts.pop(0))
-            if marker is None:
-                return None
-            ids += found.strip()
-        else:
-            yield from read_run(cursor)
-            if (yield from read_one_of(cursor, part)) is None:
-                return None
-    yield from read_run(cursor)
-    return ids
+# Arguments one by one
 
 
 def _arguments(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, name: str, end: str) -> Reader[bool]:
     """Read arguments one by one. They are a call if one of them or the end of the call is next."""
-    start = bare(layout.before_key)
+    start = _bare(layout.before_key)
     tag = yield from read_one_of(cursor, start, end)
     if tag is None:
         return False
-    yield calls.start(name)
+    calls.start(name)
     cursor.end_record()
-    opening, schema = "{", calls.schema(name)
+    opening, schema = "{", calls.schemas[name]
     while tag == start:
         key = (yield from read_until(cursor, layout.key_end))[0].strip()
-        yield calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
+        calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
         opening, is_end = ", ", False
-        if layout.item:
-            is_end = (yield from _Elements(layout, cursor, calls, schema, end).value(key, key)) == end
+        if layout.is_nested:
+            is_end = (yield from _Elements(start, cursor, calls, schema, end).value(key, key)) == end
         else:
             yield from _value(layout, cursor, calls, parameter_types(schema, key))
         tag = end if is_end else (yield from read_end(cursor, start, end))
     if tag in (None, end):
         # Any other text ends the call as well, and is content.
-        yield calls.arguments("{}" if opening == "{" else "}")
+        calls.arguments("{}" if opening == "{" else "}")
         calls.close()
     return True
 
@@ -146,27 +309,59 @@ def _arguments(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, name: str,
 def _value(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, types: frozenset[str]) -> Reader[None]:
     """Read the value of an argument."""
     ends = ("\n" + layout.end, layout.end) if layout.on_lines else (layout.end,)
-    before_value = bare(layout.before_value)
+    before_value = _bare(layout.before_value)
     if before_value:
         attributes, mark = yield from read_until(cursor, before_value, *ends)
-        types = layout.stated_types(attributes) or types
         if mark in ends:
             # The model left out the text before the value.
-            yield calls.arguments(value_json(attributes.strip("\n"), types))
+            calls.arguments(value_json(attributes.strip("\n"), types))
             return
+        stated = _TYPE.search(attributes)
+        if stated and stated[1] == "type":
+            types = frozenset({stated[2]})
+        elif stated and stated[2] == "true":
+            types = STRING
     if layout.on_lines:
         yield from read_one_of(cursor, "\n")
     quote, end_quote = layout.quotes
     if quote and (yield from read_one_of(cursor, quote)):
-        yield from stream_text(cursor, calls, end_quote, then=ends)
+        yield from _stream_text(cursor, calls, end_quote, then=ends)
     elif types == STRING:
         # A value that must be a string can be streamed before its end is known.
-        yield from stream_text(cursor, calls, *ends)
+        yield from _stream_text(cursor, calls, *ends)
     else:
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
         nested = yield from maybe_nested(cursor)
         rest, mark = yield from read_until(cursor, *ends)
-        yield calls.arguments(value_json(nested + rest, types) if mark else nested + rest)
+        calls.arguments(value_json(nested + rest, types) if mark else nested + rest)
+
+
+def _bare(text: str) -> str:
+    """A text of a layout without the white space around it."""
+    return text.strip(f"{A_BREAK}{A_SPACE} \n")
+
+
+def _stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...] = ()) -> Reader[None]:
+    """Emit a value that is a string, up to one of the markers `ends` or the end of the output.
+
+    With `then`, one of these markers must follow the end; otherwise the end is part of the string.
+    """
+
+    def emit(text: str) -> None:
+        calls.arguments(text_json(text))
+
+    calls.arguments('"')
+    while True:
+        end = yield from emit_until(cursor, Markers(*ends), emit, holds_space=False)
+        if end is None:
+            return
+        cursor.begin()
+        cursor.take(len(end))
+        if not then or (yield from read_end(cursor, *then)) is not None:
+            cursor.end_record()
+            calls.arguments('"')
+            return
+        emit(cursor.end_record())
 
 
 @dataclass(frozen=True)
@@ -176,16 +371,12 @@ class _Elements:
     P<a>textP</a>P<b>P<item>1P</item>P</b>, where P is a prefix of every tag
     """
 
-    layout: ArgumentsLayout
+    start: str
+    """The beginning of every start tag."""
     cursor: Cursor
     calls: Calls
     schema: Mapping[str, Any]
     call_end: str
-
-    @property
-    def start(self) -> str:
-        """The beginning of every start tag."""
-        return bare(self.layout.before_key)
 
     def value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of an element, whose start tag was read: a text, or child elements as an object or a list.
@@ -195,7 +386,7 @@ class _Elements:
         cursor, end = self.cursor, self.start + "/"
         types = parameter_types(self.schema, *path)
         if types == STRING:
-            yield from stream_text(cursor, self.calls, end)
+            yield from _stream_text(cursor, self.calls, end)
             return (yield from self._end_tag())
         text = yield from maybe_nested(cursor)
         cursor.begin()
@@ -209,7 +400,7 @@ class _Elements:
         if tag:
             is_empty = not text.strip() and types in ({"object"}, {"array"})
             text = value_json(text, types) if not is_empty else "{}" if types == {"object"} else "[]"
-        yield self.calls.arguments(text)
+        self.calls.arguments(text)
         return tag
 
     def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:
@@ -217,9 +408,9 @@ class _Elements:
         while True:
             name, _ = yield from read_until(self.cursor, ">")
             # If the schema allows no list, an item is a field with this name.
-            is_list = is_list or (not opening and name == self.layout.item and types != {"object"})
+            is_list = is_list or (not opening and name == _ITEM and types != {"object"})
             opening = ", " if opening else "[" if is_list else "{"
-            yield self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
+            self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
             tag = yield from self.value(name, *path, None if types == {"array"} else name)
             if tag != f"{self.start}/{name}>":
                 break
@@ -228,10 +419,10 @@ class _Elements:
                 tag = yield from self._end_tag()
                 break
         if tag:
-            yield self.calls.arguments("]" if is_list else "}")
+            self.calls.arguments("]" if is_list else "}")
         return tag
 
-    def _end_tag(self) -> Silent[str | None]:
+    def _end_tag(self) -> Reader[str | None]:
         """Read the rest of an end tag. Returns the whole tag."""
         name, end = yield from read_until(self.cursor, ">")
         return f"{self.start}/{name}>" if end else None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
-from .scan import Cursor, Markers, Reader, emit_until, read_end
-from .values import text_json
 
 # Ids that clients can send back: no white space, and not too long for their databases.
 _ID = re.compile("[!-~]{1,64}")
@@ -21,77 +18,50 @@ def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-class Calls:
-    """Makes the events of tool calls, and has the tools that may be called.
+class CallFound(Exception):
+    """A call would begin, but `Calls.is_trial` is set."""
 
-    A call of any other tool is treated as text. Without tools, all calls are text.
+
+class Calls:
+    """Emits the events of tool calls. A call of a tool that is not offered is treated as text.
+
+    Attributes:
+        schemas: The JSON schema of the arguments of each tool that may be called.
+        made: The number of calls that have begun.
+        is_open: Whether the arguments of the last call are incomplete. An output that ends here has the finish reason
+            "length".
+        is_trial: Raise CallFound instead of beginning a call, to find out whether a text is one.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str], emit: Callable[[Event], object]
+    ) -> None:
         functions = [tool.get("function", tool) for tool in tools]
-        self._schemas: dict[str, Mapping[str, Any]] = {
+        self.schemas: dict[str, Mapping[str, Any]] = {
             function["name"]: function.get("parameters") or {} for function in functions if function.get("name")
         }
-        self._new_id = new_id
-        self._ids: set[str] = set()
         self.made = 0
-        # Whether a call has begun and its arguments are incomplete. An output that ends here has the finish reason
-        # "length".
-        self.is_open = False
+        self.is_open = self.is_trial = False
+        self._new_id = new_id
+        self._emit = emit
+        self._ids: set[str] = set()
 
-    def trial(self) -> Calls:
-        """The state before any call, to find out whether a text is a call without making one."""
-        trial = copy.copy(self)
-        trial._ids, trial._new_id = set(), str
-        return trial
-
-    @property
-    def offered(self) -> Sequence[str]:
-        """The names of the tools that may be called."""
-        return tuple(self._schemas)
-
-    def may_call(self, name: object) -> bool:
-        """Whether `name` is the name of a tool that may be called."""
-        return isinstance(name, str) and name in self._schemas
-
-    def schema(self, name: str) -> Mapping[str, Any]:
-        """The JSON schema for the arguments of the tool `name`."""
-        return self._schemas.get(name, {})
-
-    def start(self, name: str, call_id: str | None = None) -> Event:
+    def start(self, name: str, call_id: str | None = None) -> None:
         """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced."""
+        if self.is_trial:
+            raise CallFound
         if call_id is None or not _ID.fullmatch(call_id) or call_id in self._ids:
             call_id = self._new_id()
         self._ids.add(call_id)
+        self._emit(ToolCallStart(self.made, call_id, name))
         self.made += 1
         self.is_open = True
-        return ToolCallStart(self.made - 1, call_id, name)
 
-    def arguments(self, text: str) -> Event:
+    def arguments(self, text: str) -> None:
         """Add a piece to the arguments of the open call."""
-        return ToolCallArguments(self.made - 1, text)
+        if text:
+            self._emit(ToolCallArguments(self.made - 1, text))
 
     def close(self) -> None:
         """End the open call."""
         self.is_open = False
-
-
-def stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...] = ()) -> Reader[bool]:
-    """Emit a value that is a string, up to one of the markers `ends`. Returns False if the output ends before it.
-
-    With `then`, one of these markers must follow the end; otherwise the end is part of the string.
-    """
-    yield calls.arguments('"')
-    while True:
-        end = yield from emit_until(
-            cursor, Markers(*ends), lambda text: calls.arguments(text_json(text)), holds_space=False
-        )
-        if end is None:
-            return False
-        cursor.begin()
-        cursor.take(len(end))
-        if not then or (yield from read_end(cursor, *then)) is not None:
-            cursor.end_record()
-            yield calls.arguments('"')
-            return True
-        yield calls.arguments(text_json(cursor.end_record()))

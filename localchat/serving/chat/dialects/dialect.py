@@ -41,6 +41,8 @@ class Dialect:
     """Two texts: the first precedes content at the start of an output, the second precedes content after reasoning."""
     text_end: str = ""
     """The marker between text and calls."""
+    calls_start: str = "\n\n"
+    """The text between reasoning and calls."""
     part_mark: str = ""
     """The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
     output. "": the family has no such text."""
@@ -48,11 +50,6 @@ class Dialect:
     """For templates that cannot show tools, a system message describes the calls. True: in the format of this family.
     False: in that of Hermes."""
     parser: type[OutputParser] = OutputParser
-    layouts: tuple[CallLayout, ...] = ()
-    """The layouts that models may be made to generate, the preferred one first. Default: those of `calls`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layouts", self.layouts or self.calls)
 
     @property
     def styles(self) -> tuple[CallLayout, ...]:
@@ -61,8 +58,9 @@ class Dialect:
 
     @property
     def openers(self) -> tuple[str, ...]:
-        """The markers that begin calls."""
-        return tuple(dict.fromkeys(layout.opener for layout in self.styles if layout.opener))
+        """The markers that begin calls. None of them begins like another one."""
+        found = {layout.opener for layout in self.styles} - {""}
+        return tuple(sorted(text for text in found if not any(text.startswith(other) for other in found - {text})))
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -80,8 +78,8 @@ class Dialect:
 
         The parser needs these markers, also those that it then drops.
         """
-        of_calls = (marker for layout in (*self.styles, *self.layouts) for marker in layout.markers)
-        around = (*self.dropped, *self.text_start, self.reasoning.start, self.reasoning.end)
+        of_calls = (marker for layout in self.styles for marker in layout.markers)
+        around = (*self.dropped, *self.text_start, self.calls_start, self.reasoning.start, self.reasoning.end)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:
@@ -95,12 +93,12 @@ class Dialect:
         otherwise the first of `known_tags` that it contains, otherwise the declared ones.
         """
         tags = next((tags for tags in (self.reasoning, *known_tags) if tags.are_in(template)), self.reasoning)
-        layouts = tuple(layout for layout in self.layouts if layout.template_text in template)
-        return replace(self, reasoning=tags, layouts=layouts or self.layouts)
+        calls = tuple(layout for layout in self.calls if layout.template_text in template)
+        return replace(self, reasoning=tags, calls=calls or self.calls)
 
     def write_calls(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Write calls (dicts with `name` and `arguments`) in the preferred layout of the family."""
-        return self.layouts[0].written(calls)
+        return self.calls[0].written(calls)
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import keyword
 from dataclasses import replace
 
-from .call_layout import ArgumentsLayout, CallLayout, call_layouts
-from .channels import HARMONY, MUSE
+from .call_layout import CallLayout, call_layouts
+from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import Dialect
-from .reasoning import ReasoningStart, ReasoningTags
+from .reasoning import ReasoningTags
 from .special_parsers import ALL, NEXT_PART, RESPONSE, RESPONSE_END, FunctionaryParser, GraniteParser
 
 _OBJECT = '{"name": "$name", "arguments": $args}'
@@ -33,11 +32,19 @@ _COMMAND_R = '[^@({^"tool_name": "$name",^"parameters": $args^}),^@^]~```'
 _R1_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$name\n```json\n$args\n```<｜tool▁call▁end｜>"
 _V3_CALL = "<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$args<｜tool▁call▁end｜>"
 _K3_CALLS = (
-    '<|open|>tools<|sep|>~@(<|open|>call tool="$name"{}<|sep|>*(~<|open|>argument key="$key"?( type="$type")?<|sep|>'
-    "$value<|close|>argument<|sep|>)*~<|close|>call<|sep|>)~@~<|close|>tools<|sep|>"
+    '<|open|>tools<|sep|>~@(<|open|>call tool="$name"{}<|sep|>*(~<|open|>argument key="$key"$type<|sep|>$value'
+    "<|close|>argument<|sep|>)*~<|close|>call<|sep|>)~@~<|close|>tools<|sep|>"
 )
 _PREFIX = "]<]minimax[>["  # of all tags of MiniMax-M3
 _M3_CALLS = 'P<tool_call>~@(P<invoke name="$name">*(~P<$key>$valueP</$key>)*~P</invoke>)~@~P</tool_call>'
+_MUSE_TEXT_END = f"<|eom|>{START}assistant"
+_MUSE_HEADER = f" to=$name{MESSAGE}"
+_MUSE_CALL = '<atem:invoke name="$name">*(~<atem:parameter name="$key">$value</atem:parameter>)*~</atem:invoke>'
+# Each call is a message, whose header comes before the opener.
+_MUSE_MESSAGES = call_layouts(
+    f"{_MUSE_HEADER}@(<atem:function_calls>\n{_MUSE_CALL}~</atem:function_calls>){_MUSE_TEXT_END}{_MUSE_HEADER}@"
+)
+_FINAL = CHANNEL + "final" + MESSAGE
 
 
 def _list(opener: str, end: str = "", call: str = _OBJECT) -> tuple[CallLayout, ...]:
@@ -53,23 +60,11 @@ def _dsml(section: str) -> tuple[CallLayout, ...]:
     opener = f"<｜DSML｜{section}>"
     return call_layouts(
         f'{opener}~@(<｜DSML｜invoke name="$name">'
-        '*(~<｜DSML｜parameter name="$key"?( string="$string")?>$value</｜DSML｜parameter>)*~</｜DSML｜invoke>)~@'
+        '*(~<｜DSML｜parameter name="$key"$string>$value</｜DSML｜parameter>)*~</｜DSML｜invoke>)~@'
         f"~</｜DSML｜{section}>",
         other_ends=("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
         template_text=opener,
     )
-
-
-def _python() -> CallLayout:
-    """A list of calls in Python's syntax, with names of arguments that are valid in Python."""
-    (layout,) = call_layouts("<|tool_call_start|>[@($name($args)), @]<|tool_call_end|>", notation="python")
-    names = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
-    return replace(layout, arguments=ArgumentsLayout("", "=", separator=", ", names=names))
-
-
-class _WithoutReasoning(Dialect):
-    def reasoning_start(self, prompt: str) -> ReasoningStart:
-        return ReasoningStart.CLOSED
 
 
 # If a template has the texts of several families, it belongs to the first one.
@@ -86,17 +81,13 @@ _FAMILIES = (
         "deepseek",
         detected_by=(("<｜tool▁call▁begin｜>",),),
         calls=(
-            *call_layouts(
-                f"<｜tool▁calls▁begin｜>@({_R1_CALL})\n@<｜tool▁calls▁end｜>",
-                opener="<｜tool▁call▁begin｜>",
-                template_text="```json",
-            ),
+            *call_layouts(f"<｜tool▁calls▁begin｜>@({_R1_CALL})\n@<｜tool▁calls▁end｜>", template_text="```json"),
             *call_layouts(f"<｜tool▁calls▁begin｜>@({_V3_CALL})@<｜tool▁calls▁end｜>"),
         ),
         also_dropped=("<｜tool▁calls▁end｜>",),
         has_own_tool_prompt=True,
     ),
-    _WithoutReasoning(
+    Dialect(
         "functionary-3.2",
         detected_by=((">>>all",), (">>>", "all\\n")),
         parser=FunctionaryParser,
@@ -104,14 +95,13 @@ _FAMILIES = (
         text_end=NEXT_PART,
         # No layout begins with the marker: the prompt ends with it.
         part_mark=NEXT_PART,
-        layouts=call_layouts(f"@($name\n$args){NEXT_PART}@", opener=""),
+        calls=call_layouts(f"@($name\n$args){NEXT_PART}@"),
     ),
     Dialect(
         "gemma-4",
         detected_by=(("<|tool_call>",),),
-        calls=call_layouts(
-            "<|tool_call>call:$name$args<tool_call|>", opener="<|tool_call>", notation="gemma", after_reasoning=""
-        ),
+        calls=call_layouts("<|tool_call>call:$name$args<tool_call|>", notation="gemma"),
+        calls_start="",
         reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
         reasons_anywhere=True,
     ),
@@ -132,7 +122,31 @@ _FAMILIES = (
         also_dropped=(RESPONSE, RESPONSE_END),
         parser=GraniteParser,
     ),
-    HARMONY,
+    ChannelDialect(
+        "harmony",
+        detected_by=((START, CHANNEL, MESSAGE),),
+        reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
+        also_dropped=("<|end|>", "<|call|>", "<|return|>"),
+        reasoning_header=CHANNEL + "analysis",
+        text_start=(_FINAL, START + "assistant" + _FINAL),
+        text_end=f"<|end|>{START}assistant",
+        calls_start=START + "assistant",
+        # Models generate the parts of the header in several orders. Only the whole header distinguishes a call.
+        calls=tuple(
+            replace(layout, opener="")
+            for layout in call_layouts(
+                *(
+                    f"@({text}{MESSAGE}$args)<|end|>{START}assistant@"
+                    for text in (
+                        f"{CHANNEL}commentary to=functions.$name <|constrain|>json",
+                        f"{CHANNEL}commentary to=functions.$name json",
+                        f" to=functions.$name{CHANNEL}commentary <|constrain|>json",
+                        f" to=functions.$name{CHANNEL}commentary json",
+                    )
+                )
+            )
+        ),
+    ),
     # Hermes 2 and 3, Qwen 2.5 and 3, QwQ, Granite 4, Reka, and localchat's built-in model. This is the most common
     # format, and the default for templates of unknown families.
     Dialect(
@@ -202,9 +216,6 @@ _FAMILIES = (
         calls=call_layouts(
             "<|tool_calls_section_begin|>@(<|tool_call_begin|>functions.$name:$n<|tool_call_argument_begin|>$args"
             "<|tool_call_end|>)@<|tool_calls_section_end|>",
-            opener="<|tool_call_begin|>",
-            # Keep the id that the model generates, so that earlier calls in the prompt have ids in its format.
-            id_has_name=True,
         ),
         also_dropped=("<|tool_calls_section_end|>",),
     ),
@@ -222,7 +233,10 @@ _FAMILIES = (
     Dialect(
         "lfm2",
         detected_by=(("<|tool_call_start|>",), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
-        calls=(_python(), *_list("<|tool_call_start|>", "<|tool_call_end|>")),
+        calls=(
+            *call_layouts("<|tool_call_start|>[@($name(*($key=$value)*)), @]<|tool_call_end|>", notation="python"),
+            *_list("<|tool_call_start|>", "<|tool_call_end|>"),
+        ),
         has_own_tool_prompt=True,
     ),
     Dialect(
@@ -236,7 +250,7 @@ _FAMILIES = (
     Dialect(
         "minimax-m3",
         detected_by=((_PREFIX,),),
-        calls=call_layouts(_M3_CALLS.replace("P<", _PREFIX + "<"), names=r"[^\s<>/\]]+", item="item"),
+        calls=call_layouts(_M3_CALLS.replace("P<", _PREFIX + "<")),
         reasoning=ReasoningTags("<mm:think>", "</mm:think>"),
         no_reasoning="</mm:think>",
     ),
@@ -252,7 +266,18 @@ _FAMILIES = (
         ),
         also_read=call_layouts("[TOOL_CALLS]$name$args"),
     ),
-    MUSE,
+    ChannelDialect(
+        "muse",
+        detected_by=((START,),),
+        calls=(replace(_MUSE_MESSAGES[0], opener=""), _MUSE_MESSAGES[1]),
+        also_read=call_layouts(f"<atem:function_calls>~@({_MUSE_CALL})~@~</atem:function_calls>"),
+        reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
+        also_dropped=("<|eom|>", "<|eot|>"),
+        reasoning_header="to=self",
+        text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
+        text_end=_MUSE_TEXT_END,
+        calls_start=START + "assistant",
+    ),
     # Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5.
     Dialect(
         "qwen-coder",
@@ -277,8 +302,8 @@ _FAMILIES = (
         calls=call_layouts(
             "<|tool_calls|>@(<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$args<|tool_call:end|>)@"
             "<|calls|>",
-            after_reasoning="<|begin|>assistant",
         ),
+        calls_start="<|begin|>assistant",
         section_markers=("<|begin|>assistant", "<|content|>"),
         also_dropped=("<|end|>", "<|calls|>"),
         text_start=("<|content|>", "<|begin|>assistant<|content|>"),

@@ -10,25 +10,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .call_layout import ALL_TYPES, GEMMA_QUOTE
-from .scan import (
-    Cursor,
-    Markers,
-    Pieces,
-    Silent,
-    collect,
-    emit_until,
-    has_text,
-    is_next,
-    next_run,
-    read_one_of,
-    read_run,
-)
-from .values import text_json, value_json
+from .scan import Cursor, Emit, Markers, Reader, emit_until, has_text, is_next, next_run, read_one_of, read_run
+from .values import ALL_TYPES, text_json, value_json
+
+# The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
+GEMMA_QUOTE = '<|"|>'
 
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 NAME = re.compile(r"[^,:={}\[\]()\"'<]*")
@@ -46,7 +35,6 @@ class Notation:
     """One notation of values."""
 
     quotes: tuple[str, ...] = ('"', "'")
-    """The quotes of strings. GEMMA_QUOTE is around strings without escapes."""
     brackets: str = "{[("
     """The opening brackets."""
     is_json: bool = False
@@ -56,35 +44,33 @@ class Notation:
 
 
 JSON = Notation(('"',), "{[", is_json=True)
-NOTATIONS: Mapping[str, Notation] = {
-    "json": JSON,
-    "gemma": Notation((GEMMA_QUOTE, '"', "'")),
-    "python": Notation(),
-    "python arguments": Notation(arguments=")"),
-}
+NOTATIONS = {"json": JSON, "gemma": Notation((GEMMA_QUOTE, '"', "'")), "python": Notation()}
+PYTHON_ARGUMENTS = Notation(arguments=")")
 
 
-def value_pieces(cursor: Cursor, notation: Notation = JSON, *ends: str) -> Pieces[bool]:
-    """The next value as JSON, in pieces. Returns whether it is complete.
+def stream_value(cursor: Cursor, emit: Emit, notation: Notation = JSON, *ends: str) -> Reader[bool]:
+    """Emit the next value as JSON. Returns whether it is complete.
 
     No string of the value may contain one of the markers `ends`. The text at which a broken value ends stays unread.
     """
-    return _Value(cursor, notation, ends).read()
+    return (yield from _Value(cursor, emit, notation, ends).read())
 
 
-def read_value(cursor: Cursor) -> Silent[tuple[str, bool]]:
+def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
     """Read the next JSON value. Returns its text, corrected, and whether it is complete."""
-    return (yield from collect(value_pieces(cursor)))
+    texts: list[str] = []
+    is_complete = yield from stream_value(cursor, texts.append)
+    return "".join(texts), is_complete
 
 
-def maybe_nested(cursor: Cursor) -> Silent[str]:
+def maybe_nested(cursor: Cursor) -> Reader[str]:
     """Read the next JSON value if it is a complete object or list. Returns its text; "" if nothing was read.
 
     Its strings may contain markers.
     """
     cursor.begin()
     yield from read_run(cursor)
-    if (yield from has_text(cursor)) and cursor.peek() in "{[":
+    if (yield from is_next(cursor, "{[")):
         text, is_complete = yield from read_value(cursor)
         if is_complete:
             cursor.end_record()
@@ -102,8 +88,9 @@ def decoded(raw: str) -> Any:
 
 
 class _Value:
-    def __init__(self, cursor: Cursor, notation: Notation, ends: tuple[str, ...]) -> None:
+    def __init__(self, cursor: Cursor, emit: Emit, notation: Notation, ends: tuple[str, ...]) -> None:
         self._cursor = cursor
+        self._emit = emit
         self._notation = notation
         self._ends = ends
         # The closing brackets of the open objects and lists.
@@ -112,53 +99,47 @@ class _Value:
         self._before = ""
         self._follows_item = False
 
-    def read(self) -> Pieces[bool]:
+    def read(self) -> Reader[bool]:
         if self._closers:
-            yield "{"
+            self._emit("{")
         while (yield from self._part()):
             if not self._closers:
                 return True
-        yield self._before
+        self._emit(self._before)
         return False
 
-    def _part(self) -> Pieces[bool]:
+    def _part(self) -> Reader[bool]:
         """Read a comma, a closing bracket, or an item: a value, after its name in an object. False if it is broken."""
         cursor, closers = self._cursor, self._closers
         self._before += yield from read_run(cursor)
         if not (yield from has_text(cursor)):
             return False
+        are_arguments = bool(self._notation.arguments) and len(closers) == 1
+        has_names = are_arguments or closers[-1:] == ["}"]
         if closers and cursor.peek() == ",":
             self._before += cursor.take(1)
             return True
         if closers and cursor.peek() == closers[-1]:
             cursor.take(1)
-            yield self._before.replace(",", "") + ("}" if self._has_names else "]")
+            self._emit(self._before.replace(",", "") + ("}" if has_names else "]"))
             closers.pop()
             self._before, self._follows_item = "", True
             return True
-        return (not self._has_names or (yield from self._name())) and (yield from self._value())
+        return (not has_names or (yield from self._name("=" if are_arguments else ":"))) and (yield from self._value())
 
-    @property
-    def _are_arguments(self) -> bool:
-        """Whether the items are arguments with names."""
-        return bool(self._notation.arguments) and len(self._closers) == 1
-
-    @property
-    def _has_names(self) -> bool:
-        """Whether the items have names."""
-        return self._are_arguments or self._closers[-1:] == ["}"]
-
-    def _separator(self) -> str:
-        """The white space and commas before the next item, with a comma if it is missing."""
+    def _emit_item(self, text: str) -> None:
+        """Emit the beginning of an item after the white space and commas before it, with a comma if it is missing."""
         before, self._before = self._before, ""
-        return before if not self._follows_item or "," in before else "," + (before or " ")
+        self._emit(before if not self._follows_item or "," in before else "," + (before or " "))
+        self._emit(text)
+        self._follows_item = True
 
-    def _name(self) -> Pieces[bool]:
+    def _name(self, end: str) -> Reader[bool]:
         """Read a name and the text after it."""
-        cursor, end = self._cursor, "=" if self._are_arguments else ":"
+        cursor = self._cursor
         quote = yield from read_one_of(cursor, *self._notation.quotes)
         if quote:
-            yield self._separator() + '"'
+            self._emit_item('"')
             if not (yield from self._string(quote)):
                 return False
             self._before = yield from read_run(cursor)
@@ -169,61 +150,59 @@ class _Value:
             if not name.strip() or cursor.text[cursor.at + len(name)] != end:
                 return False
             cursor.take(len(name))
-            yield self._separator() + json.dumps(name.strip(), ensure_ascii=False)
+            self._emit_item(json.dumps(name.strip(), ensure_ascii=False))
         cursor.take(1)
-        yield self._before + (": " if end == "=" else ":")
+        self._emit(self._before + (": " if end == "=" else ":"))
         self._before = yield from read_run(cursor)
         self._follows_item = False
         return True
 
-    def _value(self) -> Pieces[bool]:
+    def _value(self) -> Reader[bool]:
         """Read a value. Of an object or a list, read only the opening bracket."""
         opener = yield from read_one_of(self._cursor, *self._notation.brackets, *self._notation.quotes)
         if opener in _CLOSERS:
-            yield self._separator() + ("{" if opener == "{" else "[")
+            self._emit_item("{" if opener == "{" else "[")
             self._closers.append(_CLOSERS[opener])
             self._follows_item = False
             return True
         if opener:
-            yield self._separator() + '"'
-            self._follows_item = True
+            self._emit_item('"')
             return (yield from self._string(opener))
         word = yield from self._word()
-        if word is not None:
-            yield self._separator() + word
-        self._follows_item = True
-        return word is not None
+        if word:
+            self._emit_item(word)
+        return bool(word)
 
-    def _word(self) -> Silent[str | None]:
-        """Read a value without quotes. Returns its JSON; None if there is none."""
+    def _word(self) -> Reader[str]:
+        """Read a value without quotes. Returns its JSON; "" if there is none."""
         if self._notation.is_json:
-            return (yield from read_run(self._cursor, _JSON_WORD)) or None
+            return (yield from read_run(self._cursor, _JSON_WORD))
         word = yield from next_run(self._cursor, _WORD)
         if not word.strip():
-            return None
+            return ""
         self._cursor.take(len(word))
         return value_json(word.strip(), ALL_TYPES)
 
-    def _string(self, quote: str) -> Pieces[bool]:
+    def _string(self, quote: str) -> Reader[bool]:
         """Read the rest of a string. Returns False if it is cut."""
         cursor = self._cursor
         escape = "" if quote == GEMMA_QUOTE else "\\"
         markers = Markers(quote, escape, *self._ends)
         while True:
-            marker = yield from emit_until(cursor, markers, text_json, holds_space=False)
+            marker = yield from emit_until(cursor, markers, lambda text: self._emit(text_json(text)), holds_space=False)
             if marker == quote:
                 cursor.take(len(quote))
-                yield '"'
+                self._emit('"')
                 return True
             if not escape or marker != escape:
                 return False
             while _CUT_ESCAPE.match(cursor.text, cursor.at):
                 if cursor.ended:
                     return False
-                yield None
+                yield
             match = (_JSON_ESCAPE if self._notation.is_json else _PYTHON_ESCAPE).match(cursor.text, cursor.at)
             text = cursor.take(len(match[0]) if match else 1)
             if match is None:
-                yield r"\\"
+                self._emit(r"\\")
             else:
-                yield text if self._notation.is_json else json.dumps(ast.literal_eval(f"'{text}'"))[1:-1]
+                self._emit(text if self._notation.is_json else json.dumps(ast.literal_eval(f"'{text}'"))[1:-1])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Callable
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from .call_layout import CallLayout
 from .call_reader import read_calls
-from .calls import Calls, new_call_id
+from .calls import CallFound, Calls, new_call_id
 from .reasoning import ReasoningStart
-from .scan import Cursor, Markers, Reader, emit_until, read_marker, read_one_of, read_run
+from .scan import Cursor, Emit, Markers, Reader, emit_until, read_marker, read_one_of, read_run
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -43,7 +43,6 @@ class OutputParser:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         prompt: str = "",
-        splits_reasoning: bool = True,
         is_constrained: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
@@ -53,20 +52,19 @@ class OutputParser:
             dialect: The dialect of the model; see `detect`.
             tools: The tools offered, in OpenAI's format. Without tools, no text is a call.
             prompt: The rendered prompt, or its end, which shows whether reasoning is open.
-            splits_reasoning: Whether reasoning is separate from the content. False: the content has it, with its tags.
             is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
                 calls or content, and markers inside content have no meaning.
         """
         self.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
         self.reasoning_may_open = True
+        self._events: list[Event] = []
         self._dialect = dialect
         self._cursor = Cursor()
-        self._calls = Calls(tools, new_id)
+        self._calls = Calls(tools, new_id, self._events.append)
         self._prompt = prompt
-        self._splits_reasoning = splits_reasoning
         self._is_constrained = is_constrained
-        self._openers = dialect.openers if self._calls.offered else ()
-        self._events = self._read()
+        self._openers = dialect.openers if self._calls.schemas else ()
+        self._reader = self._read()
 
     @property
     def has_tool_calls(self) -> bool:
@@ -89,12 +87,18 @@ class OutputParser:
         return self._next_events()
 
     def _next_events(self) -> list[Event]:
-        events: list[Event] = []
-        for event in self._events:
-            if event is None:
-                break
-            events.append(event)
-        return merged(events)
+        next(self._reader, None)
+        events = merged(self._events)
+        self._events.clear()
+        return events
+
+    def _content(self, text: str) -> None:
+        if text:
+            self._events.append(ContentDelta(text))
+
+    def _reasoning_text(self, text: str) -> None:
+        if text:
+            self._events.append(ReasoningDelta(text))
 
     def _read(self) -> Reader[None]:
         """Read the whole output."""
@@ -102,21 +106,15 @@ class OutputParser:
         # A call may have ended the reasoning.
         is_call = self.has_tool_calls
         if self._is_constrained and not is_call:
-            yield from self._text_start(end)
+            # The constraint has this text before the content.
+            if end in self._dialect.section_markers:
+                yield from read_run(self._cursor)
+            yield from read_one_of(self._cursor, self._dialect.text_start[end == self._dialect.reasoning.end])
         if not is_call:
             is_call = yield from self._first_call()
         if self._is_constrained and not is_call:
-            yield from emit_until(self._cursor, Markers(), ContentDelta)
+            yield from emit_until(self._cursor, Markers(), self._content)
         yield from self._text_and_calls()
-
-    def _text_start(self, end: str | None) -> Reader[None]:
-        """Read the text that the constraint has before the content. `end` is the marker that ended reasoning."""
-        dialect = self._dialect
-        if end in dialect.section_markers:
-            yield from read_run(self._cursor)
-        text = yield from read_one_of(self._cursor, dialect.text_start[end == dialect.reasoning.end])
-        if text and text.isspace():
-            yield from self._tag(text)
 
     # Calls
 
@@ -125,7 +123,7 @@ class OutputParser:
         cursor, styles = self._cursor, self._dialect.styles
         if not self._is_constrained:
             styles = tuple(layout for layout in styles if not layout.opener)
-        if not styles or not self._calls.offered:
+        if not styles or not self._calls.schemas:
             return False
         cursor.begin()
         marker: str | None = ""
@@ -136,28 +134,28 @@ class OutputParser:
         yield from self._end_record(is_call)
         return is_call
 
-    def _any_call(self, styles: Sequence[CallLayout], calls: Calls | None = None) -> Reader[bool]:
+    def _any_call(self, styles: Sequence[CallLayout]) -> Reader[bool]:
         """Read a call in the first of these formats that matches. If there is none, nothing is read."""
-        n_read = self._cursor.n_recorded
+        n_read = len(self._cursor.record)
         for layout in styles:
-            if (yield from read_calls(layout, self._cursor, calls or self._calls)):
+            if (yield from read_calls(layout, self._cursor, self._calls)):
                 return True
             self._cursor.rewind(n_read)
         return False
 
     def _styles(self, opener: str) -> Sequence[CallLayout]:
         """The formats of calls that may begin with this marker."""
-        return [layout for layout in self._dialect.styles if layout.opener and opener.startswith(layout.opener)]
+        return [layout for layout in self._dialect.styles if layout.opener.startswith(opener)]
 
-    def _call(self, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
-        """Read a call, beginning with its opener. If it is none after all, the opener is emitted with `event`."""
+    def _call(self, opener: str, emit: Emit) -> Reader[bool]:
+        """Read a call, beginning with its opener. If it is none after all, emit the opener."""
         self._cursor.begin()
         is_call = yield from self._any_call(self._styles(opener))
         if is_call:
             yield from self._end_record(True)
         else:
             read_marker(self._cursor, opener)
-            yield event(self._cursor.end_record())
+            emit(self._cursor.end_record())
         return is_call
 
     def _end_record(self, is_format: bool) -> Reader[None]:
@@ -171,20 +169,25 @@ class OutputParser:
     # Text
 
     def _text_and_calls(self) -> Reader[None]:
-        tags = self._dialect.reasoning
+        cursor, tags = self._cursor, self._dialect.reasoning
         in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
         markers = Markers(*self._openers, *self._dialect.dropped, *in_text)
         while True:
-            marker = yield from emit_until(self._cursor, markers, ContentDelta)
+            marker = yield from emit_until(cursor, markers, self._content)
             if marker is None:
                 return
-            if marker in in_text:
-                yield from self._reasoning_in_text(marker)
-            elif marker in self._openers:
-                yield from self._call(marker, ContentDelta)
-            else:
-                read_marker(self._cursor, marker)
-                yield from read_run(self._cursor)
+            if marker in self._openers:
+                yield from self._call(marker, self._content)
+                continue
+            space = yield from read_run(cursor)
+            read_marker(cursor, marker)
+            if marker not in in_text:
+                yield from read_run(cursor)
+                continue
+            # The white space around reasoning is content. An end tag without reasoning is dropped.
+            self._content(space)
+            if marker == tags.start:
+                yield from self._reasoning()
 
     # Reasoning
 
@@ -198,42 +201,24 @@ class OutputParser:
         yield from read_run(cursor)
         if not self.reasoning_is_open:
             start = yield from read_one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
+            self.reasoning_may_open = dialect.reasons_anywhere or start == dialect.reasoning.start
             if start is None:
-                self.reasoning_may_open = dialect.reasons_anywhere
                 cursor.put_back()
                 return None
             if start == dialect.no_reasoning:
-                self.reasoning_may_open = False
                 yield from self._after_end_tag()
                 return None
+        cursor.end_record()
         return (yield from self._reasoning())
 
     def _after_end_tag(self) -> Reader[None]:
         """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
         if not self._is_constrained:
             yield from read_run(self._cursor)
-        yield from self._tag(self._cursor.end_record())
-
-    def _reasoning_in_text(self, tag: str) -> Reader[None]:
-        """Read reasoning after text, or an end tag without reasoning. The white space around it is content."""
-        cursor = self._cursor
-        space = yield from read_run(cursor)
-        if space:
-            yield ContentDelta(space)
-        cursor.begin()
-        read_marker(cursor, tag)
-        if tag == self._dialect.reasoning.start:
-            yield from self._reasoning()
-        else:
-            cursor.end_record()
-
-    def _tag(self, text: str) -> Reader[None]:
-        """Emit a tag and the white space around it, if reasoning is part of the content."""
-        if text and not self._splits_reasoning:
-            yield ContentDelta(text)
+        self._cursor.end_record()
 
     def _reasoning(self) -> Reader[str]:
-        """Read open reasoning and its end tag. The cursor has a record of its start tag.
+        """Read open reasoning and its end tag.
 
         Returns the marker that ends it; "" at the end of the output. A marker of a section stays unread. A call also
         ends reasoning; it is read, and the marker returned is its opener. Text that begins like a call and is not one
@@ -241,53 +226,50 @@ class OutputParser:
         """
         self.reasoning_is_open = True
         yield from read_run(self._cursor)
-        yield from self._tag(self._cursor.end_record())
         dialect = self._dialect
-        event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta
         ends = Markers(dialect.reasoning.end, *dialect.section_markers)
         markers = Markers(*ends.literals, *self._openers)
         while True:
             self.reasoning_is_open = self.reasoning_may_open = True
-            marker = yield from emit_until(self._cursor, markers, event)
+            marker = yield from emit_until(self._cursor, markers, self._reasoning_text)
             if marker is None:
                 return ""
             self.reasoning_is_open = False
-            is_call = marker in self._openers
-            if is_call and (yield from self._is_closed_later(marker, ends, event)):
-                continue
-            if is_call and not (yield from self._call(marker, event)):
-                continue
+            if marker in self._openers:
+                if (yield from self._is_closed_later(marker, ends)):
+                    continue
+                if not (yield from self._call(marker, self._reasoning_text)):
+                    continue
             self.reasoning_may_open = dialect.reasons_anywhere
             if marker == dialect.reasoning.end:
-                self._cursor.begin()
                 read_marker(self._cursor, marker)
                 yield from self._after_end_tag()
             return marker
 
-    def _is_closed_later(self, opener: str, ends: Markers, event: Callable[[str], Event]) -> Reader[bool]:
+    def _is_closed_later(self, opener: str, ends: Markers) -> Reader[bool]:
         """Emit the open reasoning up to its end, if a call is next and the end follows. Otherwise read nothing.
 
         A call inside closed reasoning is reasoning, so it waits for the end of the reasoning or of the output.
         """
         cursor = self._cursor
         cursor.begin()
-        is_call = False
-        for found in self._any_call(self._styles(opener), self._calls.trial()):
-            is_call = found is not None
-            if is_call:
-                break
-            yield None
+        self._calls.is_trial, is_call = True, False
+        try:
+            yield from self._any_call(self._styles(opener))
+        except CallFound:
+            is_call = True
+        self._calls.is_trial = False
         cursor.put_back()
         n_searched = 0
         while is_call:
             hit = ends.find(cursor.text, cursor.at + n_searched)
             if hit:
-                yield event(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
+                self._reasoning_text(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
                 return True
             if cursor.ended:
                 break
             n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
-            yield None
+            yield
         return False
 
 

@@ -1,8 +1,8 @@
 """The building blocks of streaming parsers: a cursor over text that is still being generated, and readers.
 
-A reader is a generator that yields events, yields None when it needs more text, and returns a result. So a reader is
-written as if all text were there. Readers hold back text only if it may be the beginning of a marker, or white space
-before a marker. All other text is emitted at once.
+A reader is a generator that yields when it needs more text, emits the texts that it reads, and returns a result. So a
+reader is written as if all text were there. Readers hold back text only if it may be the beginning of a marker, or
+white space before a marker. All other text is emitted at once.
 """
 
 from __future__ import annotations
@@ -10,34 +10,33 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from re import Pattern
-from typing import Callable, Optional, TypeVar
-
-from ...core.events import Event
+from typing import Callable, TypeVar
 
 T = TypeVar("T")
-U = TypeVar("U")
-Reader = Generator[Optional[Event], None, T]
-Pieces = Generator[Optional[str], None, T]  # A reader that yields texts instead of events.
-Silent = Generator[None, None, T]  # A reader that yields no events.
+Reader = Generator[None, None, T]
+Emit = Callable[[str], object]
 
 SPACE = re.compile(r"\s*")
 
 
 class Cursor:
-    """The unread text, and a record of the text read since `begin`."""
+    """The unread text, and a record of the text read since `begin`, which can become unread again."""
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         # Set when no more text will come, so that no text is held back.
         self.ended = False
-        # The text read since `begin`. If it turns out not to be a call, it is emitted as content. None: not recording.
-        self._record: list[str] | None = None
+        # Where the record begins; None: there is none.
+        self._start: int | None = None
 
     def feed(self, text: str) -> None:
         """Add generated text."""
-        self.text = self.text[self.at :] + text
-        self.at = 0
+        n_done = self.at if self._start is None else self._start
+        self.text = self.text[n_done:] + text
+        self.at -= n_done
+        if self._start is not None:
+            self._start = 0
 
     def left(self) -> int:
         """The number of unread characters."""
@@ -49,38 +48,31 @@ class Cursor:
 
     def take(self, size: int) -> str:
         """Read `size` characters."""
-        piece = self.text[self.at : self.at + size]
         self.at += size
-        if self._record is not None:
-            self._record.append(piece)
-        return piece
+        return self.text[self.at - size : self.at]
 
     def begin(self) -> None:
         """Start a new record of the text that is read."""
-        self._record = []
-
-    def end_record(self) -> str:
-        """Stop recording, and return the text read since `begin`."""
-        text = "".join(self._record or ())
-        self._record = None
-        return text
+        self._start = self.at
 
     @property
-    def n_recorded(self) -> int:
-        """The number of characters read since `begin`."""
-        return sum(map(len, self._record or ()))
+    def record(self) -> str:
+        """The text read since `begin`; "" if there is no record."""
+        return "" if self._start is None else self.text[self._start : self.at]
+
+    def end_record(self) -> str:
+        """Stop recording, and return the record."""
+        text, self._start = self.record, None
+        return text
 
     def rewind(self, n_kept: int) -> None:
         """Make the recorded text unread again, except its first `n_kept` characters, and go on recording."""
-        text = self.end_record()
-        self._record = [text[:n_kept]]
-        self.text = text[n_kept:] + self.text[self.at :]
-        self.at = 0
+        self.at -= len(self.record) - n_kept
 
     def put_back(self) -> None:
         """Make the recorded text unread again, and stop recording."""
         self.rewind(0)
-        self._record = None
+        self._start = None
 
 
 class Markers:
@@ -108,47 +100,21 @@ class Markers:
         return len(text)
 
 
-def emit(pieces: Pieces[T], event: Callable[[str], U]) -> Generator[U | None, None, T]:
-    """Emit the texts of a reader as events."""
-    while True:
-        try:
-            text = next(pieces)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if text != "":
-            yield None if text is None else event(text)
-
-
-def collect(pieces: Pieces[T]) -> Silent[tuple[str, T]]:
-    """Read the texts of a reader. Returns them, joined, and its result."""
-    texts: list[str] = []
-    while True:
-        try:
-            text = next(pieces)
-        except StopIteration as end:
-            return "".join(texts), end.value
-        if text is None:
-            yield None
-        else:
-            texts.append(text)
-
-
-def has_text(cursor: Cursor) -> Silent[bool]:
+def has_text(cursor: Cursor) -> Reader[bool]:
     """Wait until there is unread text. Returns False at the end of the output."""
     while not cursor.left():
         if cursor.ended:
             return False
-        yield None
+        yield
     return True
 
 
-def is_next(cursor: Cursor, character: str) -> Silent[bool]:
-    """Whether this is the next character, which stays unread."""
-    return (yield from has_text(cursor)) and cursor.peek() == character
+def is_next(cursor: Cursor, characters: str) -> Reader[bool]:
+    """Whether one of these characters is next. It stays unread."""
+    return (yield from has_text(cursor)) and cursor.peek() in characters
 
 
-def read_run(cursor: Cursor, pattern: Pattern[str] = SPACE) -> Silent[str]:
+def read_run(cursor: Cursor, pattern: Pattern[str] = SPACE) -> Reader[str]:
     """Read characters of a pattern, which may match no character. Default: white space."""
     run = ""
     while True:
@@ -156,10 +122,10 @@ def read_run(cursor: Cursor, pattern: Pattern[str] = SPACE) -> Silent[str]:
         run += cursor.take(match.end() - cursor.at if match else 0)
         if cursor.left() or cursor.ended:
             return run
-        yield None
+        yield
 
 
-def next_run(cursor: Cursor, pattern: Pattern[str]) -> Silent[str]:
+def next_run(cursor: Cursor, pattern: Pattern[str]) -> Reader[str]:
     """The next characters of a pattern, which stay unread; "" if the end of the output cuts them."""
     while True:
         match = pattern.match(cursor.text, cursor.at)
@@ -168,10 +134,10 @@ def next_run(cursor: Cursor, pattern: Pattern[str]) -> Silent[str]:
             return cursor.text[cursor.at : end]
         if cursor.ended:
             return ""
-        yield None
+        yield
 
 
-def read_one_of(cursor: Cursor, *literals: str) -> Silent[str | None]:
+def read_one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
     """Read the longest of these literals that the next text begins with. Returns None if there is none."""
     longest = max(map(len, literals), default=0)
     while True:
@@ -179,13 +145,13 @@ def read_one_of(cursor: Cursor, *literals: str) -> Silent[str | None]:
         undecided = [text for text in literals if text.startswith(rest) and len(text) > len(rest)]
         if not undecided or cursor.ended:
             break
-        yield None
+        yield
     found = max((text for text in literals if rest.startswith(text)), key=len, default=None)
     cursor.take(len(found or ""))
     return found
 
 
-def read_end(cursor: Cursor, *literals: str) -> Silent[str | None]:
+def read_end(cursor: Cursor, *literals: str) -> Reader[str | None]:
     """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
 
     If another text follows, only the white space is read, and None is returned.
@@ -198,9 +164,7 @@ def read_end(cursor: Cursor, *literals: str) -> Silent[str | None]:
     return found
 
 
-def emit_until(
-    cursor: Cursor, markers: Markers, event: Callable[[str], U], *, holds_space: bool = True
-) -> Generator[U | None, None, str | None]:
+def emit_until(cursor: Cursor, markers: Markers, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
     """Emit the text before a marker as it is generated, and return the marker, which stays unread.
 
     Returns None at the end of the output. With `holds_space`, white space before the marker is held back and stays
@@ -214,19 +178,20 @@ def emit_until(
         elif holds_space and markers.literals:
             end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
         if end > cursor.at:
-            yield event(cursor.take(end - cursor.at))
+            emit(cursor.take(end - cursor.at))
         if hit:
             return hit[1]
         if cursor.ended:
             return None
-        yield None
+        yield
 
 
-def read_until(cursor: Cursor, *markers: str) -> Silent[tuple[str, str | None]]:
+def read_until(cursor: Cursor, *markers: str) -> Reader[tuple[str, str | None]]:
     """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
-    text, marker = yield from collect(emit_until(cursor, Markers(*markers), str, holds_space=False))
+    texts: list[str] = []
+    marker = yield from emit_until(cursor, Markers(*markers), texts.append, holds_space=False)
     cursor.take(len(marker or ""))
-    return text, marker
+    return "".join(texts), marker
 
 
 def read_marker(cursor: Cursor, marker: str) -> None:

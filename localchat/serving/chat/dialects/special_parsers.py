@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.events import ContentDelta
-from .json_calls import read_arguments
+from .call_reader import read_arguments
 from .parser import OutputParser
 from .scan import Markers, Reader, emit_until, has_text, read_marker, read_one_of, read_run
 
@@ -18,7 +17,7 @@ class FunctionaryParser(OutputParser):
     def _read(self) -> Reader[None]:
         cursor = self._cursor
         self.reasoning_may_open = False
-        names = {name + "\n": name for name in self._calls.offered}
+        names = {name + "\n": name for name in self._calls.schemas}
         marks = {NEXT_PART + recipient: recipient for recipient in (ALL, *names)}
         # Text of a response format extends to the end of the output, and may contain the text of a marker.
         text_markers = Markers(*(() if self._is_constrained else marks))
@@ -29,7 +28,7 @@ class FunctionaryParser(OutputParser):
             if recipient in names:
                 mark = yield from read_arguments(cursor, self._calls, names[recipient], *marks)
                 continue
-            mark = yield from emit_until(cursor, text_markers, ContentDelta, holds_space=not self._is_constrained)
+            mark = yield from emit_until(cursor, text_markers, self._content, holds_space=not self._is_constrained)
             if mark is None:
                 return
             read_marker(cursor, mark)
@@ -47,11 +46,11 @@ class GraniteParser(OutputParser):
         # Without the start tag, an end tag belongs to the text.
         markers = Markers(*self._openers, *((RESPONSE_END,) if is_opened else ()))
         while True:
-            marker = yield from emit_until(cursor, markers, ContentDelta)
+            marker = yield from emit_until(cursor, markers, self._content)
             if marker is None:
                 return
             if marker != RESPONSE_END:
-                yield from self._call(marker, ContentDelta)
+                yield from self._call(marker, self._content)
                 continue
             cursor.begin()
             read_marker(cursor, marker)
@@ -61,4 +60,4 @@ class GraniteParser(OutputParser):
                 yield from self._end_record(True)
             else:
                 # An end tag that other text follows belongs to the text.
-                yield ContentDelta(cursor.end_record())
+                self._content(cursor.end_record())

@@ -7,10 +7,21 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .call_layout import ALL_TYPES, TYPE_NAMES
+TYPE_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+ALL_TYPES = frozenset(TYPE_NAMES.values())
+STRING = frozenset({"string"})
 
 # The limit of a chain of references, which may be circular. No real schema needs more.
 _MAX_REFERENCES = 8
+_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 
 
 def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
@@ -20,29 +31,34 @@ def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[s
     """
     found: Any = schema
     for name in path:
-        found = _subschema(found, name, schema)
+        found = resolved(found, schema)
+        if isinstance(found, Mapping):
+            found = found.get("items") if name is None else found.get("properties")
+        if name is not None and isinstance(found, Mapping):
+            found = found.get(name)
     return _types(found, schema, _MAX_REFERENCES)
 
 
-def _subschema(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
-    """The schema of a property, or with None of list items; None if there is none."""
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that the references of a schema lead to; None if there is none.
+
+    References other than JSON pointers, such as anchors, lead nowhere.
+    """
     for _ in range(_MAX_REFERENCES):
-        if isinstance(schema, Mapping) and "$ref" in schema:
-            schema = _resolved(schema["$ref"], root)
-    if not isinstance(schema, Mapping):
-        return None
-    if name is None:
-        return schema.get("items")
-    properties = schema.get("properties")
-    return properties.get(name) if isinstance(properties, Mapping) else None
+        if not isinstance(schema, Mapping) or "$ref" not in schema:
+            return schema
+        start, *parts = str(schema["$ref"]).split("/")
+        schema = root if start == "#" else None
+        for part in parts:
+            schema = schema.get(part) if isinstance(schema, Mapping) else None
+    return None
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
-    """The JSON types that a schema allows. `depth` is the limit of references and combinations within each other."""
+    """The JSON types that a schema allows. `depth` is the limit of combinations within each other."""
+    schema = resolved(schema, root)
     if not isinstance(schema, Mapping) or depth == 0:
         return ALL_TYPES
-    if "$ref" in schema:
-        return _types(_resolved(schema["$ref"], root), root, depth - 1)
     if "type" in schema:
         named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         names = {name for name in named if isinstance(name, str)}
@@ -54,16 +70,6 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
         if isinstance(schema.get(word), list):
             return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
     return ALL_TYPES
-
-
-def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
-    """The schema at a JSON pointer; None if there is none."""
-    start, *parts = str(reference).split("/")
-    # Other references, such as anchors, are not resolved, so they allow any type.
-    target: Any = root if start == "#" else None
-    for part in parts:
-        target = target.get(part) if isinstance(target, Mapping) else None
-    return target
 
 
 def text_json(text: str) -> str:
@@ -95,9 +101,6 @@ def _from_json(text: str) -> tuple[Any, str]:
 
 def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
-
-
-_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 
 
 def _from_python(text: str) -> tuple[Any, str]:
