@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # Public names, which type checkers do not find in the table 
     from .events import WarningEvent as WarningEvent
     from .extras.embeddings import Embeddings as Embeddings
     from .reply.assembly import Accumulator as Accumulator
-    from .reply.models import Model as Model
+    from .reply.payloads import Model as Model
     from .sse import ServerSentEvent as ServerSentEvent
     from .sse import SSEDecoder as SSEDecoder
     from .sse import SSEError as SSEError
@@ -82,7 +82,7 @@ _NAMES = {
     "StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "extras.embeddings": "Embeddings",
     "reply.assembly": "Accumulator",
-    "reply.models": "Model",
+    "reply.payloads": "Model",
     "sse": "ServerSentEvent SSEDecoder SSEError",
     "transport.timeouts": "Timeout",
 }

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from .client import BaseClient, companion
 from .errors import Cancelled, LocalChatError
 from .events import Reply, StreamEvent, Value
-from .reply.models import Model
-from .reply.payloads import Prompt
+from .reply.payloads import Model, Prompt
 from .transport.aio_sockets import AsyncDriver
 from .transport.call import Result, Steps
 from .transport.keywords import (

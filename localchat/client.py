@@ -24,8 +24,7 @@ from .errors import (
 )
 from .events import Reply, StreamEvent, Value
 from .reply.assembly import Accumulator
-from .reply.models import Model, choose_model
-from .reply.payloads import Prompt, check_prompt
+from .reply.payloads import Model, Prompt, check_prompt, choose_model
 from .transport.call import Call, Result, Steps
 from .transport.http1 import check_method
 from .transport.keywords import (

@@ -1,28 +1,7 @@
 """Every error that the client raises on purpose.
 
-    LocalChatError
-    |- ConnectError          no connection, or it broke before any byte of the response
-    |- TimedOut              a timeout expired; `kind` is its field of Timeout: connect, first, idle, stall or total
-    |- Cancelled             the program closed the stream
-    |- StatusError           the server returned an error: `status`, `code`, `param`, `retry_after`, `body`
-    |  |- BadRequestError        400
-    |  |- AuthenticationError    401
-    |  |- PermissionDeniedError  403
-    |  |- NotFoundError          404
-    |  |- ConflictError          409
-    |  |- UnprocessableError     422
-    |  |- RateLimitError         429
-    |  `- ServerError            500 and above
-    |- StreamError           the server reported an error after the response had begun
-    |- IncompleteStream      the response was cut
-    |- ProtocolError         the response is not a chat completion; `head` shows how it begins
-    |- DoesNotFit            the completion does not match its `response_format`; `path` is the place
-    |- IncompleteReply       a token limit or a filter cut the completion; not from `stream` and `complete`
-    |- ModelNotNamed         the server has several models, and the call names none
-    `- TooManyRounds         the model still called tools in the last allowed round
-
-An error during a response has the part received so far as `partial`. Every error can be pickled, and none
-contains the key.
+An error during a response has the part received so far as `partial`. Every error can be pickled, and none contains the
+key.
 """
 
 from __future__ import annotations

@@ -8,96 +8,70 @@ attribute of the stream, not of the events.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeVar, Union
 
-_Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**options):
+        return lambda cls: cls
+
+
+_MISSING: Any = object()
+
+
+@dataclass_transform(frozen_default=True)
+class Frozen:
+    """The base of the values below, which are like frozen dataclasses: the annotations of a class are its fields.
+
+    The module dataclasses takes 6 ms to import and 0.3 ms for each class, more than the rest of this package.
+    """
+
+    # The fields with their defaults.
+    _fields: ClassVar[dict[str, Any]] = {}
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        names = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
+        if names:  # A subclass without fields of its own has those of its base.
+            cls._fields = {name: getattr(cls, name, _MISSING) for name in names}
+            cls.__match_args__ = names  # type: ignore[misc]  # mypy cannot know the names.
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = {**dict(zip(self._fields, values)), **named}
+        fields = {**self._fields, **given}
+        if len(given) < len(values) + len(named) or len(fields) > len(self._fields) or _MISSING in fields.values():
+            raise TypeError(f"{type(self).__name__} takes {', '.join(self._fields)}, not {values} and {named}")
+        self.__dict__.update(fields)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"cannot change {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"cannot delete {name!r}")
+
+    def _compared(self) -> list[Any]:
+        return [value for name, value in vars(self).items() if name != "raw"]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frozen) and type(self) is type(other) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._compared()))
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value!r}" for name, value in vars(self).items() if name not in ("raw", "headers")]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+_Copied = TypeVar("_Copied", bound=Frozen)
 
 
 def changed(value: _Copied, **fields: Any) -> _Copied:
-    """A copy with other values for some fields: dataclasses.replace without an import of dataclasses."""
+    """A copy with other values for some fields."""
     return type(value)(**{**vars(value), **fields})
-
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    # The classes below behave like frozen dataclasses, also for dataclasses.replace, fields and asdict. The module
-    # dataclasses takes 6 ms to import and 0.3 ms for each class, more than the rest of this package, so the code here
-    # makes the classes. The module is imported only if a program uses it.
-
-    _NOT_SHOWN = ("raw", "headers")
-
-    def dataclass(*, frozen):
-        """The part of dataclasses.dataclass that is used here; `raw` is not compared and not shown."""
-        return _finish_class
-
-    def _finish_class(cls):
-        cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
-        cls.__dataclass_fields__ = _LateFields(cls)
-        cls.__init__, cls.__replace__ = vars(cls).get("__init__") or _init_of(cls), changed
-        cls.__setattr__ = cls.__delattr__ = _refuse
-        cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
-        return cls
-
-    def _defaults(cls):
-        return {name: vars(cls)[name] for name in cls.__match_args__ if name in vars(cls)}
-
-    def _init_of(cls):
-        names, defaults = cls.__match_args__, _defaults(cls)
-        required = names[: len(names) - len(defaults)]
-        blank = {**dict.fromkeys(required), **defaults}
-        copied = [name for name, value in defaults.items() if value == {}]  # Instances do not share a dict.
-
-        def init(self, *values, **named):
-            given = dict(zip(names, values), **named)
-            wrong = [name for name in (*required, *given) if (name in given) != (name in names)]
-            if wrong or len(given) < len(values) + len(named):
-                what = ", ".join(wrong) or "one value is too many"
-                raise TypeError(f"{cls.__name__} takes {', '.join(names)}; wrong or missing: {what}")
-            fields = self.__dict__
-            fields.update(blank)
-            fields.update(given)
-            for name in copied:
-                fields[name] = dict(fields[name])
-
-        return init
-
-    def _refuse(self, name, *value):
-        from dataclasses import FrozenInstanceError
-
-        raise FrozenInstanceError(f"cannot change {name!r}")
-
-    def _compared(self):
-        return [value for name, value in vars(self).items() if name != "raw"]
-
-    def _equals(self, other):
-        return _compared(self) == _compared(other) if type(self) is type(other) else NotImplemented
-
-    def _hash(self):
-        return hash((type(self), *_compared(self)))
-
-    def _show(self):
-        shown = [f"{name}={value!r}" for name, value in vars(self).items() if name not in _NOT_SHOWN]
-        return f"{type(self).__qualname__}({', '.join(shown)})"
-
-    class _LateFields:
-        """`__dataclass_fields__` of a class; the first access makes a real dataclass with the same fields."""
-
-        def __init__(self, cls):
-            self._cls = cls
-
-        def __get__(self, instance, owner):
-            import dataclasses
-
-            cls = self._cls
-            namespace = {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
-            for name, default in _defaults(cls).items():
-                kind = {"default_factory": dict} if default == {} else {"default": default}
-                shown, compared = name not in _NOT_SHOWN, name != "raw"
-                namespace[name] = dataclasses.field(**kind, repr=shown, compare=compared)
-            real = dataclasses.dataclass(frozen=True)(type(cls.__name__, (), namespace))
-            cls.__dataclass_params__, cls.__dataclass_fields__ = real.__dataclass_params__, real.__dataclass_fields__
-            return cls.__dataclass_fields__
 
 
 _EMPTY: Mapping[str, Any] = {}
@@ -111,8 +85,7 @@ else:
     Value = TypeVar("Value", covariant=True)
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(Frozen):
     """Token counts as the server reports them. None means that the server does not report the count."""
 
     input_tokens: int = 0
@@ -123,8 +96,7 @@ class Usage:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class MessageStart:
+class MessageStart(Frozen):
     """The first payload of the response has arrived."""
 
     type: ClassVar[Literal["message_start"]] = "message_start"
@@ -134,8 +106,7 @@ class MessageStart:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class ContentDelta:
+class ContentDelta(Frozen):
     """A piece of the text of the completion, never empty."""
 
     type: ClassVar[Literal["content_delta"]] = "content_delta"
@@ -149,8 +120,7 @@ class ContentDelta:
         fields["delta"], fields["choice_index"], fields["raw"] = delta, choice_index, raw
 
 
-@dataclass(frozen=True)
-class ReasoningDelta:
+class ReasoningDelta(Frozen):
     """A piece of the reasoning, never empty."""
 
     type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
@@ -159,8 +129,7 @@ class ReasoningDelta:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class RefusalDelta:
+class RefusalDelta(Frozen):
     """A piece of the text in which the model refuses the request, never empty."""
 
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
@@ -169,8 +138,7 @@ class RefusalDelta:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class ToolCallDelta:
+class ToolCallDelta(Frozen):
     """A piece of the arguments of a tool call."""
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
@@ -184,8 +152,7 @@ class ToolCallDelta:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class ToolCall:
+class ToolCall(Frozen):
     """A complete tool call."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
@@ -214,8 +181,7 @@ class ToolCall:
         return {**self.extra, "id": self.id, "type": "function", "function": function}
 
 
-@dataclass(frozen=True)
-class Logprobs:
+class Logprobs(Frozen):
     """Log probabilities of tokens: a dict {token, logprob, bytes, top_logprobs} for each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
@@ -224,8 +190,7 @@ class Logprobs:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class UsageEvent:
+class UsageEvent(Frozen):
     """Token counts so far. They are cumulative: use the last event, do not add the counts of several."""
 
     type: ClassVar[Literal["usage"]] = "usage"
@@ -234,8 +199,7 @@ class UsageEvent:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class MessageStop:
+class MessageStop(Frozen):
     """The last event of a choice."""
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"
@@ -251,8 +215,7 @@ class MessageStop:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class WarningEvent:
+class WarningEvent(Frozen):
     """A defect of the stream that the client repaired; `text` describes it."""
 
     type: ClassVar[Literal["warning"]] = "warning"
@@ -261,8 +224,7 @@ class WarningEvent:
     raw: Any = None
 
 
-@dataclass(frozen=True)
-class ErrorEvent:
+class ErrorEvent(Frozen):
     """The server reported an error. The stream raises StreamError after this event."""
 
     type: ClassVar[Literal["error"]] = "error"
@@ -278,8 +240,7 @@ _Delta = Union[ContentDelta, ReasoningDelta, RefusalDelta, ToolCallDelta]
 StreamEvent = Union[MessageStart, _Delta, ToolCall, Logprobs, UsageEvent, MessageStop, WarningEvent, ErrorEvent]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Frozen):
     """One completion; a reply has several only if the request sets `n`."""
 
     index: int = 0
@@ -314,8 +275,7 @@ class Choice:
         return message
 
 
-@dataclass(frozen=True)
-class Reply(Generic[Value]):
+class Reply(Frozen, Generic[Value]):
     """A complete response, or the part received so far. `str(reply)` is the text of the first choice."""
 
     choices: tuple[Choice, ...] = ()

@@ -68,12 +68,10 @@ class SSEDecoder:
         self._max_event_bytes = max_event_bytes
         self._sentinel = None if sentinel is None else sentinel.encode()
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
-        # State of the stream.
-        self.last_event_id = ""
         # Whether data before the sentinel was not UTF-8; each invalid byte became U+FFFD. Data after the sentinel does
         # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
         self.was_damaged = self._is_over = False
-        self.retry_ms: int | None = None
+        # The last id of the stream.
         self._id = ""
         # State of the current line.
         self._held = bytearray()
@@ -144,11 +142,18 @@ class SSEDecoder:
         name, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]
-        take_field = _TAKE_FIELD.get(name)
-        if take_field is not None:
-            take_field(self, value)
+        if name == b"data":
+            self._take_data(value)
+        elif name == b"event":
+            self._event = _text(value)
+        elif name == b"id":
+            self._id = self._id if b"\0" in value else _text(value)
+        elif name == b"retry":
+            # bytes.isdigit accepts ASCII digits only; int() also accepts signs, blanks and underscores.
+            if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
+                self._retry = int(value)
         elif name in self._fields_as_events:
-            self._ready.append(ServerSentEvent(_text(name), _text(value), self.last_event_id))
+            self._ready.append(ServerSentEvent(_text(name), _text(value), self._id))
 
     def _take_data(self, value: bytes) -> None:
         is_sentinel = self._sentinel is not None and value.strip() == self._sentinel
@@ -161,21 +166,8 @@ class SSEDecoder:
             self._dispatch()
             self._is_over = True
 
-    def _take_event(self, value: bytes) -> None:
-        self._event = _text(value)
-
-    def _take_id(self, value: bytes) -> None:
-        if b"\0" not in value:
-            self._id = _text(value)
-
-    def _take_retry(self, value: bytes) -> None:
-        # bytes.isdigit accepts ASCII digits only; int() also accepts signs, blanks and underscores.
-        if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
-            self._retry = self.retry_ms = int(value)
-
     def _dispatch(self) -> None:
         """End the current event. Without a data line there is no event: it was a keep-alive."""
-        self.last_event_id = self._id
         if self._data:
             data = _text(self._data[:-1])
             if "\ufffd" in data and not self._is_over:
@@ -196,15 +188,6 @@ class SSEDecoder:
         self._held.clear()
         self._data.clear()
         raise self._error
-
-
-# The fields of the standard; all others are ignored. Names are case-sensitive.
-_TAKE_FIELD = {
-    b"data": SSEDecoder._take_data,
-    b"event": SSEDecoder._take_event,
-    b"id": SSEDecoder._take_id,
-    b"retry": SSEDecoder._take_retry,
-}
 
 
 def _text(raw: bytes | bytearray) -> str:

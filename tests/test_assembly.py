@@ -24,7 +24,7 @@ def test_finish_reason_in_every_delta_does_not_end_the_response():
     for text, finish in (("You may delete it", "stop"), (" only after", "stop"), (" a", "length")):
         accumulator.add(text_chunk(text, finish))
     assert not accumulator.complete
-    with pytest.raises(IncompleteStream, match="text after its finish reason"):
+    with pytest.raises(IncompleteStream, match="the finish reason 'length' is unknown or not at the end"):
         accumulator.finish()
     assert accumulated(text_chunk("a", "stop"), text_chunk("b", "length"))[1].reply().finish_reason == "length"
 
@@ -260,7 +260,7 @@ def test_unknown_finish_reason_does_not_end_the_response():
     accumulator = Accumulator()
     accumulator.add(text_chunk("Hello", "because"))
     assert not accumulator.complete
-    with pytest.raises(IncompleteStream, match="with an unknown finish reason and without"):
+    with pytest.raises(IncompleteStream, match="the finish reason 'because' is unknown"):
         accumulator.finish()
     assert accumulator.reply().finish_reason_raw == "because"
 

@@ -257,7 +257,6 @@ NOT_CHAT = {
     "text": (b"hello there", "not a chat completion but text/html"),
     "other-json": (b'{"hello": 1}', "this JSON is not a chat completion"),
     "list": (b"[1]", "not an object"),
-    "not-json": (b"{hello}", "is not JSON"),
     "bad-event": (b"data: {oops\n\n", "not JSON"),
 }
 
@@ -275,6 +274,7 @@ def test_json_body_cut_anywhere_is_incomplete(indent):
     for end in (1, 7, len(body) // 2, body.index(b"}") + 1, body.rindex(b"]") + 1, len(body) - 1):
         for raw in (with_length(body)[: end - len(body)], until_close(body[:end])):
             failure(responding_once(raw), IncompleteStream)
+    failure(always(with_length(b"{hello}")), IncompleteStream, "ended before its first choice; it begins: {hello}")
 
 
 STREAM_ERRORS = {
@@ -404,4 +404,4 @@ def test_one_json_body_needs_no_finish_reason():
     body = b'{"choices": [{"message": {"content": "Hello"}}]}\n'
     with always(with_length(body)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
-    failure(always(with_length(2 * body)), IncompleteStream, "without a finish reason")
+    failure(always(with_length(2 * body)), IncompleteStream, "no finish reason")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import pickle
 import typing
 from typing import Any
@@ -34,37 +34,42 @@ def test_there_is_an_example_of_every_event():
 
 
 @pytest.mark.parametrize(("name", "event"), EXAMPLES.items(), ids=EXAMPLES)
-def test_event_is_a_frozen_value_that_compares_without_raw(name, event):
+def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert (event.type, event.choice_index, event.raw) == (name, 0, None)
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError, match="choice_index"):
         event.choice_index = 1
-    assert dataclasses.replace(event, raw={"a": 1}) == event
+    with pytest.raises(AttributeError, match="choice_index"):
+        del event.choice_index
+    other = events.changed(event, raw={"a": 1})
+    assert (other, other.raw, event.raw) == (event, {"a": 1}, None)
+    assert events.changed(event, choice_index=1) != event
     assert ", raw=" not in repr(event)
-    assert pickle.loads(pickle.dumps(event)) == event
-
-
-@pytest.mark.parametrize("event", EXAMPLES.values(), ids=EXAMPLES)
-def test_event_is_a_dataclass(event):
-    """The functions of dataclasses accept it, although the module is not imported to make it."""
-    fields = {field.name: field for field in dataclasses.fields(event)}
-    assert dataclasses.is_dataclass(type(event))
-    assert tuple(fields) == type(event).__match_args__ == tuple(vars(event))
-    assert not fields["raw"].compare
-    assert list(dataclasses.asdict(event)) == list(fields)
+    assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
+    assert tuple(vars(event)) == type(event).__match_args__
     if event.type not in ("tool_call", "logprobs"):  # These contain a dict.
-        assert hash(dataclasses.replace(event, raw=1)) == hash(event)
+        assert hash(other) == hash(event)
 
 
 @pytest.mark.parametrize("kind", [events.ContentDelta, events.ReasoningDelta], ids=["by hand", "general"])
-def test_wrong_arguments_are_refused_like_those_of_a_function(kind):
-    with pytest.raises(TypeError, match=r"missing.*'?delta"):
-        kind()
-    with pytest.raises(TypeError, match=r"(unexpected|wrong).*other"):
-        kind("a", other=1)
-    with pytest.raises(TypeError, match=r"(multiple values|too many)"):
-        kind("a", delta="b")
-    with pytest.raises(TypeError, match=r"(positional arguments|too many)"):
-        kind("a", 0, None, 1)
+@pytest.mark.parametrize(
+    ("values", "named"), [((), {}), (("a",), {"other": 1}), (("a",), {"delta": "b"}), (("a", 0, None, 1), {})]
+)
+def test_wrong_arguments_are_refused_like_those_of_a_function(kind, values, named):
+    with pytest.raises(TypeError):
+        kind(*values, **named)
+
+
+def test_subclass_has_the_fields_of_its_base():
+    class Plain(events.ContentDelta):
+        def __init__(self, delta: str) -> None:
+            super().__init__(delta, 1)
+
+    class Other(events.ReasoningDelta):
+        pass
+
+    assert (Plain("a").delta, Plain("a").choice_index) == ("a", 1)
+    assert events.ContentDelta("a", 1) != Plain("a")
+    assert (Other("a").delta, Other("a").choice_index) == ("a", 0)
 
 
 def test_error_refuses_unknown_attributes():
@@ -73,29 +78,9 @@ def test_error_refuses_unknown_attributes():
         errors.TimedOut("x", status=1)
 
 
-def test_subclasses_work_plain_and_as_dataclasses():
-    class Plain(events.ContentDelta):
-        def __init__(self, delta: str) -> None:
-            super().__init__(delta, 1)
-
-    @dataclasses.dataclass(frozen=True)
-    class More(events.ContentDelta):
-        more: int = 0
-
-    assert (Plain("a").delta, Plain("a").choice_index) == ("a", 1)
-    assert (More("a", more=2).more, More("a").delta) == (2, "a")
-    assert events.ContentDelta("a") == events.ContentDelta("a", raw=1)
-    assert events.ContentDelta("a") != Plain("a")
-
-
-def test_mutable_default_is_not_shared():
-    assert Reply().headers is not Reply().headers
-    assert ToolCall("1", "f", {}, "{}").extra is not ToolCall("1", "f", {}, "{}").extra
-
-
 def test_tool_call_status_k18():
     assert CALL.status == "succeeded"
-    assert dataclasses.replace(CALL, arguments=None, error="not JSON").status == "failed"
+    assert events.changed(CALL, arguments=None, error="not JSON").status == "failed"
 
 
 def test_reply_is_its_first_choice():
@@ -116,10 +101,8 @@ def error_classes() -> list[type[LocalChatError]]:
 
 
 @pytest.mark.parametrize("error_class", error_classes(), ids=lambda error_class: error_class.__name__)
-def test_error_is_in_the_tree_of_the_docstring_and_survives_pickle(error_class):
+def test_error_is_one_of_the_package_and_survives_pickle(error_class):
     assert issubclass(error_class, LocalChatError)
-    assert errors.__doc__ is not None
-    assert error_class.__name__ in errors.__doc__
     error = error_class("what to do")
     vars(error).update(partial=Reply((Choice(0, "so far"),)), kind="idle", status=404)
     copy = pickle.loads(pickle.dumps(error))

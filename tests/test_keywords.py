@@ -53,11 +53,11 @@ def test_unknown_option_of_other_methods_and_clients():
 
 
 PROMPTS: dict[str, tuple[Any, str]] = {
-    "dict": ({"role": "user", "content": "hi"}, r"goes into a list: \[message\]"),
-    "bytes": (b"hi", "not bytes: decode it"),
-    "texts": (["a", "b"], "not a list of texts: client.map"),
+    "dict": ({"role": "user", "content": "hi"}, "text or a list of messages, not dict"),
+    "bytes": (b"hi", "text or a list of messages, not bytes"),
+    "texts": (["a", "b"], "a dict with role and content, not str: client.map"),
     "number": (3, "text or a list of messages, not int"),
-    "list of lists": ([["a"]], "message 0 of the prompt must be a dict with role and content, not list"),
+    "list of lists": ([["a"]], "a dict with role and content, not list"),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, Model, ModelNotNamed, ProtocolError, chat
+from localchat import Client, ModelNotNamed, ProtocolError, chat
 from localchat.extras.embeddings import parse_embeddings
 
 from .clients import client_class, make_client
@@ -39,7 +39,6 @@ def test_model_is_its_name_with_the_fields_that_the_server_reports(entry, length
         (model,) = client.models()
     assert (model, model.context_length, model.raw) == ("a", length, entry)
     assert pickle.loads(pickle.dumps(model)).raw == entry
-    assert Model("b").meta == {}
 
 
 def serving(models: bytes, other: bytes) -> Server:

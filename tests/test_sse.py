@@ -213,12 +213,6 @@ def test_data_that_is_not_utf_8_is_noticed(raw, was_damaged):
     assert decoder.was_damaged == was_damaged
 
 
-def test_last_event_id_and_retry_follow_the_stream():
-    decoder = SSEDecoder()
-    decoder.feed(b"id: 4\nretry: 20\n\nid: 5\n")
-    assert (decoder.last_event_id, decoder.retry_ms) == ("4", 20)
-
-
 # Streams that exceed a limit after one event, and the kind of the limit.
 TOO_LONG = {
     "line-without-end": (b"data: 1\n\n" + b"x" * 11, "line"),

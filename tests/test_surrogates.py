@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.reply.surrogates import SurrogateJoiner
+from localchat.reply.text import SurrogateJoiner
 
 
 @pytest.mark.parametrize(

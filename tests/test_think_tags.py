@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localchat.reply.assembly import Accumulator
-from localchat.reply.think_tags import ThinkSplitter
+from localchat.reply.text import ThinkSplitter
 
 UNCLOSED = "the reasoning is never closed by </think>: all of the content is text"
 STRAY = "the text has a </think> without <think>: is it a case for think_tags='prefilled'?"

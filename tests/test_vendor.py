@@ -82,7 +82,7 @@ def test_one_file_runs_without_site_and_environment(python, one_file):
 
 
 USE = """
-import copy, dataclasses, pickle, sys
+import copy, pickle, sys
 sys.path.insert(0, sys.argv[1])
 import chat_client as c
 with c.Client(model="m", timeout=5) as client:
@@ -92,12 +92,7 @@ with c.Client(model="m", timeout=5) as client:
     assert client.chat("hi", images=[]).text == "Hello"
     assert [event.type for event in events] == sys.argv[2].split()
     assert pickle.loads(pickle.dumps(events)) == copy.deepcopy(events) == events
-    assert dataclasses.replace(events[1], delta="x") == c.ContentDelta("x", raw=1)
-    if sys.version_info >= (3, 13):
-        assert copy.replace(events[1], delta="x") == dataclasses.replace(events[1], delta="x")
-    assert client.request("GET", "models")["data"]
-    assert [field.name for field in dataclasses.fields(events[1])] == ["delta", "choice_index", "raw"]
-    assert c.Reply().headers is not c.Reply().headers
+    assert c.changed(events[1], delta="x") == c.ContentDelta("x", raw=1)
     try:
         client.conversation()
     except ImportError as error:

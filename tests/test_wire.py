@@ -14,8 +14,7 @@ from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
-from localchat.reply.models import parse_models
-from localchat.reply.payloads import normal_reason, parse_error
+from localchat.reply.payloads import normal_reason, parse_error, parse_models
 from localchat.transport.call import Call, Steps
 from localchat.transport.keywords import StreamKeywords
 from localchat.transport.options import CHAT_PATH, CallOptions, Settings
@@ -332,4 +331,3 @@ def test_accumulator_needs_no_transport():
     events += accumulator.finish()
     assert [event.type for event in events] == ["message_start", "content_delta", "message_stop"]
     assert accumulator.reply().text == "Hi"
-    assert accumulator.finish() == []

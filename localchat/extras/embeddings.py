@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from ..errors import ModelNotNamed, ProtocolError
 from ..events import Usage
-from ..reply.models import shown_names
-from ..reply.payloads import as_index, as_list, find_usage, parse_usage
+from ..reply.payloads import as_index, as_list, find_usage, parse_usage, shown_names
 from ..transport.options import CallOptions, Settings
 from ..transport.retries import read_json
 

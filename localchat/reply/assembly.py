@@ -41,8 +41,7 @@ from .payloads import (
     parse_error,
     parse_usage,
 )
-from .surrogates import SurrogateJoiner
-from .think_tags import ThinkSplitter
+from .text import SurrogateJoiner, ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
 
 # The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
@@ -57,6 +56,9 @@ class _Choice:
     def __init__(self, index: int, think_tags: str, warnings: Warnings) -> None:
         self.index = index
         self._warnings = warnings
+        # The payload that is being added, and the events that are not returned yet.
+        self._chunk: Any = None
+        self._events: list[StreamEvent] = []
         # The pieces of each kind of text, and of the content as received, with tags: a message that follows the deltas
         # is compared with it.
         self.pieces: dict[str, list[str]] = {"content": [], "reasoning": [], "refusal": []}
@@ -72,56 +74,60 @@ class _Choice:
         self._reasoning_field: str | None = None
         self.reason_raw: str | None = None
         # Whether text came after a finish reason. Some servers send a finish reason with every delta.
-        self.continued_after_finish = False
+        self._continued_after_finish = False
         self._stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
         """Add an element of `choices`: its delta or message, then its finish reason, as both may be present."""
-        events: list[StreamEvent] = []
+        self._chunk = chunk
         delta, message, logprobs = choice.get("delta"), choice.get("message"), choice.get("logprobs")
         if isinstance(delta, dict) and delta:
-            self._take_delta(delta, chunk, events)
+            self._take_delta(delta)
         if isinstance(message, dict):
-            self._take_message(message, chunk, events)
+            self._take_message(message)
         elif not delta and isinstance(choice.get("text"), str):
-            self._take_content(choice["text"], chunk, events)
-        if self.reason_raw is not None and events:
-            self.continued_after_finish = True
+            self._take_content(choice["text"])
+        if self.reason_raw is not None and self._events:
+            self._continued_after_finish = True
         if isinstance(logprobs, dict):
             content = logprobs.get("content")
             items = content if isinstance(content, list) else _completion_logprobs(logprobs)
             self.logprobs += items
-            events += [Logprobs(tuple(items), self.index, chunk)] if items else []
+            self._events += [Logprobs(tuple(items), self.index, chunk)] if items else []
         reason = choice.get("finish_reason")
-        if reason is not None and (self.reason_raw is None or self.continued_after_finish) and str(reason).strip():
+        if reason is not None and (self.reason_raw is None or self._continued_after_finish) and str(reason).strip():
             self.reason_raw = str(reason)
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
+        return self._take_events()
+
+    def _take_events(self) -> list[StreamEvent]:
+        events, self._events, self._chunk = self._events, [], None
         return events
 
-    def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
+    def _take_delta(self, delta: Json, is_summary: bool = False) -> None:
         content = delta.get("content")
         if content and len(delta) == 1:  # A fast path for nearly every delta.
-            self._take_content(content, chunk, events)
+            self._take_content(content)
             return
         name, text = _reasoning(delta)
         if text and self._reasoning_field is None:
             self._reasoning_field = name
-            events += self.flush()  # The splitter gets no more content.
-        self._emit("reasoning", self._joined("reasoning", text), chunk, events)
+            self._release()  # The splitter gets no more content.
+        self._emit("reasoning", self._joined("reasoning", text))
         if content:
-            self._take_content(content, chunk, events)
+            self._take_content(content)
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
-            self._emit("refusal", self._joined("refusal", refusal), chunk, events)
+            self._emit("refusal", self._joined("refusal", refusal))
         for call in as_list(delta.get("tool_calls")):
-            event = self._calls.take(call, chunk, is_summary) if isinstance(call, dict) else None
-            events += [] if event is None else [event]
+            event = self._calls.take(call, self._chunk, is_summary) if isinstance(call, dict) else None
+            self._events += [] if event is None else [event]
         legacy = delta.get("function_call")
         if isinstance(legacy, dict):
             self._legacy_calls.take({"index": 0, "function": legacy})
 
-    def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
+    def _take_message(self, message: Json) -> None:
         """Add a complete message. After deltas, only the part of it that they did not have is new."""
         name, text = _reasoning(message)
         rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
@@ -130,23 +136,23 @@ class _Choice:
         for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
             if isinstance(rest.get(field), str):
                 rest[field] = _new_part(rest[field], *known)
-        self._take_delta(rest, chunk, events, is_summary=True)
+        self._take_delta(rest, is_summary=True)
 
-    def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
+    def _take_content(self, content: Any) -> None:
         if not isinstance(content, str):
-            events += self.flush()
+            self._release()
             for kind, text in _content_parts(content):
                 if kind == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
                 else:
-                    self._emit(kind, text, chunk, events)
+                    self._emit(kind, text)
             return
         content = self._joined("content", content)
         self._content.append(content)
         # Content is not searched for tags if the server separates the reasoning itself.
         is_plain = self._reasoning_field is not None
         for kind, text in [("content", content)] if is_plain else self._splitter.feed(content):
-            self._emit(kind, text, chunk, events)
+            self._emit(kind, text)
 
     def _joined(self, field: str, text: str) -> str:
         """Return the text without a split surrogate pair."""
@@ -159,36 +165,38 @@ class _Choice:
     def _warn(self, text: str) -> None:
         self._warnings.add(text, self.index)
 
-    def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
+    def _emit(self, kind: str, text: str) -> None:
         if text:
             self.pieces[kind].append(text)
-            events.append(_DELTA_CLASSES[kind](text, self.index, chunk))
+            self._events.append(_DELTA_CLASSES[kind](text, self.index, self._chunk))
+
+    def _release(self) -> None:
+        """Emit the text that may have been the beginning of a tag or of a surrogate pair."""
+        for kind, text in self._splitter.feed("", ended=True):
+            self._emit(kind, text)
+        for field, joiner in self._joiners.items():
+            kind = "reasoning" if field == "content" and self._splitter.unclosed else field
+            self._emit(kind, joiner.feed("", ended=True))
 
     def flush(self) -> list[StreamEvent]:
         """The events of the held text."""
-        events: list[StreamEvent] = []
-        for kind, text in self._splitter.feed("", ended=True):
-            self._emit(kind, text, None, events)
-        for field, joiner in self._joiners.items():
-            kind = "reasoning" if field == "content" and self._splitter.unclosed else field
-            self._emit(kind, joiner.feed("", ended=True), None, events)
-        return events
+        self._release()
+        return self._take_events()
 
     def close(self) -> list[StreamEvent]:
         """The events at the end of a stream that was not cut: the text after an opening tag alone, and the calls."""
-        events: list[StreamEvent] = []
         self._finished_calls = tuple(self._current_calls())
         if self._splitter.unclosed and self.stop().reason == "stop":
             text = self._splitter.opening + "".join(self.pieces["reasoning"])
             self.pieces["reasoning"] = []
-            self._emit("content", text, None, events)
+            self._emit("content", text)
             self._warn("the reasoning is never closed by </think>: all of the content is text")
         elif self._splitter.unclosed:
             self._warn("the text ends inside <think>: the reasoning may contain the answer")
         before, tag, _ = "".join(self._content).partition("</think>")
         if tag and not self.pieces["reasoning"] and "<think>" not in before:
             self._warn("the text has a </think> without <think>: is it a case for think_tags='prefilled'?")
-        return [*events, *self._finished_calls]
+        return [*self._take_events(), *self._finished_calls]
 
     def _current_calls(self) -> list[ToolCall]:
         cut_off = self.reason() in ("length", "content_filter", "error")
@@ -201,7 +209,7 @@ class _Choice:
     @property
     def has_ended(self) -> bool:
         """Whether the choice is complete: its finish reason is known, and no text came after it."""
-        return self.reason() not in (None, "unknown") and not self.continued_after_finish
+        return self.reason() not in (None, "unknown") and not self._continued_after_finish
 
     def stop(self) -> MessageStop:
         """The last event. Its reason is "tool_calls" if there are calls, also if the server sent "stop"."""
@@ -294,15 +302,12 @@ class Accumulator:
         ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
         self._choices: dict[int, _Choice] = {}
         self._start: MessageStart | None = None
-        self._closed = False
         self._succeeded = False
         self._usage: Usage | None = None
         # All fields of all payloads, each with its last value.
         self._fields: Json = {}
         self._n_chunks = 0
         self._warnings = Warnings()
-        # The events of the held text, if `finish` raised.
-        self._held: list[StreamEvent] = []
         self.error: ErrorEvent | None = None
 
     @property
@@ -334,12 +339,8 @@ class Accumulator:
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
             self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
             events.append(self._start)
-        choices = chunk.get("choices")
-        choices = choices if isinstance(choices, list) else _native_choices(chunk)
-        if "thought" in chunk and choices:
-            choices = _with_reasoning(choices, chunk["thought"])
         failed = None
-        for place, choice in enumerate(choices):
+        for place, choice in enumerate(_choices_of(chunk)):
             if isinstance(choice, dict):
                 state = self._choice(choice, place)
                 events += state.take(choice, chunk)
@@ -367,18 +368,12 @@ class Accumulator:
             StreamError: The server reported an error.
             IncompleteStream: `done` is false, and a choice has no finish reason.
         """
-        if self._closed:
-            return []
-        self._closed = True
-        self._held = self.flush()
         if self.error is not None:
             error = self.error
             raise StreamError(error.message, error_type=error.error_type, code=error.code, partial=self.reply())
         if not self._choices or not (done or self.complete):
-            raise IncompleteStream(self._cut_message(done), partial=self.reply())
+            raise IncompleteStream(self._cut_message(), partial=self.reply())
         events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
-        if self._usage is not None and not self._usage.total_tokens:
-            events.append(UsageEvent(self._usage))
         if len(self._choices) < self._n:
             self._warnings.add(f"the server sent {len(self._choices)} of the {self._n} requested choices", 0)
         self._succeeded = True
@@ -390,9 +385,7 @@ class Accumulator:
 
         Call this if the response is cut, also after `finish` has raised.
         """
-        events = self._held + [event for choice in self._sorted() for event in choice.flush()]
-        self._held = []
-        return events
+        return [event for choice in self._sorted() for event in choice.flush()]
 
     def reply(self) -> Reply[Any]:
         """The reply received so far."""
@@ -423,18 +416,13 @@ class Accumulator:
         self._usage = usage
         return [UsageEvent(usage, 0, chunk)]
 
-    def _cut_message(self, done: bool) -> str:
-        if done:
-            return "the response ended without any choice"
+    def _cut_message(self) -> str:
         if not self._choices:
-            return "the response was cut before its first choice: the connection ended"
+            return "the response ended before its first choice"
         n_chars = sum(len(piece) for choice in self._choices.values() for piece in choice.pieces["content"])
-        missing = "without a finish reason"
-        if any(choice.continued_after_finish for choice in self._choices.values()):
-            missing = "with text after its finish reason"
-        elif any(choice.reason_raw for choice in self._choices.values()):
-            missing = "with an unknown finish reason"
-        return f"the response was cut after {n_chars} characters: the connection ended {missing} and without [DONE]"
+        reasons = [repr(choice.reason_raw) for choice in self._sorted() if choice.reason_raw]
+        end = f"the finish reason {', '.join(reasons)} is unknown or not at the end" if reasons else "no finish reason"
+        return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
 def _error_event(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
@@ -455,20 +443,18 @@ def is_complete_response(payload: Json) -> bool:
     return isinstance(first, dict) and "delta" not in first and ("message" in first or "text" in first)
 
 
-def _native_choices(chunk: Json) -> list[Json]:
-    """Convert a payload of Ollama's own format {message, done, done_reason} to choices."""
-    message = chunk.get("message")
-    if not isinstance(message, dict):
-        return []
-    reason = (chunk.get("done_reason") or "stop") if chunk.get("done") else None
-    return [{"index": 0, "delta": message, "finish_reason": reason}]
+def _choices_of(chunk: Json) -> list[Any]:
+    """The choices of a payload, also of one in Ollama's own format {message, done, done_reason}.
 
-
-def _with_reasoning(choices: list[Any], thought: Any) -> list[Any]:
-    """Move reasoning that a server sent beside the choices into the first choice."""
-    first = choices[0]
-    if not isinstance(first, dict):
-        return choices
-    name = "message" if isinstance(first.get("message"), dict) else "delta"
-    message = first.get(name)
-    return [{**first, name: {"thought": thought, **(message if isinstance(message, dict) else {})}}, *choices[1:]]
+    Reasoning that a server sent beside the choices, as `thought`, is moved into the first one.
+    """
+    choices, message = chunk.get("choices"), chunk.get("message")
+    if not isinstance(choices, list):
+        reason = (chunk.get("done_reason") or "stop") if chunk.get("done") else None
+        choices = [{"index": 0, "delta": message, "finish_reason": reason}] if isinstance(message, dict) else []
+    if "thought" in chunk and choices and isinstance(choices[0], dict):
+        first = choices[0]
+        name = "message" if isinstance(first.get("message"), dict) else "delta"
+        delta = first[name] if isinstance(first.get(name), dict) else {}
+        return [{**first, name: {"thought": chunk["thought"], **delta}}, *choices[1:]]
+    return choices

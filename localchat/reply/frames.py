@@ -67,11 +67,8 @@ class Frames:
         if self._kind == "sse":
             yield from (frame for frame in self._sse.flush() if _is_complete(frame.data))
             return
-        text = self._held.decode("utf-8", "replace").strip()
-        if _is_complete(text):
+        if _is_complete(self._held.decode("utf-8", "replace")):
             yield self._document(bytes(self._held))
-        elif text.endswith(("}", "]")) and (_json_error_at(text) or 0) < len(text):
-            raise ProtocolError(f"the response is not JSON: {self.head}", head=self.head)
 
     def _detect(self, head: bytes) -> str | None:
         """The format of a body that begins like this; None if more bytes are needed."""
@@ -123,18 +120,13 @@ class Frames:
 def _is_complete(text: str) -> bool:
     """Whether this is [DONE] or complete JSON."""
     text = text.strip().lstrip("\ufeff")
-    return text == "[DONE]" or _json_error_at(text) is None
-
-
-def _json_error_at(text: str) -> int | None:
-    """The position of the first error of JSON, None if there is none. In JSON that is cut it is the end."""
     try:
         json.loads(text)
-    except json.JSONDecodeError as error:
-        return error.pos
-    except (ValueError, RecursionError):  # A number that is too long, or nesting that is too deep, for Python.
-        return 0
-    return None
+    except json.JSONDecodeError:
+        return text == "[DONE]"
+    except (ValueError, RecursionError):  # A number that is too long, or nesting that is too deep: `parse_frame` fails.
+        pass
+    return True
 
 
 def parse_frame(event: str, data: str) -> Json | bool | None:

@@ -1,7 +1,4 @@
-"""The JSON of OpenAI's API, with the variants that other servers send. No I/O.
-
-`parse_error` and `parse_usage` read parts of a response and accept every variant.
-"""
+"""The JSON of OpenAI's API, with the variants that other servers send: errors, usage, lists of models. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from ..errors import cut
+from ..errors import ModelNotNamed, ProtocolError, cut
 from ..events import ErrorEvent, Usage
 
 Json = dict[str, Any]
@@ -19,22 +16,15 @@ Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise TypeError if the prompt is neither text nor a list of messages. The message shows what to pass instead."""
-    wanted = "a prompt is text or a list of messages"
+    """Raise TypeError if the prompt is neither text nor a list of messages."""
     if isinstance(prompt, str):
         return
-    if isinstance(prompt, Mapping):
-        raise TypeError(f"{wanted}; one message goes into a list: [message]")
-    if isinstance(prompt, (bytes, bytearray)):
-        raise TypeError(f'{wanted}, not bytes: decode it first, data.decode("utf-8")')
-    if not isinstance(prompt, Sequence):
-        raise TypeError(f"{wanted}, not {type(prompt).__name__}")
-    for place, message in enumerate(prompt):
-        if isinstance(message, str):
-            raise TypeError(f"{wanted}, not a list of texts: client.map(texts) gives a reply to each")
+    if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
+        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
+    for message in prompt:
         if not isinstance(message, Mapping):
-            kind = type(message).__name__
-            raise TypeError(f"message {place} of the prompt must be a dict with role and content, not {kind}")
+            hint = ": client.map(texts) gives a reply to each" if isinstance(message, str) else ""
+            raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
 
 
 # Finish reasons of servers, in lower case, by the five finish reasons of the client.
@@ -210,3 +200,71 @@ def as_index(value: Any) -> int | None:
 def non_blank(value: Any) -> str | None:
     """The text if it is not blank, else None: some servers send "" in place of null."""
     return value if isinstance(value, str) and value.strip() else None
+
+
+# The fields in which servers report the context length, in the order of their precedence: of an entry of the list
+# (vLLM, OpenRouter, LM Studio and others), then of its `meta` (llama.cpp).
+_LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
+_META_LENGTH_FIELDS = "n_ctx n_ctx_train"
+
+_SHOWN_NAMES = 20
+
+
+class Model(str):
+    """The name of a model that a server lists; `raw` is the entry of the list, an object or only a name."""
+
+    raw: Any
+
+    def __new__(cls, name: str, raw: Any = None) -> Model:
+        model = super().__new__(cls, name)
+        model.raw = raw
+        return model
+
+    def __reduce__(self) -> tuple[type[Model], tuple[str, Any]]:
+        return Model, (str(self), self.raw)
+
+    @property
+    def context_length(self) -> int | None:
+        """The limit of tokens of a request, prompt and output together; None if the server does not report it."""
+        entry = self.raw if isinstance(self.raw, dict) else {}
+        meta = entry.get("meta")
+        found = [entry.get(name) for name in _LENGTH_FIELDS.split()]
+        found += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
+        return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
+
+
+def parse_models(body: Any) -> list[Model]:
+    """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.
+
+    Raises:
+        ProtocolError: The body is not a list of models.
+    """
+    if isinstance(body, dict):
+        body = body.get("data", body.get("models"))
+    if not isinstance(body, list):
+        raise ProtocolError("the list of models has neither data nor models")
+    found = []
+    for item in body:
+        named = item if isinstance(item, dict) else {"id": item}
+        name = named.get("id") or named.get("name") or named.get("model")
+        if isinstance(name, str) and name:
+            found.append(Model(name, item))
+    return found
+
+
+def choose_model(models: Sequence[str]) -> str | None:
+    """The only model of a server; None if the list is empty.
+
+    Raises:
+        ModelNotNamed: The server has several models.
+    """
+    names = list(dict.fromkeys(models))
+    if len(names) > 1:
+        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown_names(names)}")
+    return names[0] if names else None
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first names as text for a message, with the number of the others."""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(names[:_SHOWN_NAMES]) + more

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import ProtocolError, cut
 from ..events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
 from .payloads import Json, as_index, dump, non_blank
-from .surrogates import SurrogateJoiner
+from .text import SurrogateJoiner
 
 # The limit of calls in a choice. Each delta is compared with all calls, so the time is quadratic in their number.
 _MAX_CALLS = 1000

@@ -21,8 +21,7 @@ from ..errors import (
     TimedOut,
     cut,
 )
-from ..reply.models import Model, parse_models
-from ..reply.payloads import find_error, parse_error
+from ..reply.payloads import Model, find_error, parse_error, parse_models
 from .options import Settings
 
 # The delay before the first retry, which doubles with each retry up to the maximum, in seconds.

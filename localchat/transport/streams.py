@@ -127,6 +127,7 @@ class Response:
             if self._frames.documents and not self._accumulator.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
             message = str(error) if self._cause is None else f"{error} ({self._cause})"
+            message += f"; it begins: {head}" if head and not self._accumulator.started else ""
             raise IncompleteStream(message) from self._cause
         try:
             if self._expected is not None:
