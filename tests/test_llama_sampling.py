@@ -1,4 +1,4 @@
-"""Sampling by llama.cpp on the built-in model: seeds, biases, penalties, minimum lengths, log probabilities."""
+"""Sampling by llama.cpp: the steps of its chain, and on the built-in model seeds, biases, limits, log probabilities."""
 
 from __future__ import annotations
 
@@ -13,10 +13,52 @@ from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.budget import ReasoningTracker
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Constraint, Engine, Finish
+from localchat.serving.engine.llama.sampler import chain_steps, seed_of
 
 from .constraints import gbnf
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
 from .engines import request_for, submit
+
+CHAINS: dict[str, tuple[SamplingParams, str]] = {
+    "defaults": (SamplingParams(), "top_k top_p dist"),
+    "greedy": (SamplingParams(temperature=0), "greedy"),
+    "all cuts": (SamplingParams(temperature=0.5, min_p=0.1), "top_k top_p min_p temp dist"),
+    "pure": (SamplingParams(top_k=0, top_p=1), "dist"),
+    "greedy with penalty": (SamplingParams(temperature=0, repeat_penalty=1.1), "penalties greedy"),
+    "presence": (SamplingParams(presence_penalty=0.5, top_p=1), "penalties top_k dist"),
+    "penalty over no tokens": (SamplingParams(frequency_penalty=0.5, penalty_last_n=0, top_p=1), "top_k dist"),
+    "typical, sigma": (SamplingParams(typical_p=0.9, top_n_sigma=1, top_p=1), "top_n_sigma top_k typical dist"),
+    "xtc, dry": (SamplingParams(xtc_probability=0.5, dry_multiplier=0.8), "dry top_k top_p xtc dist"),
+    "dynamic temperature": (SamplingParams(dynatemp_range=0.5), "top_k top_p temp_ext dist"),
+    "mirostat 1": (SamplingParams(mirostat=1, temperature=0.7, repeat_penalty=1.1), "penalties temp mirostat"),
+    "mirostat 2": (SamplingParams(mirostat=2, top_k=5), "mirostat_v2"),
+    "adaptive": (SamplingParams(adaptive_target=0.5, min_p=0.1, top_p=1), "top_k min_p adaptive_p"),
+    "greedy before adaptive": (SamplingParams(adaptive_target=0.5, temperature=0), "greedy"),
+    "greedy before mirostat": (SamplingParams(temperature=0, mirostat=2, dry_multiplier=1), "dry greedy"),
+    "own order": (SamplingParams(temperature=0.5, samplers=("temperature", "top_k")), "temp top_k dist"),
+    "no steps": (SamplingParams(temperature=0.5, samplers=()), "dist"),
+    # llama.cpp would allocate memory for the whole window, and abort the process.
+    "longest window": (SamplingParams(repeat_penalty=1.5, penalty_last_n=2**31 - 1), "penalties top_k top_p dist"),
+    "longest window of dry": (SamplingParams(dry_multiplier=1, dry_penalty_last_n=2**31 - 1), "dry top_k top_p dist"),
+    "dry without breakers": (SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()), "dry top_k top_p dist"),
+    "at least 3": (SamplingParams(min_p=0.2, min_keep=3), "top_k top_p min_p dist"),
+}
+
+
+@pytest.mark.parametrize(("sampling", "expected"), CHAINS.values(), ids=CHAINS)
+def test_steps_are_in_order_and_only_those_with_an_effect(sampling: SamplingParams, expected: str):
+    assert [name for name, *_ in chain_steps(sampling)] == expected.split()
+
+
+@pytest.mark.parametrize(("dynatemp_range", "expected"), [(0.25, [0.5, 0.25, 2]), (0.75, [0.625, 0.625, 2])])
+def test_dynamic_temperature_has_its_middle_and_half_of_its_range(dynatemp_range: float, expected: list[float]):
+    sampling = SamplingParams(temperature=0.5, dynatemp_range=dynatemp_range, dynatemp_exponent=2, top_k=0, top_p=1)
+    assert list(chain_steps(sampling)[0][1:]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_seed_never_means_random_and_a_missing_one_is_random_each_time():
+    assert [seed_of(seed) for seed in (0, 42, 2**32 - 1, 2**32, -1)] == [0, 42, 0, 1, 2**32 - 2]
+    assert len({seed_of(None) for _ in range(20)}) == 20
 
 
 @pytest.mark.parametrize(
@@ -38,26 +80,6 @@ def test_smallest_temperatures_sample_the_likeliest(engine: Engine, sampling: Sa
     assert [token.logprob for token in tokens] == [pytest.approx(0.0, abs=1e-6)] * 8
 
 
-def test_special_text_is_one_token_only_on_request(engine: Engine):
-    assert len(engine.tokenize("<|im_end|>")) == 1
-    plain = engine.tokenize("<|im_end|>", parse_special=False)
-    assert b"".join(engine.piece(token) for token in plain) == b"<|im_end|>"
-
-
-def test_seed_repeats_the_text(engine: Engine):
-    def text_of(seed: int) -> str:
-        sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=0, seed=seed)
-        return read(engine, request_for(chat(engine, "Hello!"), max_tokens=20, sampling=sampling))[0]
-
-    assert text_of(1) == text_of(1) != text_of(2)
-
-
-def test_max_tokens(engine: Engine):
-    prompt = chat(engine, "What is your name?")
-    _, tokens, finish = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=3))
-    assert (len(tokens), finish.reason) == (3, "length")
-
-
 def test_logit_bias_forbids_and_forces(engine: Engine):
     prompt = chat(engine, "What is your name?")
     first = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=1))[1][0]
@@ -75,43 +97,11 @@ def test_repeat_penalty_counts_the_prompt(engine: Engine):
     assert read(engine, request_for(prompt, sampling=strong, max_tokens=20))[0] != plain
 
 
-SAMPLERS = {
-    "typical": SamplingParams(typical_p=0.5),
-    "sigma": SamplingParams(top_n_sigma=1.0),
-    "xtc": SamplingParams(xtc_probability=0.5),
-    "dynatemp": SamplingParams(dynatemp_range=0.5),
-    "dry": SamplingParams(dry_multiplier=0.8),
-    "dry alone": SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()),
-    "mirostat": SamplingParams(mirostat=1),
-    "mirostat 2": SamplingParams(mirostat=2),
-    "adaptive": SamplingParams(adaptive_target=0.4, adaptive_decay=0.5),
-    "all": SamplingParams(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
-    "min_p": SamplingParams(min_p=0.2, min_keep=3),
-    "order": SamplingParams(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
-}
-
-
-@pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("sampling", [sampling for sampling, _ in CHAINS.values()], ids=CHAINS)
 def test_every_sampler_repeats_with_its_seed(engine: Engine, sampling: SamplingParams):
-    prompt = chat(engine, "Tell me about yourself.")
-    texts = [
-        read(engine, request_for(prompt, max_tokens=16, sampling=replace(sampling, seed=seed)))[0] for seed in (1, 1)
-    ]
+    request = request_for(chat(engine, "About yourself?"), max_tokens=16, sampling=replace(sampling, seed=1))
+    texts = [read(engine, request)[0] for _ in range(2)]
     assert texts[0] == texts[1] != ""
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingParams(repeat_penalty=1.5, penalty_last_n=2**31 - 1),
-        SamplingParams(dry_multiplier=1, dry_penalty_last_n=2**31 - 1),
-    ],
-    ids=["penalties", "dry"],
-)
-def test_window_is_limited_to_the_context(engine: Engine, sampling: SamplingParams):
-    """llama.cpp would allocate memory for the whole window, and abort the process."""
-    _, _, finish = read(engine, request_for(chat(engine, "Hello!"), max_tokens=3, sampling=sampling))
-    assert finish.usage.n_completion > 0
 
 
 def test_ignore_eos_generates_up_to_the_limit(engine: Engine):
@@ -245,14 +235,9 @@ def open_reasoning(max_tokens: int, closing: tuple[int, ...]) -> ReasoningTracke
 @pytest.mark.parametrize(
     ("budget", "grammar"), [(2, None), (0, gbnf('root ::= "So.</think>" [0-9]{3}'))], ids=["free", "grammar"]
 )
-@pytest.mark.parametrize("n_top", [0, 3])
-@pytest.mark.parametrize(
-    "sampling",
-    [SamplingParams(top_k=5, top_p=1, min_p=0, seed=2), SamplingParams(temperature=0)],
-    ids=["random", "greedy"],
-)
+@pytest.mark.parametrize("sampling", [SamplingParams(top_k=5, top_p=1, seed=2), GREEDY], ids=["random", "greedy"])
 def test_forced_token_is_certain_after_sampling(
-    engine: Engine, sampling: SamplingParams, n_top: int, budget: int, grammar: Constraint | None
+    engine: Engine, sampling: SamplingParams, budget: int, grammar: Constraint | None
 ):
     """It is not sampled, and does not get the candidates of the token before it."""
     closing = tuple(engine.tokenize("So.</think>"))
@@ -263,7 +248,7 @@ def test_forced_token_is_certain_after_sampling(
         constraint=grammar,
         sampling=sampling,
         new_budget_tracker=partial(open_reasoning, budget, closing),
-        top_logprobs=n_top,
+        top_logprobs=3,
         post_sampling_probs=True,
     )
     _, tokens, _ = read(engine, request)
@@ -271,8 +256,8 @@ def test_forced_token_is_certain_after_sampling(
     assert tuple(token.id for token in forced) == closing
     for token in forced:
         assert token.logprob == 0
-        assert [(top.token, top.logprob) for top in token.top] == [(token.id, 0)][:n_top]
+        assert [(top.token, top.logprob) for top in token.top] == [(token.id, 0)]
     sampled = tokens[:budget] + tokens[budget + len(closing) :]
     assert len(sampled) == budget + 2
     # Sampled tokens have other candidates.
-    assert {len(token.top) for token in sampled} == {n_top if sampling.temperature else min(n_top, 1)}
+    assert {len(token.top) for token in sampled} == {3 if sampling.temperature else 1}

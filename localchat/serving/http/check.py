@@ -83,16 +83,11 @@ def _check_build(report: Report) -> None:
     # Fails if the library cannot be loaded. The report then has only the versions above.
     from ..engine.llama.devices import read_build
 
-    build = read_build()
-    report.versions.update({"llama-cpp-python": build.package, "llama.cpp": build.version})
-    report.build = {
-        "features": list(build.features),
-        "gpu": build.supports_gpu,
-        "devices": [asdict(device) for device in build.devices],
-    }
-    if build.supports_gpu:
+    report.build = read_build()
+    report.versions.update(report.build.pop("versions"))
+    if report.build["gpu"]:
         return
-    missing = missing_switches(build.features)
+    missing = missing_switches(report.build["features"])
     if missing:  # The command of the advice builds for a CPU.
         advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
         report.advice.append(advice)

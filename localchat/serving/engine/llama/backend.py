@@ -1,7 +1,4 @@
-"""A loaded model with its context: the engine's `Backend`.
-
-Several functions of llama.cpp abort the process on wrong arguments; the arguments are checked here first.
-"""
+"""A loaded model with its context: the engine's `Backend`."""
 
 from __future__ import annotations
 
@@ -63,12 +60,10 @@ class LlamaBackend:
         sampler.close()
 
     def clear(self, slot: int) -> None:
-        self._check_slots(slot)
         for id in self._ids[slot]:
             L.llama_memory_seq_rm(self._memory, id, -1, -1)
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
-        self._check_slots(source, target)
         if self.limits.is_unified:
             for id in self._ids[target]:
                 L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
@@ -81,12 +76,10 @@ class LlamaBackend:
             self.truncate(target, n_tokens)
 
     def truncate(self, slot: int, n_tokens: int) -> None:
-        self._check_slots(slot)
         if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
             raise DecodeFailed(f"the KV cache cannot be truncated to {n_tokens} tokens")
 
     def read_state(self, slot: int) -> Data:
-        self._check_slots(slot)
         n_bytes = L.llama_state_seq_get_size(self._context, slot)
         data = np.empty(n_bytes, np.uint8)
         n_read = L.llama_state_seq_get_data(self._context, pointer_to(data, ctypes.c_uint8), n_bytes, slot)
@@ -95,7 +88,6 @@ class LlamaBackend:
         return data[:n_read].data
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        self._check_slots(slot)
         array = np.frombuffer(data, np.uint8)
         n_written = L.llama_state_seq_set_data(self._context, pointer_to(array, ctypes.c_uint8), len(array), slot)
         if n_written and self._length(slot) == n_tokens:
@@ -107,11 +99,10 @@ class LlamaBackend:
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
-        self._check(batch)
         # llama.cpp stores the logits in the order of the rows.
-        self._outputs = {
-            row: i for i, row in enumerate(row for chunk in batch.chunks for row in chunk.rows_with_logits)
-        }
+        rows = (row for chunk in batch.chunks for row in chunk.rows_with_logits)
+        self._outputs = {row: i for i, row in enumerate(rows)}
+        assert len(self._outputs) <= self.limits.n_outputs, "llama.cpp would abort the process"
         fillers = self._fillers(batch)
         code = L.llama_decode(self._context, self._llama_batch(batch, fillers))
         for slot, position in fillers.items():
@@ -179,8 +170,6 @@ class LlamaBackend:
 
     def _row(self, row: int) -> Any:
         """The logits of a row; a view, valid until the next decode."""
-        if row not in self._outputs:
-            raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._outputs)} have")
         return self._logits[self._outputs[row]]
 
     def open_embeddings(self) -> EmbeddingBackend:
@@ -196,20 +185,3 @@ class LlamaBackend:
 
     def close(self) -> None:
         L.llama_free(self._context)
-
-    # These checks find errors of localchat, not of its input: llama.cpp would abort the process.
-
-    def _check(self, batch: Batch) -> None:
-        n_outputs = sum(len(chunk.rows_with_logits) for chunk in batch.chunks)
-        for what, n, limit in (
-            ("tokens", batch.n_tokens, self.limits.n_batch),
-            ("sequences", len(batch.chunks), self.limits.n_parallel),
-            ("rows of logits", n_outputs, self.limits.n_outputs),
-        ):
-            if n > limit:
-                raise ValueError(f"a batch with {n} {what}; {limit} are allowed")
-        self._check_slots(*(chunk.slot for chunk in batch.chunks))
-
-    def _check_slots(self, *slots: int) -> None:
-        if not all(0 <= slot < self.limits.n_slots for slot in slots):
-            raise ValueError(f"slots go from 0 to {self.limits.n_slots - 1}, not {slots}")

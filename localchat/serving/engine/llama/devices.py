@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -93,32 +93,14 @@ def _ggml(name: str, result: Any, *arguments: Any) -> Any:
     return ctypes.CFUNCTYPE(result, *arguments)((name, library))
 
 
-@dataclass(frozen=True)
-class Build:
-    """A build of llama.cpp."""
-
-    package: str
-    """The version of llama-cpp-python; "" if it is not installed as a package."""
-    version: str
-    """The version of llama.cpp."""
-    features: tuple[str, ...]
-    """The CPU features that it was compiled for, such as "AVX2"."""
-    supports_gpu: bool
-    devices: tuple[Device, ...]
-
-
-def read_build() -> Build:
-    try:
-        package = importlib.metadata.version("llama-cpp-python")
-    except importlib.metadata.PackageNotFoundError:
-        package = ""
-    return Build(
-        package,
-        L.llama_version().decode("utf-8", "replace"),
-        tuple(re.findall(r"(\w+) = 1\b", L.llama_print_system_info().decode("utf-8", "replace"))),
-        supports_gpu(),
-        tuple(devices()),
-    )
+def read_build() -> dict[str, Any]:
+    """The installed build: its versions, the CPU features that it was compiled for, such as "AVX2", and its devices."""
+    versions = {"llama-cpp-python": "", "llama.cpp": L.llama_version().decode("utf-8", "replace")}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions["llama-cpp-python"] = importlib.metadata.version("llama-cpp-python")
+    features = re.findall(r"(\w+) = 1\b", L.llama_print_system_info().decode("utf-8", "replace"))
+    found = [asdict(device) for device in devices()]
+    return {"versions": versions, "features": features, "gpu": supports_gpu(), "devices": found}
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

@@ -92,8 +92,6 @@ class LlamaEmbedding:
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         n_rows = sum(piece.stop - piece.start for piece in step)
-        if n_rows > self.limits.n_step or len(step) > self.limits.n_inputs:  # llama.cpp would abort the process
-            raise ValueError(f"a step of {n_rows} tokens of {len(step)} inputs; the limits are {self.limits}")
         self._rows.clear()
         for piece in step:
             tokens = inputs[piece.index][piece.start : piece.stop]

@@ -21,27 +21,19 @@ __all__ = ["BatchRows", "L", "Model", "holding_gil", "last_errors", "pointer_to"
 
 log = logging.getLogger("localchat.engine.llama")
 
-
-class _Errors(threading.local):
-    """The errors that llama.cpp logged on this thread: other threads may fail at the same time."""
-
-    def __init__(self) -> None:
-        self.recent: deque[str] = deque(maxlen=8)
-
-
-_errors = _Errors()
-# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Errors become part of our error
-# messages. Warnings are for developers; an example is that the KV cache has more cells than one sequence may use.
-_LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
-_ERROR_LEVEL = 4
+# Has the last errors that llama.cpp logged on this thread, for our error messages: other threads may fail meanwhile.
+_recent = threading.local()
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Warnings are for developers; an
+# example is that the KV cache has more cells than one sequence may use.
+_WARNING, _ERROR = 3, 4
 
 
 @L.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
 def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     line = text.decode("utf-8", "replace").rstrip()
-    if level == _ERROR_LEVEL:
-        _errors.recent.append(line)
-    log.log(_LOG_LEVELS.get(level, logging.DEBUG), "%s", line)
+    if level == _ERROR:
+        vars(_recent).setdefault("errors", deque(maxlen=8)).append(line)
+    log.log(logging.INFO if level in (_WARNING, _ERROR) else logging.DEBUG, "%s", line)
 
 
 def _load_backends() -> None:
@@ -63,9 +55,7 @@ L.llama_backend_init()
 
 def last_errors() -> str:
     """The errors that the library logged on this thread since the last call."""
-    errors = "; ".join(_errors.recent)
-    _errors.recent.clear()
-    return errors or "it gave no reason"
+    return "; ".join(vars(_recent).pop("errors", ())) or "it gave no reason"
 
 
 def holding_gil(function: Any) -> Any:
