@@ -58,13 +58,12 @@ def check_texts(texts: object) -> list[Any]:
     """
     if isinstance(texts, str):
         return [texts]
-    if not isinstance(texts, Sequence) or isinstance(texts, (bytes, bytearray)):
-        raise TypeError(f"embed takes a text or a list of texts, not {type(texts).__name__}")
-    for i, text in enumerate(texts):
+    listed = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, (bytes, bytearray)) else [None]
+    for text in listed:
         is_tokens = isinstance(text, (list, tuple)) and all(isinstance(token, int) for token in text)
         if not isinstance(text, str) and not is_tokens:
-            raise TypeError(f"text {i} is {type(text).__name__}, not str or a list of tokens")
-    return list(texts)
+            raise TypeError(f"embed takes a text or a list of texts or of lists of tokens, not {texts!r:.100}")
+    return listed
 
 
 def batches(texts: Sequence[Any], size: int | None) -> Iterator[Sequence[Any]]:
@@ -94,14 +93,11 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
     items = [item for item in as_list(data) if isinstance(item, dict)]
     if len(items) != n:
         raise ProtocolError(f"the response holds {len(items)} embeddings for {n} texts")
-    indexes = [as_index(item.get("index", i)) for i, item in enumerate(items)]
-    if sorted(index for index in indexes if index is not None) != list(range(n)):
+    vectors = {as_index(item.get("index", i)): _vector(item.get("embedding"), base64) for i, item in enumerate(items)}
+    if vectors.keys() != set(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
-    vectors: list[list[float]] = [[]] * n
-    for index, item in zip(indexes, items):
-        vectors[index or 0] = _vector(item.get("embedding"), base64)
-    _check_lengths(vectors)
-    embeddings = Embeddings(vectors)
+    embeddings = Embeddings(vectors[i] for i in range(n))
+    _check_lengths(embeddings)
     usage, model = find_usage(body), body.get("model")
     embeddings.usage = None if usage is None else parse_usage(usage)
     embeddings.model = model if isinstance(model, str) else None
@@ -116,23 +112,18 @@ def _check_lengths(vectors: Sequence[list[float]]) -> None:
 
 def _vector(value: Any, base64: bool) -> list[float]:
     if isinstance(value, str) and base64:
-        value = _decoded(value)
+        import binascii  # Imported here, like struct: few calls need them.
+        import struct
+
+        try:
+            value = [number for (number,) in struct.iter_unpack("<f", binascii.a2b_base64(value))]
+        except (ValueError, struct.error) as error:
+            raise ProtocolError(f"an embedding is not base64 of 32-bit floats: {error}") from error
     if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
         raise ProtocolError(f"an embedding is a list of numbers, not {type(value).__name__} of something else")
     if not abs(sum(value)) < float("inf"):
         raise ProtocolError("an embedding has NaN or infinity in it")
     return value
-
-
-def _decoded(text: str) -> list[float]:
-    import binascii  # Imported here, like struct: few calls need them.
-    import struct
-
-    try:
-        data = binascii.a2b_base64(text)
-        return [number for (number,) in struct.iter_unpack("<f", data)]
-    except (ValueError, struct.error) as error:
-        raise ProtocolError(f"an embedding is not base64 of 32-bit floats: {error}") from error
 
 
 def joined(parts: Sequence[Embeddings[list[float]]]) -> Embeddings[list[float]]:
