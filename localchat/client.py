@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 # The type that `response_format` names, and of `reply.parsed`.
 T = TypeVar("T")
 
+_JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
 
 class BaseClient:
     """The base of Client and AsyncClient: their settings, and the steps of their methods."""
@@ -114,8 +116,10 @@ class BaseClient:
     def _options(self, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         options = CallOptions(self._settings, prompt, given, keywords, what)
         target = options.fields.get("response_format")
-        kinds = ("json_schema", "json_object", "text")  # Of an object of OpenAI's API, which is sent as it is.
-        if target is not None and not (isinstance(target, Mapping) and target.get("type") in kinds):
+        kind = target.get("type") if isinstance(target, Mapping) else None
+        # Another type than those of JSON Schema is that of a `response_format` itself, which is sent as it is.
+        is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
+        if target is not None and is_schema:
             del options.fields["response_format"]
             options.expected = companion("schema.structured").ExpectedValue(target)
         return options

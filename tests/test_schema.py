@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 import enum
-import functools
 import json
 import subprocess
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass
 from pathlib import Path
@@ -246,13 +244,10 @@ def test_strict_schema_closes_every_object_and_requires_all_properties():
     assert "default" not in json.dumps(schema)
 
 
-def test_strict_schema_closes_the_objects_of_a_union():
+def test_strict_schema_closes_the_objects_of_a_union_and_keeps_the_names_of_properties():
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "null", "default": 1}}}, {"type": "null"}]}
     closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
     assert json_schema(schema, strict=True) == {"anyOf": [closed, {"type": "null"}]}
-
-
-def test_strict_schema_keeps_a_property_that_is_called_default():
     assert list(json_schema("default, required, enum", strict=True)["properties"]) == ["default", "required", "enum"]
 
 
@@ -275,8 +270,6 @@ def test_pydantic_model_is_a_target():
     model = pydantic.create_model("Outer", inner=(inner, ...), names=(List[str], []))
     assert build(model, {"inner": {"x": 1}}) == model(inner=inner(x=1))
     assert json_schema(model, strict=True)["$defs"]["Inner"]["additionalProperties"] is False
-    with pytest.raises(DoesNotFit, match=r"\$\.inner\.x: missing"):
-        build(model, {"inner": {}})
 
 
 def sample(a: int, b: Optional[Color] = None, *, c: Annotated[str, "see"] = "x", d=None):  # type: ignore[no-untyped-def]  # One without a type.
@@ -320,15 +313,6 @@ def test_default_that_is_an_enum_member_is_shown_as_json():
     assert shown["corner"] == {"type": "string", "enum": ["LEFT", "RIGHT"], "default": "LEFT"}
 
 
-def test_partial_and_callable_object_are_functions():
-    class Adder:
-        def __call__(self, b: int) -> int:
-            return b
-
-    assert list(json_schema(functools.partial(sample, 1))["properties"]) == ["b", "c", "d"]
-    assert json_schema(Adder()) == schema_object(["b"], b=INTEGER)
-
-
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -343,13 +327,6 @@ def test_partial_and_callable_object_are_functions():
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
     with pytest.raises(TypeError, match=message):
         json_schema(target)
-
-
-def test_alias_that_refers_to_itself_is_a_type_error():
-    alias = types.SimpleNamespace()  # Like the result of `type Alias = list[Alias]` in Python 3.12.
-    alias.__value__ = alias
-    with pytest.raises(TypeError, match="refers to itself"):
-        json_schema(alias)
 
 
 def test_model_may_pass_a_default_of_none():
@@ -441,26 +418,14 @@ def test_value_that_is_nested_too_deeply_is_not_valid():
         build(Node, value)
 
 
-def test_text_between_the_sections_of_a_docstring_belongs_to_the_summary():
-    doc = """Do it.
-
-    Args:
-        a: The first.
-
-    Ask before you do it.
-
-    Returns:
-        Nothing.
-
-    Careful: it cannot be undone.
-    """
-    summary = "Do it.\n\nAsk before you do it.\n\nCareful: it cannot be undone."
-    assert read_docstring(doc) == (summary, {"a": "The first."})
-
-
 @pytest.mark.parametrize(
     ("doc", "summary", "described"),
     [
+        (
+            "Do.\n\nArgs:\n    a: One.\n\nAsk before.\n\nReturns:\n    Nothing.\n\nCareful: it is final.",
+            "Do.\n\nAsk before.\n\nCareful: it is final.",
+            {"a": "One."},
+        ),
         ("Do it.\n\nNote for callers:\nask first.", "Do it.\n\nNote for callers:\nask first.", {}),
         ("Do it.\n\nWarning:\nIt is slow.\nVery.", "Do it.\n\nWarning:\nIt is slow.\nVery.", {}),
         ("Do it.\n\nWarning:\n    It is slow.", "Do it.", {}),

@@ -10,7 +10,7 @@ import pytest
 from localchat import BadRequestError, DoesNotFit, ToolCall
 from localchat.events import Choice, Reply
 from localchat.schema.schema import json_schema
-from localchat.schema.structured import read_reply, response_format
+from localchat.schema.structured import ExpectedValue
 
 from .clients import client_class
 from .scripted import Script, chunk, playing, refusal
@@ -41,19 +41,15 @@ def formats(script: Script) -> list[Any]:
     return [request.get("response_format", {}).get("type") for request in script.requests]
 
 
-def test_chat_stream_and_run_parse_the_value():
-    with playing(*[response_of(ADA)] * 3) as (client, _script):
+def test_every_method_parses_the_value():
+    completion = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
+    with playing(*[response_of(ADA)] * 3, completion) as (client, _script):
         assert client.chat("Who?", response_format=Person).parsed == Person("Ada", 36)
         with client.stream("Who?", response_format=Person) as stream:
             for event in stream:
                 if event.type == "message_stop":  # The last event has come, and the stream has not ended.
                     assert stream.reply.parsed == Person("Ada", 36)
         assert client.run("Who?", response_format=Person).parsed == Person("Ada", 36)
-
-
-def test_complete_parses_the_value():
-    completion = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
-    with playing(completion) as (client, _script):
         assert client.complete("Who?", response_format=Person).parsed == Person("Ada", 36)
 
 
@@ -125,20 +121,13 @@ def test_completion_of_a_server_without_response_format_is_validated():
             client.complete("Ada is", response_format=Person)
 
 
-def test_refusal_of_the_last_mode_is_raised():
-    refused = pytest.raises(BadRequestError, match="must be 'text'")
-    with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script), refused:
-        client.chat("Who?", response_format=Person)
-    assert len(script.requests) == 3
-
-
-def test_other_errors_and_ready_made_formats_do_not_change_the_mode():
-    with playing(refusal("temperature is too high"), NO_SCHEMA) as (client, script):
-        with pytest.raises(BadRequestError):
-            client.chat("Who?", response_format=Person)
-        with pytest.raises(BadRequestError):
-            client.chat("Who?", response_format={"type": "json_object"})
-    assert len(script.requests) == 2
+def test_other_errors_and_the_refusal_of_the_last_mode_are_raised():
+    ready = {"type": "json_object"}
+    with playing(refusal("temperature is too high"), NO_SCHEMA, NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
+        for given, words in ((Person, "temperature"), (ready, "json_schema"), (Person, "must be 'text'")):
+            with pytest.raises(BadRequestError, match=words):
+                client.chat("Who?", response_format=given)
+    assert len(script.requests) == 5
 
 
 ROOTS: dict[str, tuple[Any, str, Any]] = {
@@ -159,12 +148,6 @@ def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects
         assert client.chat("Who?", response_format=target).parsed == value
         assert formats(script)[2:] == ["json_schema", "json_schema", "json_object"]
         assert client.chat("Who?", response_format=target).parsed == value
-
-
-def test_reply_has_truncated():
-    with playing(response_of("a", "length"), response_of("a")) as (client, _script):
-        assert client.chat("x", allow_truncated=True).truncated
-        assert not client.chat("x").truncated
 
 
 INVALID: dict[str, tuple[Any, list[Any], str]] = {
@@ -192,18 +175,16 @@ def test_error_has_the_invalid_text_and_its_path(target, script, words):
 
 
 def test_response_format_may_be_a_target_or_ready_made():
-    with playing(response_of('{"name": "Bonn"}'), response_of('{"name": "Bonn"}'), response_of("12")) as (
-        client,
-        script,
-    ):
+    bonn, ready = response_of('{"name": "Bonn"}'), [{"type": "json_object"}, {"type": "x"}]
+    with playing(bonn, bonn, bonn, response_of("12")) as (client, script):
         assert client.chat("x", response_format="name").parsed == {"name": "Bonn"}
-        assert client.chat("x", response_format={"type": "json_object"}).parsed is None
-        assert client.chat("x", response_format=int).parsed == 12
+        assert [client.chat("x", response_format=given).parsed for given in ready] == [None, None]
+        assert client.chat("x", response_format={"type": ["integer", "null"]}).parsed == 12
     assert script.requests[0]["response_format"]["json_schema"]["schema"]["required"] == ["name"]
-    assert script.requests[1]["response_format"] == {"type": "json_object"}
+    assert [request["response_format"] for request in script.requests[1:3]] == ready
 
 
-# read_reply and response_format
+# ExpectedValue
 
 
 def reply(text: str, **fields: Any) -> Reply:
@@ -212,7 +193,7 @@ def reply(text: str, **fields: Any) -> Reply:
 
 @pytest.mark.parametrize("text", ['{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'])
 def test_value_is_parsed_also_in_a_fenced_block(text: str):
-    assert read_reply(Address, reply(text)) == Address("High")
+    assert ExpectedValue(Address).read(reply(text)) == Address("High")
 
 
 @pytest.mark.parametrize(
@@ -230,12 +211,12 @@ def test_value_is_parsed_also_in_a_fenced_block(text: str):
 def test_error_has_path_text_and_reply(text: str, fields: Any, path: str, message: str):
     invalid = reply(text, **fields)
     with pytest.raises(DoesNotFit, match=message) as caught:
-        read_reply(Address, invalid)
+        ExpectedValue(Address).read(invalid)
     assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, invalid)
 
 
 def test_reply_that_calls_tools_has_no_value():
-    assert read_reply(Address, reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
+    assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
 
 
 @pytest.mark.parametrize(
@@ -243,13 +224,7 @@ def test_reply_that_calls_tools_has_no_value():
     [(Address, "Address", True), ("a, b", "answer", True), (List[int], None, True), ({"title": "A b"}, "A_b", None)],
 )
 def test_response_format_has_name_schema_and_strict(target: Any, name: Any, strict: Any):
-    described = response_format(target)["json_schema"]
+    described = ExpectedValue(target).apply({})["response_format"]["json_schema"]
     assert described.get("strict") == strict
     assert name in (None, described["name"])
     assert described["schema"] == json_schema(target, strict=bool(strict))
-
-
-@pytest.mark.parametrize("ready", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, {"type": "x"}])
-def test_ready_made_response_format_is_unchanged(ready: Any):
-    assert response_format(ready) == ready
-    assert read_reply(ready, reply("not JSON")) is None

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
 from .schema import build, json_schema
-from .validator import TYPE_NAMES, show
+from .validator import show
 
 Json = dict[str, Any]
 
@@ -37,8 +37,8 @@ class ExpectedValue:
     """The requested value of one call. The module `schema` describes which targets there are."""
 
     def __init__(self, target: Any) -> None:
-        self.target = target
-        self._schema: Json = {} if is_ready_made(target) else json_schema(target)
+        self._target = target
+        self._schema = json_schema(target)
         self._is_object = self._schema.get("type") == "object" or "properties" in self._schema
         # The current mode and those after it.
         self._modes = [mode for mode in _MODES if mode != "wrapped" or not self._is_object]
@@ -57,11 +57,12 @@ class ExpectedValue:
 
     def apply(self, body: Json) -> Json:
         """The body of a request with the response format of the current mode."""
-        if self._mode == "json_schema":
-            return {**body, "response_format": response_format(self.target)}
-        if self._mode == "wrapped":
-            schema = {"name": _schema_name(self.target), "schema": self._object_schema()}
-            return {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
+        if self._mode in ("json_schema", "wrapped"):
+            is_strict = self._mode == "json_schema" and not isinstance(self._target, Mapping)
+            as_object = self._mode == "wrapped"
+            schema = self._object_schema() if as_object else json_schema(self._target, strict=is_strict)
+            fields = {"name": _schema_name(self._target), "schema": schema, **({"strict": True} if is_strict else {})}
+            return {**body, "response_format": {"type": "json_schema", "json_schema": fields}}
         if "messages" in body:  # The prompt of /completions is continued as it is: it takes no instruction.
             body = {**body, "messages": self._with_instruction(body["messages"])}
         if self._mode == "json_object":
@@ -70,18 +71,30 @@ class ExpectedValue:
 
     def weaken(self, error: StatusError) -> bool:
         """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
-        if is_ready_made(self.target) or not _REFUSAL.search(error.body) or len(self._modes) == 1:
+        if not _REFUSAL.search(error.body) or len(self._modes) == 1:
             return False
         del self._modes[0]
         return True
 
     def read(self, reply: Reply[Any]) -> Any:
-        """The value of a complete reply; None if it calls tools.
+        """The value in the text of a complete reply; None if the reply calls tools.
 
         Raises:
-            DoesNotFit: The text is not JSON, or not valid.
+            DoesNotFit: The text is not JSON, or not valid. `text` and `partial` hold the text and the reply.
         """
-        return read_reply(self.target, reply, wrapped=self._mode != "json_schema" and not self._is_object)
+        if reply.tool_calls:
+            return None
+        try:
+            value = _parse(reply.text)
+            if type(value) in (int, float) and reply.finish_reason == "length":
+                raise DoesNotFit(f"{value} may be the beginning of a longer number", path="$")
+            is_wrapped = self._mode != "json_schema" and not self._is_object
+            if is_wrapped and isinstance(value, dict) and set(value) == {"value"}:
+                value = value["value"]
+            return build(self._target, value)
+        except DoesNotFit as error:
+            message = f"the answer does not fit: {error}{_hint(reply)}"
+            raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
 
     def _object_schema(self) -> Json:
         """The schema of the value if it is an object, else that of an object {"value": ...} that holds the value."""
@@ -111,38 +124,6 @@ def corrected(prompt: Any, error: DoesNotFit) -> list[Json]:
     return [*prompt, *output, {"role": "user", "content": text}]
 
 
-def response_format(target: Any) -> Json:
-    """The field `response_format` of a request for JSON of this target. A ready-made one is returned unchanged."""
-    if is_ready_made(target):
-        return dict(target)
-    is_strict = not isinstance(target, Mapping)
-    schema = {"name": _schema_name(target), "schema": json_schema(target, strict=is_strict)}
-    return {"type": "json_schema", "json_schema": {**schema, **({"strict": True} if is_strict else {})}}
-
-
-def read_reply(target: Any, reply: Reply[Any], wrapped: bool = False) -> Any:
-    """The value in the text of a reply; None if the reply calls tools, or the target is a ready-made response_format.
-
-    Args:
-        wrapped: Whether the requested JSON is an object {"value": ...} that holds the value.
-
-    Raises:
-        DoesNotFit: The text is not JSON, or not valid. `text` and `partial` hold the text and the reply.
-    """
-    if is_ready_made(target) or reply.tool_calls:
-        return None
-    try:
-        value = _parse(reply.text)
-        if type(value) in (int, float) and reply.finish_reason == "length":
-            raise DoesNotFit(f"{value} may be the beginning of a longer number", path="$")
-        if wrapped and isinstance(value, dict) and set(value) == {"value"}:
-            value = value["value"]
-        return build(target, value)
-    except DoesNotFit as error:
-        message = f"the answer does not fit: {error}{_hint(reply)}"
-        raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
-
-
 def _parse(text: str) -> Any:
     """Parse JSON, also in a fenced code block, which models often generate without a constraint."""
     fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", text, re.DOTALL)
@@ -166,12 +147,6 @@ def _hint(reply: Reply[Any]) -> str:
     if reply.refusal:
         return f"; the model declined: {show(reply.refusal)}"
     return "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""
-
-
-def is_ready_made(target: Any) -> bool:
-    """Whether a target is a `response_format` itself, not a schema: its `type` is none of the types of JSON."""
-    kind = target.get("type") if isinstance(target, Mapping) else None
-    return isinstance(kind, str) and kind not in TYPE_NAMES.values()
 
 
 def _schema_name(target: Any) -> str:
