@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +41,7 @@ def test_run_ends_with_text_or_at_the_round_limit(client: Client):
     assert reply.usage.output_tokens > 0
 
 
-WILD = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 200}
+WILD = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 400}
 
 
 class Mood(enum.Enum):
@@ -59,34 +58,16 @@ class Guest:
     note: bool | None = None
 
 
-@dataclass
-class Small:
-    mood: Mood
-    flag: bool
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_output_as_a_dataclass_follows_the_grammar(client: Client, seed: int):
     """At this temperature the values are random, but the JSON is valid."""
     schema = json_schema(Guest)
     schema["properties"]["name"]["maxLength"] = 8
     schema["properties"]["friends"]["maxItems"] = 3
-    response_format = {"type": "json_schema", "json_schema": {"name": "guest", "schema": schema}}
-    options = {"response_format": response_format, "chat_template_kwargs": {"enable_thinking": False}, **WILD}
-    text = client.chat("Invent a guest.", seed=seed, **options).text
-    guest = build(Guest, json.loads(text))
+    options = {"response_format": schema, "chat_template_kwargs": {"enable_thinking": False}, **WILD}
+    guest = build(Guest, client.chat("Invent a guest.", seed=seed, **options).parsed)
     assert isinstance(guest.mood, Mood)
     assert all(isinstance(friend, Mood) for friend in guest.friends)
-
-
-def test_dataclass_as_response_format_is_built(client: Client):
-    for seed in range(5):
-        reply = client.chat(
-            "How are you?", response_format=Small, seed=seed, chat_template_kwargs={"enable_thinking": False}, **WILD
-        )
-        assert isinstance(reply.parsed, Small)
-        assert isinstance(reply.parsed.mood, Mood)
-        assert isinstance(reply.parsed.flag, bool)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -136,10 +117,3 @@ def test_conversation_adds_turns(client: Client):
     messages = conversation.messages
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert (messages[2]["content"], messages[4]["content"]) == (first.text, second)
-
-
-def test_cancelled_turn_is_not_added_to_the_conversation(client: Client):
-    conversation = client.conversation(**{**SMALL, "max_tokens": 200})
-    with conversation.stream("Hello!") as stream:
-        next(stream)
-    assert conversation.messages == []
