@@ -110,7 +110,7 @@ def test_error_of_another_name_gives_both_names():
     service = Service(ModelFile(DEMO_PATH, "tiny"))
     message = "there is no model 'other' here; on offer: 'tiny'; started with --any-name"
     with pytest.raises(ModelNotFound, match=message):
-        service.resolve(" other")
+        service.model(" other")
 
 
 @pytest.mark.parametrize("any_name", [False, True])
@@ -118,7 +118,7 @@ def test_model_may_be_served_under_any_name(any_name: bool):
     service = Service(ModelFile(DEMO_PATH, "tiny"), any_name=any_name)
     # The model is not loaded, which is the error for an accepted name.
     with pytest.raises(ModelLoading if any_name else ModelNotFound):
-        service.resolve("gpt-4")
+        service.model("gpt-4")
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         ),
         pytest.param({"functions": [{}]}, "functions[0].name", id="function without name"),
         pytest.param({"functions": [{"name": "f"}], "function_call": 5}, "function_call", id="function_call"),
-        pytest.param({"reasoning_format": "xml"}, "reasoning_format", id="reasoning_format"),
+        pytest.param({"reasoning_format": "deepseek-legacy"}, "reasoning_format", id="reasoning_format"),
         pytest.param({"reasoning_budget_tokens": -2}, "reasoning_budget_tokens", id="reasoning budget"),
         pytest.param({"thinking_budget": "5"}, "thinking_budget", id="alias of the reasoning budget"),
         pytest.param(

@@ -100,8 +100,6 @@ def test_smallest_request_has_only_the_message():
         ),
         pytest.param({"reasoning_format": "none"}, "splits_reasoning", False, id="reasoning_format"),
         pytest.param({"reasoning_format": "deepseek"}, "splits_reasoning", True, id="reasoning_format apart"),
-        pytest.param({"reasoning_format": "deepseek-legacy"}, "splits_reasoning", True, id="reasoning_format legacy"),
-        pytest.param({"reasoning_format": "deepseek-legacy"}, "keeps_reasoning", True, id="and in the content"),
         pytest.param({"t_max_predict_ms": -1}, "max_completion_s", None, id="no limit of time"),
         pytest.param({"t_max_predict_ms": 0}, "max_completion_s", None, id="no limit of time either"),
         pytest.param({"post_sampling_probs": False}, "post_sampling_probs", False, id="no post_sampling_probs"),

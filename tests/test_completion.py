@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.completions import INTERFACE, CompletionEncoder, CompletionRequest, parse_completion
-from localchat.serving.chat.in_flight import InFlight
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.run import GenerationRun, start
-from localchat.serving.chat.text_prompt import prepare_text
+from localchat.serving.chat.run import GenerationRun
+from localchat.serving.chat.service import InFlight
+from localchat.serving.chat.text_prompt import start_text
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.serving.core.events import ContentDelta, OutputEvent
 from localchat.serving.engine import Cancelled, Engine, EngineError, Histogram
@@ -43,7 +43,7 @@ def requested(**fields: Any) -> CompletionRequest:
 
 
 def complete(engine: Engine, **fields: Any) -> GenerationRun:
-    return start(Model("fake", engine), requested(**fields), prepare_text, "cmpl-")
+    return start_text(Model("fake", engine), requested(**fields), "cmpl-")
 
 
 def body(engine: Engine, **fields: Any) -> Any:
@@ -259,22 +259,15 @@ def test_exit_cancels_the_sequences(endless_engine: Engine):
     assert run.summary.endswith(", 2 cut")
 
 
-class Stopped:
-    n = 0
-
-    def stop(self) -> None:
-        self.n += 1
-
-
 def test_stop_ends_requests_in_flight_and_later_ones():
-    in_flight, first, over, late = InFlight(), Stopped(), Stopped(), Stopped()
-    with in_flight.during(over):
+    in_flight, stopped = InFlight(), []
+    with in_flight.during(lambda: stopped.append("over")):
         pass
-    with in_flight.during(first):
+    with in_flight.during(lambda: stopped.append("in flight")):
         in_flight.stop()
-    with in_flight.during(late):
+    with in_flight.during(lambda: stopped.append("late")):
         pass
-    assert (first.n, over.n, late.n) == (1, 0, 1)
+    assert stopped == ["in flight", "late"]
 
 
 def test_histogram_counts_up_to_each_bound():

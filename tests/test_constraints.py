@@ -43,6 +43,13 @@ from .constraints import (
 OUTPUTS = {
     "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
     "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
+    "auto-one-call": (
+        auto(parallel_tool_calls=False),
+        PLAIN,
+        PROMPT,
+        ["Hi.", NOW, "Hi.\n" + NOW],
+        [f"{NOW}\n{NOW}", NOW + "Hi."],
+    ),
     "named": (required(allowed=("now",)), PLAIN, PROMPT, [NOW, f"{NOW}\n{NOW}"], [WEATHER]),
     "required-thinks": (
         required(),

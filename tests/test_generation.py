@@ -8,7 +8,7 @@ import pytest
 
 from localchat.serving.chat.dialects.reasoning import ReasoningTags
 from localchat.serving.chat.output import Output, PlainText
-from localchat.serving.chat.run import GenerationRun, Prepared
+from localchat.serving.chat.run import GenerationRun
 from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
@@ -18,8 +18,6 @@ from localchat.serving.core.events import (
     PromptProgress,
     ReasoningDelta,
     SampledTokens,
-    ToolCallArguments,
-    ToolCallStart,
 )
 from localchat.serving.core.usage import Usage
 from localchat.serving.engine import Delta, Finish
@@ -72,7 +70,7 @@ def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: 
 
 
 def test_first_events_come_before_the_first_token_and_after_progress():
-    output = Output(PlainText(), first_events=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
+    output = Output(PlainText(), first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")])
     progress, *events = read(output, PromptProgress(1, 2, 0, 0.5), Delta((TOKEN,)), Finish("stop", 5, USAGE, TOKEN))
     assert isinstance(progress, PromptProgress)
     assert events == [
@@ -84,14 +82,10 @@ def test_first_events_come_before_the_first_token_and_after_progress():
     ]
 
 
-@pytest.mark.parametrize("splits_reasoning", [True, False], ids=["apart too", "in the content alone"])
-def test_reasoning_is_in_the_content_within_its_tags(splits_reasoning: bool):
+def test_reasoning_is_in_the_content_within_its_tags():
     parser = Scripted({"1": [ReasoningDelta("h")], "2": [ReasoningDelta("m"), ContentDelta("yes")]})
-    tags = ReasoningTags("<t>", "</t>")
-    output = Output(parser, reasoning_tags=tags, splits_reasoning=splits_reasoning)  # type: ignore[arg-type]
-    events = read(output, *(Delta((OutputToken(0, piece),)) for piece in (b"1", b"2")))
-    assert [event for event in events if splits_reasoning or not isinstance(event, ReasoningDelta)] == events
-    assert [event for event in events if not isinstance(event, ReasoningDelta)] == [
+    output = Output(parser, reasoning_tags=ReasoningTags("<t>", "</t>"))  # type: ignore[arg-type]
+    assert read(output, *(Delta((OutputToken(0, piece),)) for piece in (b"1", b"2"))) == [
         SampledTokens((OutputToken(0, b"1"),)),
         ContentDelta("<t>h"),
         SampledTokens((OutputToken(0, b"2"),)),
@@ -101,17 +95,8 @@ def test_reasoning_is_in_the_content_within_its_tags(splits_reasoning: bool):
     ]
 
 
-@pytest.mark.parametrize("second", [[], [ToolCallStart(1, "b", "g"), ToolCallArguments(1, "{")]])
-def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
-    first: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
-    parser = Scripted({"a": [*first, *second]}, has_calls=True, is_inside=bool(second))
-    output = Output(parser, single_call=True)  # type: ignore[arg-type]
-    assert read(output, Delta((TOKEN, TOKEN))) == [SampledTokens((TOKEN,)), *first, OutputEnd("tool_calls")]
-    assert (output.is_over, output.n_completion) == (True, 1)
-
-
 class ScriptedRun:
-    """The engine's run of one sequence, whose first token completes a call."""
+    """The engine's run of one sequence, whose first token ends the output."""
 
     def __init__(self) -> None:
         self.ended: list[int] = []
@@ -127,11 +112,9 @@ class ScriptedRun:
 
 
 def test_items_after_the_end_of_an_output_are_dropped():
-    call: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
-    output = Output(Scripted({"a": call}, has_calls=True), single_call=True)  # type: ignore[arg-type]
     scripted = ScriptedRun()
-    engine = SimpleNamespace(max_open=1, submit=lambda sequences: scripted)
-    prepared = Prepared([request_for((1,))], [output], 1, "messages")
-    run = GenerationRun(SimpleNamespace(name="m", engine=engine), prepared, "x-")  # type: ignore[arg-type]
-    assert run.take() == [(0, event) for event in (SampledTokens((TOKEN,)), *call, OutputEnd("tool_calls"))]
+    model = SimpleNamespace(name="m", engine=SimpleNamespace(max_open=1, submit=lambda sequences: scripted))
+    outputs = [Output(PlainText(), stop=("a",))]
+    run = GenerationRun(model, [request_for((1,))], outputs, "x-", n_each=1, prompt_field="prompt")  # type: ignore[arg-type]
+    assert run.take() == [(0, SampledTokens((TOKEN,))), (0, OutputEnd("stop", "a"))]
     assert scripted.ended == [0]

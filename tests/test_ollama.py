@@ -174,9 +174,6 @@ def test_model_is_listed_and_shown(url):
     (entry,) = found["models"]
     assert entry == {**model, "type": "model", "capabilities": shown["capabilities"]}
     assert found["data"][0]["max_model_len"] == running["context_length"]
-    _, props = ask(port, "/props")
-    assert props["chat_template_caps"]["supports_tools"] is True
-    assert props["chat_template_caps"]["supports_typed_content"] is False
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,21 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.chat_prompt import budget_tracker
+from localchat.serving.chat.constraint import reasoning_start
 from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.dialects.budget import ReasoningTracker
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.dialects.reasoning import ReasoningStart
+from localchat.serving.chat.model import Model
 from localchat.serving.chat.output import Output
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.chat.reasoning import ReasoningDefaults, budget_tracker, reasoning_start
 from localchat.serving.core.events import OutputToken, ReasoningDelta
 from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Finish
+from localchat.serving.engine import Delta, Engine, Finish
 
 from .dialect_outputs import GOLDEN, TOOLS, text_of
+from .fakes import FakeBackend, echo
 
 # The tokens that a budget forces: a message, then the end tag of the family.
 MESSAGE = 901
@@ -114,16 +117,14 @@ def test_reasoning_in_several_messages_has_one_budget():
         ("<think></think>", "<think>", {"template_vars": {"enable_thinking": False}}, ReasoningStart.OPEN),
         ("<think></think>", "", {"prefix": "Once"}, ReasoningStart.CLOSED),
         ("<think></think>", "<think>", {"prefix": "Once"}, ReasoningStart.OPEN),
-        ("<think></think>", "", {"continue_final_message": "reasoning_content"}, ReasoningStart.OPEN),
     ],
     ids=[
         *("possible", "tags not in the template", "open", "switched off", "switched on", "off, and open"),
-        *("text prefilled", "text prefilled, and open", "reasoning prefilled"),
+        *("text prefilled", "text prefilled, and open"),
     ],
 )
 def test_reasoning_before_the_first_token(source: str, prompt: str, fields: Any, start: ReasoningStart):
-    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
-    request = ChatRequest(messages=messages, **fields)
+    request = ChatRequest(messages=({"role": "user", "content": "hi"},), **fields)
     assert reasoning_start(request, ChatTemplate("{{ messages }}" + source), prompt) is start
 
 
@@ -230,24 +231,25 @@ def test_tags_come_from_the_template(template: str, start: str):
 @pytest.mark.parametrize(
     ("fields", "defaults", "closing"),
     [
-        ({"reasoning_budget": 0}, ReasoningDefaults(), [0, 8]),
-        ({"reasoning_budget": 0, "reasoning_budget_message": "So."}, ReasoningDefaults(3, "Enough."), [3, 8]),
-        ({}, ReasoningDefaults(0, "Enough."), [7, 8]),
-        ({"reasoning_budget": -1}, ReasoningDefaults(3), None),
-        ({}, ReasoningDefaults(), None),
+        ({"reasoning_budget": 0}, (None, ""), "</think>"),
+        ({"reasoning_budget": 0, "reasoning_budget_message": "So."}, (3, "Enough."), "So.</think>"),
+        ({}, (0, "Enough."), "Enough.</think>"),
+        ({"reasoning_budget": -1}, (3, ""), None),
+        ({}, (None, ""), None),
     ],
     ids=["request", "request and default", "default", "no limit for this request", "no limit"],
 )
-def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: ReasoningDefaults, closing: Any):
+def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: Any, closing: str | None):
     """The tracker is made in the engine process, with the state of the request."""
-    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
-    request = ChatRequest(messages=messages, continue_final_message="reasoning_content", **fields)
-    new = budget_tracker(request, DIALECTS["hermes"], "", lambda text, parse_special: [len(text)], defaults)
+    with Engine(FakeBackend(echo)) as engine:
+        model = Model("m", engine, reasoning_budget=defaults[0], reasoning_message=defaults[1])
+        request = ChatRequest(messages=({"role": "user", "content": "hi"},), **fields)
+        new = budget_tracker(model, request, DIALECTS["hermes"], {"prompt": "<think>"})
     if closing is None:
         assert new is None
         return
     tracker = pickle.loads(pickle.dumps(new))()
     assert tracker.is_open
-    for token in closing:
+    for token in closing.encode():
         assert tracker.forced_token == token
         tracker.feed(b"x")

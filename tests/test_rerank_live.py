@@ -16,8 +16,7 @@ from localchat.serving.api.embeddings import parse_embeddings
 from localchat.serving.api.rerank import parse_rerank, rerank_body
 from localchat.serving.chat.embeddings import VectorRun
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.run import start
-from localchat.serving.chat.text_prompt import prepare_text
+from localchat.serving.chat.text_prompt import start_text
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.serving.engine import Engine, LoadOptions, WritesNoText, load
 
@@ -74,7 +73,7 @@ def test_model_that_generates_no_text_refuses_completions(kind: str, request: py
     with pytest.raises(WritesNoText):
         submit(engine, request_for(prompt=(2, 4, 3)))
     with pytest.raises(NotSupported):
-        start(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'), prepare_text, "cmpl-")
+        start_text(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'), "cmpl-")
 
 
 def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(encoder: Engine, reranker: Engine):

@@ -149,24 +149,6 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
         assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
 
 
-def test_v3_without_parallel_calls_the_output_ends_after_one():
-    """Both if tokens are taken one at a time, and if all are taken at the end."""
-    fields = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
-    with serving(generating(TWO_CALLS), **BIG) as running:
-        _, body = running.chat(**fields)
-        _, chunks = running.chat(**fields, stream=True)
-        late = running.chat_taken_at_end(**fields)
-    n_tokens = TWO_CALLS.index("}}") + 2
-    for found in (body, late):
-        choice = found["choices"][0]
-        assert len(choice["message"]["tool_calls"]) == 1
-        assert choice["finish_reason"] == "tool_calls"
-        assert len(choice["token_ids"]) == found["usage"]["completion_tokens"] == n_tokens
-    assert_in_order(chunks, 1, usage=False)
-    calls = [call["index"] for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
-    assert set(calls) == {0}
-
-
 def test_k35_call_to_a_name_not_offered_stays_text():
     """K35, L12, L13."""
     call = '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>'

@@ -201,7 +201,6 @@ LLAMA: dict[str, Example] = {
     "lazy grammar": wrong("grammar_lazy", chat(grammar='root ::= "a"', grammar_lazy=True)),
     "variables of the template": chat(chat_template_kwargs={"enable_thinking": False}),
     "reasoning left in": chat(reasoning_format="none"),
-    "reasoning in both": chat(reasoning_format="deepseek-legacy"),
     "assistant prefill": chat(USER, {"role": "assistant", "content": "Hi"}),
     "continued message": chat(
         USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=False

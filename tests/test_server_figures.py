@@ -10,7 +10,7 @@ from localchat.serving.engine import GenerationRequest, InvalidGrammar
 from localchat.serving.http.settings import Settings
 
 from .fakes import endless
-from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, delta_text, generating, serving
+from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
@@ -203,27 +203,6 @@ def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
     assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
     with serving(generating(REASONING_AND_TEXT)) as running:
         assert "thought" not in running.chat()[1]
-
-
-LEGACY: dict[str, tuple[str, str, str]] = {
-    "reasoning and text": (REASONING_AND_TEXT, REASONING_AND_TEXT, "hm"),
-    "open reasoning": ("<think>hm", "<think>hm", "hm"),
-    "reasoning alone": ("<think>hm</think>", "<think>hm</think>", "hm"),
-    "text alone": ("hello", "hello", ""),
-}
-
-
-@pytest.mark.parametrize("name", LEGACY)
-def test_reasoning_format_of_older_deepseek_has_reasoning_in_both_places(name: str):
-    text, content, reasoning = LEGACY[name]
-    with serving(generating(text)) as running:
-        _, body = running.chat(reasoning_format="deepseek-legacy", n=2)
-        _, chunks = running.chat(reasoning_format="deepseek-legacy", n=2, stream=True)
-    for i in range(2):
-        message = body["choices"][i]["message"]
-        assert "".join(message["content"].split()) == "".join(content.split())
-        assert message.get("reasoning_content", "").strip() == reasoning
-        assert delta_text(chunks, i) == message["content"]
 
 
 def test_probabilities_after_sampling_have_their_own_field_names():

@@ -196,7 +196,9 @@ def test_stream_that_is_read_again_is_complete(monkeypatch):
     monkeypatch.setattr(exchange, "STALL_S", 0.02)
     stalls: list[bool] = []
     real = GenerationRun.suspend
-    monkeypatch.setattr(GenerationRun, "suspend", lambda run: stalls.append(True) or real(run))
+    monkeypatch.setattr(
+        GenerationRun, "suspend", lambda run, is_stalled: stalls.append(is_stalled) or real(run, is_stalled)
+    )
     text = "ab" * 150
     with serving(n_ctx=1000, n_cells=1000) as running, slow_reader(running, content=text) as sock:
         wait_for(lambda: stalls)

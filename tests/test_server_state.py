@@ -41,7 +41,6 @@ def test_slots_lists_running_sequences_then_idle_slots():
 def test_props_have_the_names_of_llama_cpp(running):
     status, body = running.request("GET", "/props")
     assert status == 200
-    assert body["chat_template_caps"]["supports_tools"] is False
     assert body["default_generation_settings"]["n_ctx"] == running.engine.facts.n_ctx
     assert body["default_generation_settings"]["params"]["top_k"] >= 0
     assert (body["model_alias"], body["total_slots"]) == ("Fake", running.engine.facts.n_parallel)

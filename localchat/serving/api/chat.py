@@ -39,13 +39,8 @@ _MEDIA_PARTS = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 # The values of `continue_final_message` that name the field of the last message to continue.
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# llama.cpp's values, with ChatRequest's (splits_reasoning, keeps_reasoning) for each.
-_REASONING_FORMATS = {
-    "auto": (True, False),
-    "deepseek": (True, False),
-    "deepseek-legacy": (True, True),
-    "none": (False, False),
-}
+# llama.cpp's values, each with whether it splits reasoning from the content.
+_REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
 # The names of the reasoning budget. If a request sets several, the first one here applies.
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens",
@@ -80,8 +75,6 @@ class ChatRequest(TextRequest):
     """More text of the assistant prefill, after the last message (`response_prefix`)."""
     splits_reasoning: bool = True
     """Return reasoning in a separate field. False: reasoning and its tags are part of the content."""
-    keeps_reasoning: bool = False
-    """Repeat the separate reasoning in the content, between its tags."""
     reasoning_budget: int | None = None
     """The limit of reasoning tokens; -1: no limit, None: the server's default."""
     reasoning_budget_message: str | None = None
@@ -126,7 +119,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         template_vars=template_vars(body, body.text("reasoning_effort")),
         chat_template=_chat_template(body, options.allow_template),
         **_prefill(body, messages),
-        **_reasoning_format(body),
+        splits_reasoning=_REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"],
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
         params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
@@ -188,11 +181,6 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
 def ends_in_prefill(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the output can continue the last message: one of the assistant without tool calls."""
     return messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
-
-
-def _reasoning_format(body: Fields) -> dict[str, Any]:
-    splits, keeps = _REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"]
-    return {"splits_reasoning": splits, "keeps_reasoning": keeps}
 
 
 def _chat_template(body: Fields, is_allowed: bool) -> str | None:

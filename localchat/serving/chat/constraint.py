@@ -31,7 +31,6 @@ from .dialects.call_layout import THE_NAME, CallLayout
 from .dialects.reasoning import ReasoningStart
 from .lark import Rules, gbnf_rule, layout_regex, regex_literal, seq
 from .prompt.template import ChatTemplate
-from .reasoning import reasoning_start
 from .schema_rules import error_in, error_place, json_rule, loosened, normalized
 
 log = logging.getLogger("localchat.server")
@@ -42,7 +41,7 @@ _MISSING = "this server cannot constrain outputs, since the package llguidance i
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request with this rendered prompt; None if the output is unconstrained.
+    """The constraint of a chat request with this prompt for the parser; None if the output is unconstrained.
 
     Raises:
         BadRequest: The constraint cannot be enforced; `param` is the path of the field.
@@ -77,6 +76,16 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
         return None
     _check_sampling(request.params)
     return _constraint(_Key(Dialect(""), response_format=_frozen(request.response_format)))
+
+
+def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
+    """Whether reasoning is open, possible or closed before the first token, given the prompt and the request."""
+    start = template.dialect.reasoning_start(prompt)
+    is_named = template.dialect.reasoning.start in template.source
+    is_off = request.template_vars.get("enable_thinking") is False or not is_named
+    if start is ReasoningStart.POSSIBLE and (is_off or request.prefill[1]):
+        return ReasoningStart.CLOSED
+    return start
 
 
 @dataclass(frozen=True)

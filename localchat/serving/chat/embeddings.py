@@ -10,9 +10,9 @@ from ..api.embeddings import EmbeddingsRequest
 from ..api.rerank import RerankRequest
 from ..core import errors
 from ..core.inputs import Input, check_tokens
-from ..engine import AnyEngine, Cancelled, InputTooLong, pooling_of
-from .errors import wire_errors
+from ..engine import AnyEngine, InputTooLong, pooling_of
 from .model import Model
+from .run import wire_errors
 
 # An input is tokenized up to this many tokens, so that the error for a longer one than the context states its length.
 _COUNTED_TOKENS = 100_000
@@ -78,13 +78,9 @@ class VectorRun:
 
     def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
         self.n_tokens = sum(map(len, inputs))
-        with wire_errors(self._engine, name):
+        with wire_errors(self._engine, name, is_stopped=lambda: self._is_stopped):
             try:
                 return self._engine.embed(inputs, lambda: self._is_cancelled)
-            except Cancelled as error:
-                if self._is_stopped:
-                    raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-                raise
             except InputTooLong as error:
                 path, n_tokens = _path(name, inputs, error.index), len(inputs[error.index])
                 raise errors.ContextLengthExceeded(str(error), path, n_tokens=n_tokens, n_ctx=error.n_ctx) from error

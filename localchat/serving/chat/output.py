@@ -1,7 +1,7 @@
 """Converts the tokens of one sequence to output events: content, reasoning, tool calls, log probabilities.
 
-The tokens are read one by one, so that the output can end after any of them: at a stop text, which counts only in
-the content, or after the first tool call. Tokens after the end are neither emitted nor counted.
+The tokens are read one by one, so that the output can end after any of them, at a stop text, which counts only in the
+content. Tokens after the end are neither emitted nor counted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from ..core.events import (
     OutputEnd,
     OutputEvent,
     OutputToken,
-    PromptLogprobs,
     PromptProgress,
     ReasoningDelta,
     SampledTokens,
-    ToolCallStart,
 )
 from ..engine import Delta, Finish
 from .dialects.parser import OutputParser, merged
@@ -82,10 +80,7 @@ class Output:
         *,
         stop: Sequence[str] = (),
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
-        single_call: bool = False,
         reasoning_tags: ReasoningTags | None = None,
-        splits_reasoning: bool = True,
-        reports_prompt: bool = False,
     ) -> None:
         """Start before the first item.
 
@@ -93,10 +88,7 @@ class Output:
             parser: A new parser, for this output alone.
             stop: The texts that end the output, if the content has one of them.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
-            single_call: End the output after its first tool call.
-            reasoning_tags: The content has the reasoning too, between these tags; None: it has not.
-            splits_reasoning: Emit the reasoning apart from the content.
-            reports_prompt: Emit the log probabilities of the prompt.
+            reasoning_tags: Emit the reasoning as content, between these tags; None: emit it as reasoning.
         """
         self.finish_reason: str | None = None
         # The sampled tokens so far, with the token that ended the output.
@@ -105,10 +97,7 @@ class Output:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = StopTexts(stop)
         self._first_events = first_events
-        self._single_call = single_call
         self._tags = reasoning_tags
-        self._splits_reasoning = splits_reasoning
-        self._reports_prompt = reports_prompt
         self._is_begun = False
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
         self._n_reasoning = 0
@@ -134,8 +123,6 @@ class Output:
             return
         if not self._is_begun:
             self._is_begun = True
-            if self._reports_prompt:
-                yield PromptLogprobs(prompt_tokens())
             yield from self._first_events(prompt_tokens)
         if isinstance(item, Finish):
             yield from self._finish(item)
@@ -144,51 +131,39 @@ class Output:
 
     def _tokens(self, tokens: Sequence[OutputToken]) -> Iterator[OutputEvent]:
         events: list[Event] = []
-        end: OutputEnd | None = None
         n_read = 0
         for token in tokens:
             n_read += 1
             was_open = self._parser.reasoning_is_open
             made = self._parser.feed(self._decoder.decode(token.piece))
             self._count_reasoning(made, was_open)
-            shown = list(self._up_to_stop(_first_call(made) if self._single_call else made))
-            events += shown
+            events += self._up_to_stop(made)
             if self._stop.found is not None:
-                end = self._end("stop", self._stop.found)
-            elif self._single_call and (self._has_whole_call or len(_first_call(made)) < len(made)):
-                end = OutputEnd("tool_calls")
-            if end is not None:
                 break
         self.n_completion += n_read
-        if n_read:
-            yield SampledTokens(tuple(tokens[:n_read]))
+        yield SampledTokens(tuple(tokens[:n_read]))
         yield from self._tagged(merged(events))
-        if end is not None:
-            self.finish_reason = end.reason
-            yield end
+        if self._stop.found is not None:
+            yield self._end("stop", self._stop.found)
 
     def _finish(self, item: Finish) -> Iterator[OutputEvent]:
         self.n_completion += item.last is not None
         events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
         self._has_reasoning = self._has_reasoning or _has_reasoning(events)
-        held = [*self._up_to_stop(events)]
-        if self._stop.found is None and (text := self._stop.flush()):
-            held.append(ContentDelta(text))
-        yield from self._tagged(merged(held))
+        shown = [*self._up_to_stop(events), ContentDelta(self._stop.flush())]
+        yield from self._tagged(event for event in merged(shown) if event != ContentDelta(""))
         if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
             yield ContentDelta(self._tags.end)
-        is_stopped = self._stop.found is not None
-        end = self._end("stop", self._stop.found) if is_stopped else self._end(item.reason, item.stop, item.last)
-        self.finish_reason = end.reason
-        yield end
-
-    @property
-    def _has_whole_call(self) -> bool:
-        return self._parser.has_tool_calls and not self._parser.inside_tool_call
+        if self._stop.found is None:
+            yield self._end(item.reason, item.stop, item.last)
+        else:
+            yield self._end("stop", self._stop.found)
 
     def _end(self, reason: str, stop: str | int | None, last: OutputToken | None = None) -> OutputEnd:
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
-        return OutputEnd("tool_calls" if self._has_whole_call else reason, stop, last)
+        is_call = self._parser.has_tool_calls and not self._parser.inside_tool_call
+        self.finish_reason = "tool_calls" if is_call else reason
+        return OutputEnd(self.finish_reason, stop, last)
 
     def _count_reasoning(self, events: Sequence[Event], was_open: bool) -> None:
         """Count a token with these events, if it is a part of the reasoning or of its tags."""
@@ -211,23 +186,17 @@ class Output:
                 yield event
 
     def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
-        """The same events and, if there are `reasoning_tags`, the reasoning as content between the tags."""
+        """The same events or, if there are `reasoning_tags`, with the reasoning as content between the tags."""
         for event in events:
             if self._tags is not None:
                 was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
                 if isinstance(event, ReasoningDelta):
                     yield ContentDelta(event.text if was_inside else self._tags.start + event.text)
-                elif was_inside:
+                    continue
+                if was_inside:
                     yield ContentDelta(self._tags.end)
-            if self._splits_reasoning or not isinstance(event, ReasoningDelta):
-                yield event
+            yield event
 
 
 def _has_reasoning(events: Iterable[Event]) -> bool:
     return any(isinstance(event, ReasoningDelta) for event in events)
-
-
-def _first_call(events: list[Event]) -> list[Event]:
-    """The events up to the end of the first call."""
-    second = (i for i, event in enumerate(events) if isinstance(event, ToolCallStart) and event.index > 0)
-    return events[: next(second, len(events))]

@@ -1,74 +1,86 @@
-"""A text generation request in flight: submits its sequences to the engine, and returns their output events."""
+"""A request for text in flight: submits its sequences to the engine, and returns their output events.
+
+Errors of the engine and of chat templates become errors of the API here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from ..core import errors
 from ..core.events import OutputEvent, ResponseHead
-from ..core.request import TextRequest
 from ..core.usage import Usage
-from ..engine import Cancelled, EngineError, Finish, GenerationRequest
-from .errors import api_error, wire_errors
+from ..engine import (
+    AnyEngine,
+    Cancelled,
+    EngineError,
+    EngineStopped,
+    Finish,
+    GenerationRequest,
+    InvalidGrammar,
+    InvalidToken,
+    PromptTooLong,
+    QueueFull,
+    TextTooLong,
+    WritesNoText,
+)
 from .model import Model
 from .output import Output
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The result of a prompt builder: the sequences for the engine, and the converters of their output."""
-
-    sequences: Sequence[GenerationRequest]
-    """All sequences of the first prompt, then all of the next one."""
-    outputs: Sequence[Output]
-    """One for each sequence."""
-    per_prompt: int
-    """The number of sequences for each prompt."""
-    prompt_field: str
-    """The field of the request that has the prompt, for error messages."""
-    count_field: str = "n"
-    """The field that sets the number of sequences, for error messages."""
-
-
-Request = TypeVar("Request", bound=TextRequest)
-PromptBuilder = Callable[[Model, Request], Prepared]
-"""Prepares a request for a model; raises ApiError."""
+from .prompt.sandbox import TemplateError
 
 
 class GenerationRun:
     """A request in flight, on the HTTP thread: makes output events of the results of the engine's `RequestRun`.
 
-    `InFlight` has all requests in flight and stops them at shutdown. Leaving the `with` block cancels the sequences
-    that are still running.
+    Leaving the `with` block cancels the sequences that are still running.
     """
 
-    def __init__(self, model: Model, prepared: Prepared, id_prefix: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        sequences: Sequence[GenerationRequest],
+        outputs: Sequence[Output],
+        id_prefix: str,
+        *,
+        n_each: int,
+        prompt_field: str,
+        count_field: str = "n",
+    ) -> None:
         """Submit the sequences.
+
+        Args:
+            sequences: All sequences of the first prompt, then all of the next one.
+            outputs: The converter of the output of each sequence.
+            n_each: The number of sequences for each prompt.
+            prompt_field: The field of the request that has the prompt, for error messages.
+            count_field: The field that sets the number of sequences, for error messages.
 
         Raises:
             ApiError: The request cannot run; none of its sequences is in the engine.
         """
-        n, max_open = len(prepared.sequences), model.engine.max_open
+        n, max_open = len(sequences), model.engine.max_open
         if n > max_open:
             raise errors.BadRequest(
-                f"'{prepared.count_field}' requests {n} sequences, and this server accepts {max_open} at once, running "
-                "or queued: request fewer, or start the server with a larger --queue",
-                prepared.count_field,
+                f"'{count_field}' requests {n} sequences, and this server accepts {max_open} at once, running or "
+                "queued: request fewer, or start the server with a larger --queue",
+                count_field,
             )
-        prompts = tuple(sequence.prompt for sequence in prepared.sequences[:: prepared.per_prompt])
-        sampling = prepared.sequences[0].sampling
-        self.head = ResponseHead(id_prefix + uuid.uuid4().hex, int(time.time()), model.name, prompts, sampling)
+        prompts = tuple(sequence.prompt for sequence in sequences[::n_each])
+        id = id_prefix + uuid.uuid4().hex
+        self.head = ResponseHead(id, int(time.time()), model.name, prompts, sequences[0].sampling)
         self._engine = model.engine
-        self._prepared = prepared
+        self._outputs = outputs
+        self._n_each = n_each
+        self._prompt_field = prompt_field
         self._is_stopped = False
-        with wire_errors(model.engine, prepared.prompt_field):
-            self._run = model.engine.submit(prepared.sequences)
+        with wire_errors(model.engine, prompt_field):
+            self._run = model.engine.submit(sequences)
 
     def __enter__(self) -> GenerationRun:
         return self
@@ -90,17 +102,11 @@ class GenerationRun:
             ApiError: The request failed.
             Cancelled: `cancel` was called.
         """
-        try:
+        with wire_errors(self._engine, self._prompt_field, is_stopped=lambda: self._is_stopped):
             items = self._run.take(timeout_s)
-        except EngineError as error:
-            if self._is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-            if isinstance(error, Cancelled):
-                raise
-            raise api_error(error, self._engine, self._prepared.prompt_field) from error
         events: list[tuple[int, OutputEvent]] = []
         for index, item in items:
-            output = self._prepared.outputs[index]
+            output = self._outputs[index]
             if output.is_over:
                 continue
             events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
@@ -116,7 +122,7 @@ class GenerationRun:
     def stop(self) -> None:
         """Cancel the request because the server shuts down. `take` then raises ShuttingDown. Thread-safe."""
         self._is_stopped = True
-        self.cancel()
+        self._run.cancel()
 
     def suspend(self, is_suspended: bool) -> None:
         """Let queued requests take the slots of this one, or continue its sequences. Thread-safe."""
@@ -124,18 +130,17 @@ class GenerationRun:
 
     def usage(self) -> Usage:
         """The usage so far, over all sequences."""
-        outputs = self._prepared.outputs
         usages = [
             replace(self._run.usage(i), n_completion=output.n_completion, n_reasoning=output.n_reasoning)
-            for i, output in enumerate(outputs)
+            for i, output in enumerate(self._outputs)
         ]
-        return Usage.total(usages, self._prepared.per_prompt)
+        return Usage.total(usages, self._n_each)
 
     @property
     def summary(self) -> str:
         """Tokens, speeds and finish reasons, for the log."""
         usage = self.usage()
-        counted = Counter(output.finish_reason or "cut" for output in self._prepared.outputs)
+        counted = Counter(output.finish_reason or "cut" for output in self._outputs)
         ends = ", ".join(reason if n == 1 else f"{n} {reason}" for reason, n in counted.items())
         return (
             f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
@@ -143,12 +148,44 @@ class GenerationRun:
         )
 
 
-def start(model: Model, request: Request, build: PromptBuilder[Request], id_prefix: str) -> GenerationRun:
-    """Build the prompt of a request and submit its sequences.
+def copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
+    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts."""
+    sampling = sequence.sampling
+    seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
+    # The first sequence reports the progress of the prompt for all.
+    others = (replace(sequence, sampling=replace(sampling, seed=seed), reports_progress=False) for seed in seeds)
+    return [sequence, *others]
 
-    Raises:
-        ApiError: The request cannot run.
+
+@contextlib.contextmanager
+def wire_errors(engine: AnyEngine, prompt_field: str, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Convert errors of the engine and the template to ApiErrors, except Cancelled if the server has not stopped.
+
+    `prompt_field` is the field of the request that has the prompt, such as "messages".
     """
-    with wire_errors(model.engine, "prompt"):
-        prepared = build(model, request)
-    return GenerationRun(model, prepared, id_prefix)
+    try:
+        yield
+    except Cancelled as error:
+        if not is_stopped():
+            raise
+        raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+    except (EngineError, TemplateError) as error:
+        raise _api_error(error, engine, prompt_field) from error
+
+
+def _api_error(error: EngineError | TemplateError, engine: AnyEngine, prompt_field: str) -> errors.ApiError:
+    if isinstance(error, EngineStopped) and engine.failure is None:
+        return errors.ShuttingDown(errors.SHUTTING_DOWN)
+    if isinstance(error, InvalidGrammar):
+        return errors.BadRequest(str(error), error.origin)
+    if isinstance(error, PromptTooLong):
+        return errors.ContextLengthExceeded(str(error), prompt_field, n_tokens=error.n_prompt, n_ctx=error.n_ctx)
+    if isinstance(error, TextTooLong):
+        return errors.ContextLengthExceeded(str(error), prompt_field)
+    if isinstance(error, (InvalidToken, TemplateError)):
+        return errors.BadRequest(str(error), prompt_field)
+    if isinstance(error, QueueFull):
+        return errors.QueueFull(str(error))
+    if isinstance(error, WritesNoText):
+        return errors.NotSupported(str(error), "model")
+    return errors.InferenceError(str(error))

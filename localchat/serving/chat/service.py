@@ -2,14 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..core import errors
 from ..models.catalog import ModelFile
-from .in_flight import InFlight
 from .model import Model
+
+
+class InFlight:
+    """The requests in flight. At shutdown, `refuse` rejects new ones, then `stop` ends the remaining ones."""
+
+    def __init__(self) -> None:
+        # Whether new requests are refused. Requests in flight continue until `stop`.
+        self.is_stopping = False
+        # Whether `stop` was called, which ends the requests in flight.
+        self.is_stopped = False
+        # Guards the attributes below and writes to `is_stopped`.
+        self._lock = threading.Lock()
+        self._n_admitted = 0
+        self._stops: set[Callable[[], None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._n_admitted == 0
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a request as in flight for the `with` block, also before it generates, unless the server stops.
+
+        Raises:
+            ShuttingDown: New requests are refused.
+        """
+        with self._lock:
+            if self.is_stopping:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            self._n_admitted += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_admitted -= 1
+
+    @contextlib.contextmanager
+    def during(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Let `InFlight.stop` end a request in the `with` block by `stop`; immediately if it was called already."""
+        with self._lock:
+            self._stops.add(stop)
+            if self.is_stopped:
+                stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stops.discard(stop)
+
+    def refuse(self) -> None:
+        """Refuse new requests from now on."""
+        with self._lock:
+            self.is_stopping = True
+
+    def stop(self) -> None:
+        """Refuse new requests and end those in flight."""
+        with self._lock:
+            self.is_stopping = self.is_stopped = True
+            for stop in self._stops:
+                stop()
 
 
 class Service:
@@ -48,33 +108,13 @@ class Service:
             if self._model is not None:
                 self._model.engine.close()
 
-    def model(self) -> Model:
-        """The loaded model.
-
-        Raises:
-            ModelLoading: The model is not loaded yet.
-            InferenceError: The engine has failed, or its process cannot be started.
-        """
-        model = self._model
-        if model is None:
-            message = f"the model is loading ({self.progress:.0%}): try again soon"
-            raise errors.ModelLoading(message, self._loading_left_s())
-        failure = model.engine.failure
-        if failure is not None:
-            raise errors.InferenceError(f"the engine has failed: {failure}")
-        return model
-
-    def _loading_left_s(self) -> float:
-        """The estimated remaining loading time in seconds. Before any progress, this is the time since the start."""
-        passed_s = self._clock() - self._started_at
-        return passed_s * (1 - self.progress) / self.progress if self.progress else passed_s
-
-    def resolve(self, name: str) -> Model:
-        """The model that a request names.
+    def model(self, name: str = "") -> Model:
+        """The loaded model, which a request may name.
 
         Raises:
             ModelNotFound: The served model has another name.
-            ApiError: The model cannot be used; see `model`.
+            ModelLoading: The model is not loaded yet.
+            InferenceError: The engine has failed, or its process cannot be started.
         """
         if not self._any_name and not self._file.is_named(name):
             message = (
@@ -82,4 +122,14 @@ class Service:
                 "started with --any-name, the server accepts every name"
             )
             raise errors.ModelNotFound(message, "model")
-        return self.model()
+        model = self._model
+        if model is None:
+            # The estimated remaining time. Before any progress, this is the time since the start.
+            left_s = passed_s = self._clock() - self._started_at
+            if self.progress:
+                left_s = passed_s * (1 - self.progress) / self.progress
+            raise errors.ModelLoading(f"the model is loading ({self.progress:.0%}): try again soon", left_s)
+        failure = model.engine.failure
+        if failure is not None:
+            raise errors.InferenceError(f"the engine has failed: {failure}")
+        return model

@@ -1,4 +1,4 @@
-"""The prompt builder of text completions and fill-in-the-middle (FIM): tokenizes prompts; the output is plain text."""
+"""Starts text completions and fill-in-the-middle (FIM): tokenizes the prompts; the output is plain text."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from dataclasses import replace
 
 from ..api.completions import CompletionRequest, SourceFile
 from ..core import errors
-from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken
+from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken, PromptLogprobs
 from ..core.inputs import Input, check_tokens
 from ..core.params import GenerationParams
-from ..engine import AnyEngine, GenerationRequest, ModelFacts
+from ..engine import AnyEngine, ModelFacts
 from .constraint import plain_constraint
-from .errors import wire_errors
-from .model import Model, sequences_of
+from .model import Model
 from .output import Output, PlainText, PromptTokens
-from .run import Prepared
+from .run import GenerationRun, copies, wire_errors
 
 
-def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
-    """Make `n` sequences for each prompt.
+def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
+    """Submit `n` sequences for each prompt.
 
     Raises:
         ApiError: This model cannot run the request.
     """
-    n, params, constraint = request.params.n, _params(request), plain_constraint(request)
-    sequences: list[GenerationRequest] = []
-    for i in range(len(request.prompts)):
-        prompt = _prompt(model, request, i)
-        sequence = GenerationRequest(
-            *model.prompt_and_params(prompt, params),
-            constraint=constraint,
-            reports_progress=request.stream and request.return_progress,
-        )
-        sequences += sequences_of(sequence, n)
-    outputs = [_output(model.engine, request, given) for given in request.prompts for _ in range(n)]
-    count_field = "prompt" if len(request.prompts) > 1 else "n"
-    return Prepared(sequences, outputs, n, prompt_field="prompt", count_field=count_field)
+    n, n_prompts = request.params.n, len(request.prompts)
+    options = {"constraint": plain_constraint(request), "reports_progress": request.stream and request.return_progress}
+    with wire_errors(model.engine, "prompt"):
+        prompts = [_prompt(model, request, i) for i in range(n_prompts)]
+        of_prompts = [model.sequence(prompt, _params(request), **options) for prompt in prompts]
+    return GenerationRun(
+        model,
+        [sequence for of_prompt in of_prompts for sequence in copies(of_prompt, n)],
+        [_output(model.engine, request, given) for given in request.prompts for _ in range(n)],
+        id_prefix,
+        n_each=n,
+        prompt_field="prompt",
+        count_field="prompt" if n_prompts > 1 else "n",
+    )
 
 
 def _params(request: CompletionRequest) -> GenerationParams:
-    """The parameters of the sequences, with log probabilities of the prompt also where `echo` needs them."""
+    """The parameters of the sequences, with log probabilities of the prompt also where only `echo` needs them."""
     params = request.params
     counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
     return replace(params, prompt_logprobs=max((n for n in counts if n is not None), default=None))
@@ -48,20 +48,18 @@ def _params(request: CompletionRequest) -> GenerationParams:
 
 def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
     name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
+    given = request.prompts[i]
     with wire_errors(model.engine, name):
-        tokens = _tokens(model, request.prompts[i], request)
+        if not isinstance(given, str):
+            tokens = given
+        elif request.suffix is None:
+            tokens = model.tokenize_prompt([(given, True)], request.params, add_bos=request.adds_special)
+        else:
+            tokens = _fim_tokens(model.engine, given, request.suffix, request)
     if not tokens:
         raise errors.BadRequest(f"'{name}' has no tokens: the text is empty and no BOS is added", name)
     check_tokens(tokens, model.engine.facts.n_vocab, name)
     return tokens
-
-
-def _tokens(model: Model, given: Input, request: CompletionRequest) -> tuple[int, ...]:
-    if not isinstance(given, str):
-        return given
-    if request.suffix is None:
-        return model.tokenize_prompt([(given, True)], request.params, add_bos=request.adds_special)
-    return _fim_tokens(model.engine, given, request.suffix, request)
 
 
 def _fim_tokens(engine: AnyEngine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
@@ -102,27 +100,23 @@ def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: S
 
 def _output(engine: AnyEngine, request: CompletionRequest, given: Input) -> Output:
     def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
+        if request.params.prompt_logprobs is not None:
+            yield PromptLogprobs(tokens())
         if not request.echo:
             return
-        text = _text_of(engine, given)
-        if request.scores_prompt:
+        n_added = 0
+        if isinstance(given, str):
+            text = given
             # The echo leaves out tokens that the tokenizer adds, such as BOS.
-            n_added = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
+            n_added = len(engine.tokenize("", add_bos=request.adds_special))
+        else:
+            text = b"".join(engine.piece(token, True) for token in given).decode("utf-8", "replace")
+        yield ContentDelta(text)
+        if request.scores_prompt:
             yield EchoedTokens(_echoed(tokens()[n_added:], text))
         yield ContentDelta(text)
 
-    return Output(
-        PlainText(),
-        stop=request.params.stop,
-        first_events=first_events,
-        reports_prompt=request.params.prompt_logprobs is not None,
-    )
-
-
-def _text_of(engine: AnyEngine, given: Input) -> str:
-    if isinstance(given, str):
-        return given
-    return b"".join(engine.piece(token, True) for token in given).decode("utf-8", "replace")
+    return Output(PlainText(), stop=request.params.stop, first_events=first_events)
 
 
 def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:

@@ -19,13 +19,12 @@ from ..api.messages import parse_count_tokens
 from ..api.models import models_body
 from ..api.rerank import parse_rerank, rerank_body
 from ..api.responses_store import ResponseStore
-from ..chat.chat_prompt import prepare_chat, prompt_length, prompt_text
+from ..chat.chat_prompt import prompt_length, prompt_text, start_chat
 from ..chat.embeddings import VectorRun
-from ..chat.errors import wire_errors
 from ..chat.model import Model
-from ..chat.run import GenerationRun, Prepared, PromptBuilder, start
+from ..chat.run import GenerationRun, wire_errors
 from ..chat.service import Service
-from ..chat.text_prompt import prepare_text
+from ..chat.text_prompt import start_text
 from ..core import errors
 from ..core.inputs import check_tokens
 from ..core.request import ParseOptions, TextRequest
@@ -88,27 +87,27 @@ class Endpoints:
             "/slots": {"GET": self._slots},
             "/metrics": {"GET": lambda exchange: exchange.send_text(TYPE, self.metrics.text(service))},
             "/models": {"GET": self._models},
-            "/models/": {"GET": lambda exchange: exchange.send_json(200, service.resolve(exchange.tail).body())},
-            "/chat/completions": {"POST": text(chat_response.INTERFACE, prepare_chat)},
-            "/completions": {"POST": text(completions.INTERFACE, prepare_text)},
-            "/completion": {"POST": text(native_completion.NATIVE, prepare_text, WITHOUT_END)},
-            "/infill": {"POST": text(native_completion.INFILL, prepare_text, WITHOUT_END)},
+            "/models/": {"GET": lambda exchange: exchange.send_json(200, service.model(exchange.tail).body())},
+            "/chat/completions": {"POST": text(chat_response.INTERFACE, start_chat)},
+            "/completions": {"POST": text(completions.INTERFACE, start_text)},
+            "/completion": {"POST": text(native_completion.NATIVE, start_text, WITHOUT_END)},
+            "/infill": {"POST": text(native_completion.INFILL, start_text, WITHOUT_END)},
             "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
-            "/responses": {"POST": text(responses_events.interface(self._store), prepare_chat, NAMED)},
+            "/responses": {"POST": text(responses_events.interface(self._store), start_chat, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
-            "/messages": {"POST": text(messages_events.INTERFACE, prepare_chat, _MESSAGES)},
+            "/messages": {"POST": text(messages_events.INTERFACE, start_chat, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama_api.VERSION})},
             "/api/tags": {"GET": partial(self._card, ollama_api.tags_body)},
             "/api/ps": {"GET": partial(self._card, ollama_api.ps_body)},
             "/api/show": {"POST": self._show},
-            "/api/chat": {"POST": text(ollama.CHAT, _prepare_ollama, LINES)},
-            "/api/generate": {"POST": text(ollama.GENERATE, _prepare_ollama, LINES)},
+            "/api/chat": {"POST": text(ollama.CHAT, _start_ollama, LINES)},
+            "/api/generate": {"POST": text(ollama.GENERATE, _start_ollama, LINES)},
             "/api/embed": {"POST": vectors(ollama_api.parse_embed, VectorRun.embed, ollama_api.embed_body)},
             "/api/embeddings": {
                 "POST": vectors(ollama_api.parse_old_embed, VectorRun.embed, ollama_api.old_embed_body)
@@ -123,15 +122,18 @@ class Endpoints:
     # --- generated text ---
 
     def _text(
-        self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
+        self,
+        interface: Interface[Generated],
+        start: Callable[[Model, Generated, str], GenerationRun],
+        format: StreamFormat = CHAT,
     ) -> Handler:
-        """The handler of an interface for generated text: parse, prepare the prompts, run, encode."""
+        """The handler of an interface for generated text: parse, start, encode."""
 
         def handle(exchange: Exchange) -> None:
             request = self._parsed(exchange, interface.parse)
 
             exchange.name_request(request.request_id)
-            run = start(self._service.resolve(request.model), request, build, interface.id_prefix)
+            run = start(self._service.model(request.model), request, interface.id_prefix)
             exchange.id = run.head.id
             # While the client does not read, the run is suspended.
             exchange.on_stall = run.suspend
@@ -152,7 +154,7 @@ class Endpoints:
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
         """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
         try:
-            with self._service.in_flight.during(run), exchange.watched(run.cancel):
+            with self._service.in_flight.during(run.stop), exchange.watched(run.cancel):
                 yield
         except Cancelled as error:
             raise PeerGone from error
@@ -181,7 +183,7 @@ class Endpoints:
         self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Parsed]
     ) -> tuple[Parsed, Model]:
         request = self._parsed(exchange, parse)
-        return request, self._service.resolve(request.model)
+        return request, self._service.model(request.model)
 
     def _parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Parsed]) -> Parsed:
         request = parse(exchange.request.read(), self._options)
@@ -260,7 +262,6 @@ class Endpoints:
             "endpoint_props": False,
             "endpoint_metrics": True,
             "chat_template": model.template.source,
-            "chat_template_caps": model.template_caps(),
             "bos_token": facts.bos,
             "eos_token": facts.eos,
             "build_info": f"localchat {__version__}",
@@ -275,7 +276,7 @@ class Endpoints:
         exchange.send_json(200, body(_model_card(self._service.model())))
 
     def _show(self, exchange: Exchange) -> None:
-        model = self._service.resolve(ollama_api.parse_show(exchange.request.read()))
+        model = self._service.model(ollama_api.parse_show(exchange.request.read()))
         exchange.send_json(200, ollama_api.show_body(_model_card(model)))
 
 
@@ -283,8 +284,10 @@ class Endpoints:
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages_events.PING))
 
 
-def _prepare_ollama(model: Model, request: ollama.Request) -> Prepared:
-    return prepare_text(model, request) if isinstance(request, ollama.OllamaText) else prepare_chat(model, request)
+def _start_ollama(model: Model, request: ollama.Request, id_prefix: str) -> GenerationRun:
+    if isinstance(request, ollama.OllamaText):
+        return start_text(model, request, id_prefix)
+    return start_chat(model, request, id_prefix)
 
 
 def _model_card(model: Model) -> ollama_api.ModelCard:

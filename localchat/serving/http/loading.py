@@ -82,7 +82,6 @@ class Loader(threading.Thread):
 
     def _model(self) -> Model:
         from ..chat.model import Model
-        from ..chat.reasoning import ReasoningDefaults
 
         options = self._options
         return Model(
@@ -91,7 +90,8 @@ class Loader(threading.Thread):
             max_tokens=options.max_tokens,
             defaults={name: value for given in options.default for name, value in given.items()},
             keep_tools=options.keep_tools,
-            reasoning=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
+            reasoning_budget=options.reasoning_budget,
+            reasoning_message=options.reasoning_budget_message,
         )
 
     def _show(self, done: float) -> None:

@@ -26,7 +26,6 @@ class Capabilities(NamedTuple):
     null_content: bool = False  # prints tool calls only in a message without content
     short_ids: bool = False  # refuses tool call ids other than nine letters or digits
     reasoning_key: str = "reasoning_content"  # the field of a message from which it reads reasoning
-    shows_reasoning: bool = False  # prints the reasoning of earlier messages
     reasoning_part: bool = False  # reads reasoning from a part of the content
     lone_reasoning: bool = False  # refuses reasoning in a message that has both text and tool calls
     has_developer_role: bool = False  # if not, a message of this role gets the role "system"
@@ -74,10 +73,8 @@ def find_capabilities(source: str, render: Render) -> Capabilities:
     found = first_that_shows(_CALL, with_calls) or found._replace(shows_calls=False)
     may_read_parts = re.search("""['"]thinking['"]""", source)
     with_parts = [found._replace(reasoning_part=True)] if may_read_parts else []
-    shown = first_that_shows(_REASONING, [found, *with_parts])
-    found = shown or found
+    found = first_that_shows(_REASONING, [found, *with_parts]) or found
     return found._replace(
-        shows_reasoning=shown is not None,
         lone_reasoning=found.shows_calls and not shows(_REASONING_AND_CALL, found),
         shows_results=shows(_RESULT, found),
         one_call=found.shows_calls and not shows(_TWO_CALLS, found),

@@ -6,9 +6,10 @@ Raises only TemplateError.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Callable
 
 from ...core.literals import pattern_of
 from ..dialects import Dialect, detect, for_template
@@ -38,6 +39,7 @@ class ChatTemplate:
         dialect: The format in which the model generates reasoning and tool calls.
         capabilities: What the template supports and requires.
         special: The pattern of the texts of control tokens, for `parts_of`.
+        visible_tokens: The tokens of the markers that the parser needs; the text of other control tokens is left out.
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class ChatTemplate:
         eos_token: str = "",
         add_bos: bool = False,
         special_texts: Iterable[str] = (),
+        tokenize: Callable[[str], Iterable[int]] = lambda text: (),
     ) -> None:
         """Compile `source`, or ChatML if there is none.
 
         Args:
             add_bos: Whether prompts begin with exactly one BOS, whether or not the template prints it.
             special_texts: The texts of the control tokens.
+            tokenize: Returns the tokens of a marker.
 
         Raises:
             TemplateError: The source is not a valid Jinja template.
@@ -68,6 +72,7 @@ class ChatTemplate:
         if not self.capabilities.shows_tools and not self.dialect.has_own_tool_prompt:
             # The system message that describes the tools shows the format of Hermes, so the output has that format.
             self.dialect = for_template("hermes", self.source)
+        self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
     def render(
         self,
