@@ -111,7 +111,6 @@ def _output(engine: AnyEngine, request: CompletionRequest, given: Input) -> Outp
             n_added = len(engine.tokenize("", add_bos=request.adds_special))
         else:
             text = b"".join(engine.piece(token, True) for token in given).decode("utf-8", "replace")
-        yield ContentDelta(text)
         if request.scores_prompt:
             yield EchoedTokens(_echoed(tokens()[n_added:], text))
         yield ContentDelta(text)
