@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core.events import PromptProgress
@@ -15,9 +16,12 @@ class ChatEncoder(Encoder[ChatRequest]):
     """Encodes a chat completion."""
 
     def started(self) -> None:
+        # These chunks come before all text, also if tokens have been sampled already.
+        usage = replace(self.usage(), n_completion=0, n_reasoning=0)
+        counts = chunk_counts(self.request, lambda: usage)
         for choice in self.choices:
             prompt_ids = self._prompt_ids() if choice.index == 0 else {}
-            self._emit(choice, {"role": self.request.role, "content": ""}, **prompt_ids)
+            self._emit(choice, {"role": self.request.role, "content": ""}, **prompt_ids, **counts)
 
     def opened(self, choice: Choice, block: Block) -> None:
         if block.kind == CALL:
@@ -76,7 +80,7 @@ class ChatEncoder(Encoder[ChatRequest]):
     def _emit(self, choice: Choice, delta: dict[str, Any], **extra: Any) -> None:
         if self.request.stream:
             entry, counts = self._choice(choice, {"delta": delta}), chunk_counts(self.request, self.usage)
-            self.emit({**self._head("chat.completion.chunk"), "choices": [entry], **extra, **counts})
+            self.emit({**self._head("chat.completion.chunk"), "choices": [entry], **counts, **extra})
 
     def _choice(self, choice: Choice, text: dict[str, Any]) -> dict[str, Any]:
         """A choice of a chunk or of the body, with the tokens since its last chunk."""
