@@ -91,8 +91,10 @@ def test_k13_usage_is_null_until_the_closing_chunk():
 
 def test_v18_counts_so_far_are_on_every_chunk_on_request():
     options = {"include_usage": True, "continuous_usage_stats": True}
-    for text in chunks_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True):
-        payload = json.loads(text)
+    texts = chunks_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True)
+    role, *payloads = map(json.loads, texts)
+    assert (role["usage"]["prompt_tokens"], role["usage"]["completion_tokens"]) == (USAGE.n_prompt, 0)
+    for payload in payloads:
         assert (payload["usage"], payload["timings"]) == (USAGE.body(), USAGE.timings())
 
 

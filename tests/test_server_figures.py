@@ -223,7 +223,7 @@ def test_reasoning_format_none_leaves_reasoning_in_the_content():
     message = body["choices"][0]["message"]
     assert message["content"] == REASONING_AND_TEXT
     assert "reasoning_content" not in message
-    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("<think>hm</think>")}
 
 
 def test_tokens_of_all_markers_are_visible():
