@@ -1,9 +1,9 @@
 """`python -m localchat.extras.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
-For one file, the files of the client are joined in the order of their imports. Imports among them are removed; their
-imports of the standard library come first. The file runs under `python -I -S`. As a program it sends a prompt to the
-server at OPENAI_BASE_URL: `python FILE.py "Why is the sky blue?"`. A folder gets the files of the client and of the
-named features, with the licence in each.
+For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
+removed; their imports of the standard library come first. The file runs under `python -I -S`. As a program it sends a
+prompt to the server at OPENAI_BASE_URL: `python FILE.py "Why is the sky blue?"`. A folder gets all files of the client,
+with the licence in each.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from pathlib import Path
 
 from .. import __version__
 
-# The program of the one file, and the client. The files that they import are copied too.
+# The program of the one file, and the modules of a folder. The files that they import are copied too.
 _PROGRAM = "terminal/ask.py"
-_CLIENT = "client.py"
-
-# The features that a folder can have, each with its files. The files that these import are copied too.
-FEATURES = {
-    "asyncio": ["aio.py"],
-    "tools": ["agent/tool_run.py"],
-    "structured": ["schema/structured.py"],
-    "conversations": ["agent/conversation.py"],
-    "embeddings": ["extras/embeddings.py", "extras/mapping.py"],
-    "media": ["extras/media.py"],
-}
+_MODULES = (
+    "client.py",
+    "aio.py",
+    "agent/conversation.py",
+    "schema/structured.py",
+    "extras/embeddings.py",
+    "extras/mapping.py",
+    "extras/media.py",
+)
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -169,14 +167,14 @@ def _is_for_types(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
-def write_folder(folder: Path, features: Iterable[str]) -> None:
-    """Write the files of the client and of these features into a folder, each with the licence.
+def write_folder(folder: Path) -> None:
+    """Write the files of the client into a folder, each with the licence.
 
     Raises:
         FileExistsError: A file exists that this program did not write. The files before it have been written.
         OSError: A file cannot be written.
     """
-    names = files(_CLIENT, *(name for feature in features for name in FEATURES[feature]))
+    names = files(*_MODULES)
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
     for room in sorted({Path(name).parent for name in names}):
         (folder / room).mkdir(parents=True, exist_ok=True)
@@ -208,23 +206,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "this program did not write is never overwritten.",
     )
     parser.add_argument("path", type=Path, help="the file to write, chat_client.py for example, or the folder")
-    parser.add_argument(
-        "--with",
-        dest="features",
-        choices=FEATURES,
-        action="append",
-        default=[],
-        help="a feature to add to the folder; may be repeated",
-    )
-    options = parser.parse_args(argv)
-    path: Path = options.path
-    if options.features and path.suffix == ".py":
-        parser.error(f"--with adds files to a folder, and {path} is one file: name a folder")
+    path: Path = parser.parse_args(argv).path
     try:
         if path.suffix == ".py":
             write(path, one_file())
         else:
-            write_folder(path, options.features)
+            write_folder(path)
     except OSError as error:
         parser.error(f"cannot write {error.filename or path}: {error.strerror or error}")
     print(f"wrote {path}")
