@@ -71,9 +71,6 @@ def test_k7_one_table_of_stop_reasons(reason: Any, raw: List[Any]):
 )
 def test_l2_l3_sampling_options(params: Any, options: Any):
     assert sampling_options(params) == options
-
-
-def test_l2_unknown_strategy_is_named():
     with pytest.raises(ValueError, match="'beam'"):
         sampling_options({"strategy": {"type": "beam"}})
 
@@ -303,7 +300,7 @@ def call_chunk(index: int, id: Any, name: Any, arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_l14_markers_are_removed_from_completion_pieces(size: int):
+def test_l8_l14_completion_pieces_without_markers(size: int):
     text = "one<|eot_id|>"
     pieces = [text[i : i + size] for i in range(0, len(text), size)]
     chunks = [{"choices": [{"index": 0, "text": piece, "finish_reason": None}]} for piece in pieces]
@@ -311,16 +308,8 @@ def test_l14_markers_are_removed_from_completion_pieces(size: int):
     found = list(completion_pieces(events_of(*chunks)))
     assert "".join(piece.delta for piece in found) == "one"
     assert found[-1] == CompletionPiece("", "end_of_turn")
-
-
-def test_l8_l14_completion_pieces_have_log_probabilities():
-    made = {
-        "choices": [{"index": 0, "text": "a", "logprobs": {"top_logprobs": [{"a": -1.0}]}, "finish_reason": "stop"}]
-    }
-    assert list(completion_pieces(events_of(made))) == [
-        CompletionPiece("a", None, [{"a": -1.0}]),
-        CompletionPiece("", "end_of_turn"),
-    ]
+    made = {"index": 0, "text": "a", "logprobs": {"top_logprobs": [{"a": -1.0}]}, "finish_reason": "stop"}
+    assert next(completion_pieces(events_of({"choices": [made]}))) == CompletionPiece("a", None, [{"a": -1.0}])
 
 
 def progress(delta: Any) -> StackEvent:
