@@ -1,31 +1,17 @@
-"""A draft model beside a large one: stepped by hand on fake backends, then on llama.cpp."""
+"""A draft model beside a large one: and prompt lookup, stepped by hand on fake backends."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localchat.serving.engine import (
-    Delta,
-    Engine,
-    EngineError,
-    Finish,
-    GenerationRequest,
-    LoadOptions,
-    WrongDraftModel,
-    load,
-)
+from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest
 from localchat.serving.engine.batch import Sequence
 from localchat.serving.engine.drafts import DraftModel, Lookup
 
-from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read
-from .engines import request_for, step_until_idle, submit
+from .engines import request_for, step_until_idle, stepped, submit
 from .fakes import END, N_VOCAB, FakeBackend
 
 
@@ -147,15 +133,6 @@ def test_more_texts_than_slots_leave_some_without_drafts():
     assert [len(draft) for draft in drafted(draft_model, *sequences[1:])] == [3, 3]
 
 
-@contextmanager
-def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
-    with Engine(backend, draft_backend=draft) as engine:
-        yield engine
-    assert backend.is_closed
-    assert draft.is_closed
-    assert backend.n_samplers == draft.n_samplers == 0
-
-
 def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
     generations = [submit(engine, request) for request in requests]
     step_until_idle(engine)
@@ -173,9 +150,11 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     ]
     expected = [text_of(list(request.prompt), 40) for request in requests]
     backend = FakeBackend(rule, max_drafted=12, n_parallel=3)
-    with stepped(backend, FakeBackend(draft_rule, n_parallel=3, n_batch=16)) as engine:
+    draft = FakeBackend(draft_rule, n_parallel=3, n_batch=16)
+    with stepped(backend, draft_backend=draft) as engine:
         assert outputs(engine, requests) == expected
         stats = engine.stats()
+    assert (draft.is_closed, draft.n_samplers) == (True, 0)
     n_steps = sum(len(record) for record in backend.batches)
     assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
     assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
@@ -184,7 +163,7 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
 
 def test_small_model_that_is_always_wrong_drafts_one_token_a_step():
     draft = FakeBackend(other_rule)
-    with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft) as engine:
+    with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft_backend=draft) as engine:
         (output,) = outputs(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert output == text_of([1, 2, 3], 200)
         assert 0 < engine.stats().n_drafted < 210
@@ -235,80 +214,3 @@ def test_long_text_is_indexed_a_piece_at_a_time():
     lookup = Lookup()
     assert [lookup.index(tokens, 400) for _ in range(3)] == [False, False, True]
     assert lookup.draft(tokens, 2) == [3]
-
-
-# The built-in model on llama.cpp.
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_parallel=4, speculates=False)) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def with_itself() -> Iterator[Engine]:
-    """An engine that drafts with its own model."""
-    with load(DEMO, LoadOptions(n_parallel=4, draft_path=DEMO)) as engine:
-        yield engine
-
-
-TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How do I start the server?"]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
-    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
-    _, alone, _ = read(plain, request)
-    _, drafted, finish = read(with_itself, request)
-    assert_same_or_near_tie(alone, drafted)
-    # Only EOG, which is not sampled here, and near ties differ from the draft.
-    assert finish.usage.n_draft_accepted > 20
-    assert finish.usage.n_draft_accepted > finish.usage.n_drafted / 2
-
-
-def test_streams_together_have_the_text_of_each_alone(plain: Engine, with_itself: Engine):
-    requests = [
-        request_for(chat(plain, text), sampling=GREEDY, max_tokens=50, ignore_eos=True, top_logprobs=5)
-        for text in TEXTS
-    ]
-    assert_together_as_alone(plain, with_itself, requests)
-
-
-@pytest.fixture(scope="module")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Writes models with a vocabulary of some size and random weights by a seed."""
-    bench_model = pytest.importorskip("bench.model", reason="gguf is part of the extra `bench`")
-    folder = tmp_path_factory.mktemp("models")
-
-    def write(seed: int, n_vocab: int = 2000) -> str:
-        path: Path = folder / f"random-{seed}-{n_vocab}.gguf"
-        bench_model.write_model(str(path), bench_model.shape_for(1e6, n_vocab, 512), seed)
-        return str(path)
-
-    return write
-
-
-def test_bad_draft_model_changes_nothing(random_model: Any):
-    path = random_model(1)
-    options = LoadOptions(n_parallel=2)
-    with load(path, replace(options, speculates=False)) as engine:
-        prompt = chat(engine, "Hello!")
-        request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
-        alone = read(engine, request)[1]
-    with load(path, replace(options, draft_path=random_model(2))) as engine:
-        _, drafted, finish = read(engine, request)
-    assert_same_or_near_tie(alone, drafted)
-    assert finish.usage.n_drafted > 0
-
-
-def test_model_of_another_vocabulary_is_refused(random_model: Any):
-    with pytest.raises(WrongDraftModel, match="another vocabulary"):
-        load(DEMO, LoadOptions(n_parallel=2, draft_path=random_model(3)))
-    with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
-        load(random_model(3), LoadOptions(n_parallel=2, draft_path=random_model(3, 3000)))
-
-
-def test_draft_file_that_is_none_is_an_error_with_its_name():
-    with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load(DEMO, LoadOptions(n_parallel=2, draft_path="nowhere.gguf"))

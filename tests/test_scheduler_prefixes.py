@@ -109,16 +109,6 @@ def test_prefix_that_is_often_used_is_evicted_last():
     assert n_computed == 1
 
 
-def test_forget_drops_all_idle_prefixes():
-    scheduler = new_scheduler(100, 2, 40)
-    scheduler.add(sequence(1, 5))
-    slot = run_step(scheduler).chunks[0].slot
-    finish(scheduler)
-    scheduler.cache.forget()
-    assert scheduler.cells.take_operations() == [("clear", slot)]
-    assert scheduler.cache.n_cells_idle == 0
-
-
 def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
     scheduler = new_scheduler(1000, 4, 100, can_truncate=False)
     scheduler.add(with_prompt(1, *SYSTEM))

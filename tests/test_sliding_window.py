@@ -11,17 +11,14 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Delta, Engine, EngineError, LoadOptions
+from localchat.serving.engine import EngineError, LoadOptions
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
 
-from .engines import request_for, submit
 from .tiny_models import write_sliding
 
 N_WINDOW = 32
-GREEDY = SamplingParams(temperature=0)
 OPTIONS = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
 
 
@@ -73,24 +70,3 @@ def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(path: Path, 
             backend.clear(5)
             alone.clear(0)
     alone.close()
-
-
-def greedy_logprobs(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
-    """The log probabilities of a greedy output."""
-    with submit(engine, request_for(prompt, max_tokens=4, sampling=GREEDY, top_logprobs=0)) as generation:
-        tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
-    return [token.logprob or 0.0 for token in tokens]
-
-
-def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path):
-    chance = random.Random(1)
-    prompts = [tuple(chance.randrange(1, 1900) for _ in range(200)) for _ in range(5)]
-    begun = [(*prompt[:60], 7) for prompt in prompts]
-    with Engine(load_backend(str(path), LoadOptions(n_parallel=2, n_ctx=500, n_cells=2048))).start() as engine:
-        expected = [greedy_logprobs(engine, prompt) for prompt in begun]
-        engine.forget()
-        for prompt in prompts:
-            greedy_logprobs(engine, prompt)
-        assert [greedy_logprobs(engine, prompt) for prompt in begun] == [
-            pytest.approx(logprobs, abs=0.05) for logprobs in expected
-        ]

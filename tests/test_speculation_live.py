@@ -1,4 +1,4 @@
-"""Speculative decoding on the real engine: the text is the same, and takes fewer steps."""
+"""Speculative decoding on the real engine, by prompt lookup and by a draft model: the text is the same."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+pytest.importorskip("gguf", reason="part of the extra `bench`")
+
+from bench import model as random_model
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Cancelled, Engine, LoadOptions, load
+from localchat.serving.engine import Cancelled, Engine, EngineError, LoadOptions, WrongDraftModel, load
 
 from .constraints import gbnf
 from .demo_model import (
@@ -28,20 +32,6 @@ from .live import running_server
 
 # Seeded texts: rounding in larger batches may change one sampled token in thousands.
 N_SEEDS = 4
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_parallel=4, speculates=False)) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def speculating() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_parallel=4)) as engine:
-        yield engine
-
-
 PROMPTS = [
     "Repeat after me: the green boat goes to the small green island and the green boat goes home.",
     'Copy this: {"name": "Ada", "born": 1815, "tags": ["math", "math", "math"], "name2": "Ada"}',
@@ -50,13 +40,28 @@ PROMPTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_parallel=4, speculates=False)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module", params=[None, DEMO], ids=["lookup", "its own draft model"])
+def speculating(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_parallel=4, draft_path=request.param)) as engine:
+        yield engine
+
+
 @pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
 def test_greedy_text_is_the_same_with_drafts(plain: Engine, speculating: Engine, text: str):
     request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
     _, alone, without = read(plain, request)
-    _, drafted, _ = read(speculating, request)
+    _, drafted, finish = read(speculating, request)
     assert_same_or_near_tie(alone, drafted)
     assert without.usage.n_drafted == 0
+    if len(speculating._drafters) > 1:
+        # Only EOG, which is not sampled here, and near ties differ from the draft.
+        assert finish.usage.n_draft_accepted > max(20, finish.usage.n_drafted / 2)
 
 
 def test_text_in_a_loop_is_drafted(speculating: Engine):
@@ -81,13 +86,8 @@ def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engin
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        SamplingParams(),
-        SamplingParams(repeat_penalty=1.3, presence_penalty=0.5),
-        SamplingParams(mirostat=2),
-        SamplingParams(dry_multiplier=0.8),
-    ],
-    ids=["plain", "penalties", "mirostat", "dry"],
+    [SamplingParams(), SamplingParams(repeat_penalty=1.3, dry_multiplier=0.8), SamplingParams(mirostat=2)],
+    ids=["plain", "penalties", "mirostat"],
 )
 def test_seed_gives_the_same_text_with_drafts(plain: Engine, speculating: Engine, sampling: SamplingParams):
     prompt = chat(plain, PROMPTS[0])
@@ -156,3 +156,31 @@ def test_server_speculates_unless_it_is_turned_off(arguments: tuple[str, ...], i
     assert ("draft_n" in body["timings"]) == is_drafted
     if is_drafted:
         assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0
+
+
+def write_random(path: Path, seed: int, n_vocab: int = 2000) -> str:
+    """A model with random weights by a seed."""
+    random_model.write_model(str(path), random_model.shape_for(1e6, n_vocab, 512), seed)
+    return str(path)
+
+
+def test_bad_draft_model_changes_nothing(tmp_path: Path):
+    path, options = write_random(tmp_path / "1.gguf", 1), LoadOptions(n_parallel=2)
+    with load(path, replace(options, speculates=False)) as engine:
+        prompt = chat(engine, "Hello!")
+        request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
+        alone = read(engine, request)[1]
+    with load(path, replace(options, draft_path=write_random(tmp_path / "2.gguf", 2))) as engine:
+        _, drafted, finish = read(engine, request)
+    assert_same_or_near_tie(alone, drafted)
+    assert finish.usage.n_drafted > 0
+
+
+def test_draft_model_that_cannot_be_used_is_refused(tmp_path: Path):
+    path = write_random(tmp_path / "random.gguf", 3)
+    with pytest.raises(WrongDraftModel, match="another vocabulary"):
+        load(DEMO, LoadOptions(n_parallel=2, draft_path=path))
+    with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
+        load(path, LoadOptions(n_parallel=2, draft_path=write_random(tmp_path / "larger.gguf", 3, 3000)))
+    with pytest.raises(EngineError, match=r"nowhere\.gguf"):
+        load(DEMO, LoadOptions(n_parallel=2, draft_path="nowhere.gguf"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -17,6 +18,50 @@ WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
 QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
 # llama.cpp marks the beginning of a word in a WordPiece vocabulary.
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"▁{word}" for word in WORDS)]
+
+
+def _close(writer: gguf.GGUFWriter, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write the tensors with random weights, and norms that change nothing."""
+    chance = np.random.default_rng(1)
+    for name, shape in shapes.items():
+        if name.endswith("ssm_a"):  # Negative values, else the state would grow without limit.
+            weights = -np.tile(np.arange(1, shape[1] + 1, dtype=np.float32), (shape[0], 1))
+        elif "norm" in name or name.endswith("ssm_d"):
+            weights = np.full(shape, not name.endswith("bias"), np.float32)
+        else:
+            weights = (chance.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
+        writer.add_tensor(name, weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter, model: str, tokens: Sequence[str], types: Sequence[Any]) -> None:
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+
+
+def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFWriter, random_model.Shape]:
+    """A writer of a file that has its sizes and its vocabulary, and the shape of the model."""
+    shape = random_model.shape_for(n_parameters, n_vocab=2000, n_ctx=2048)
+    writer = gguf.GGUFWriter(str(path), architecture)
+    random_model.write_sizes(writer, shape)
+    random_model.write_vocabulary(writer, shape.n_vocab)
+    writer.add_key_length(random_model.HEAD_SIZE)
+    writer.add_value_length(random_model.HEAD_SIZE)
+    return writer, shape
+
+
+def _tensors(shape: random_model.Shape, norms: Mapping[str, int] | None = None) -> dict[str, tuple[int, ...]]:
+    """The tensors of a model, with further norms in each layer, by their widths."""
+    sizes = {name: (columns,) if rows == 1 else (rows, columns) for name, rows, columns in random_model.tensors(shape)}
+    layers = range(shape.n_layers)
+    return {**sizes, **{f"blk.{i}.{name}.weight": (n,) for i in layers for name, n in (norms or {}).items()}}
+
+
+QK_NORMS = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.HEAD_SIZE}
 
 
 def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
@@ -32,40 +77,24 @@ def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
     writer.add_causal_attention(False)
     writer.add_pooling_type(pooling)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    _add_vocabulary(writer)
-    chance = np.random.default_rng(1)
-    for name, shape in _tensors(pooling == gguf.PoolingType.RANK):
-        if "norm" in name:
-            writer.add_tensor(name, np.full(shape, name.endswith("weight"), np.float32))
-        else:
-            writer.add_tensor(name, (chance.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFWriter, random_model.Shape]:
-    """A writer of a file that has its sizes and its vocabulary, and the shape of the model."""
-    shape = random_model.shape_for(n_parameters, n_vocab=2000, n_ctx=2048)
-    writer = gguf.GGUFWriter(str(path), architecture)
-    random_model.write_sizes(writer, shape)
-    random_model.write_vocabulary(writer, shape.n_vocab)
-    writer.add_key_length(random_model.HEAD_SIZE)
-    writer.add_value_length(random_model.HEAD_SIZE)
-    return writer, shape
-
-
-def _finish(writer: gguf.GGUFWriter, tensors: Iterable[tuple[str, int, int]]) -> None:
-    """Write the tensors, by name, rows and columns, with random weights, and norms of one, and close the file."""
-    chance = np.random.default_rng(1)
-    for name, rows, columns in tensors:
-        weights = chance.standard_normal((rows, columns)).astype(np.float32) / math.sqrt(columns)
-        writer.add_tensor(name, np.ones(columns, np.float32) if rows == 1 else weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    types = [gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * len(WORDS)
+    _add_vocabulary(writer, "bert", TOKENS, types)
+    writer.add_tokenizer_pre("jina-v2-en")
+    writer.add_token_type_count(2)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_sep_token_id(3)
+    writer.add_eos_token_id(3)
+    square = (WIDTH, WIDTH)
+    block: dict[str, tuple[int, ...]] = {f"attn_{name}": square for name in ("q", "k", "v", "output")}
+    block.update(attn_output_norm=(WIDTH,), ffn_up=(N_FF, WIDTH), ffn_down=(WIDTH, N_FF), layer_output_norm=(WIDTH,))
+    layers = {"token_embd_norm": (WIDTH,), **{f"blk.0.{name}": shape for name, shape in block.items()}}
+    if pooling == gguf.PoolingType.RANK:
+        layers.update({"cls": square, "cls.output": (1, WIDTH)})
+    sizes = {"token_embd": (len(TOKENS), WIDTH), "position_embd": (N_CTX, WIDTH), "token_types": (2, WIDTH), **layers}
+    biases = {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    _close(writer, {**{f"{name}.weight": shape for name, shape in sizes.items()}, **biases})
 
 
 def write_qwen_reranker(path: Path) -> None:
@@ -74,23 +103,14 @@ def write_qwen_reranker(path: Path) -> None:
     writer.add_pooling_type(gguf.PoolingType.RANK)
     writer.add_array("qwen3.classifier.output_labels", ["yes", "no"])
     writer.add_string("tokenizer.chat_template.rerank", QWEN_PAIR)
-    norms = [f"blk.{i}.attn_{name}_norm.weight" for i in range(shape.n_layers) for name in "qk"]
-    tensors = [
-        *random_model.tensors(shape),
-        ("cls.output.weight", 2, shape.width),
-        *((name, 1, random_model.HEAD_SIZE) for name in norms),
-    ]
-    _finish(writer, tensors)
+    _close(writer, {**_tensors(shape, QK_NORMS), "cls.output.weight": (2, shape.width)})
 
 
 def write_sliding(path: Path, n_window: int) -> None:
     """A model with a sliding window of `n_window` tokens in every layer."""
     writer, shape = _small(path, "gemma3", 300_000)
     writer.add_sliding_window(n_window)
-    norms = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.HEAD_SIZE}
-    norms.update(post_attention_norm=shape.width, post_ffw_norm=shape.width)
-    more = [(f"blk.{i}.{name}.weight", 1, width) for i in range(shape.n_layers) for name, width in norms.items()]
-    _finish(writer, [*random_model.tensors(shape), *more])
+    _close(writer, _tensors(shape, {**QK_NORMS, "post_attention_norm": shape.width, "post_ffw_norm": shape.width}))
 
 
 def write_fim(path: Path) -> dict[str, int]:
@@ -99,7 +119,7 @@ def write_fim(path: Path) -> dict[str, int]:
     tokens = {name: shape.n_vocab - 10 + n for n, name in enumerate(("pre", "suf", "mid", "sep", "rep"))}
     for name, token in tokens.items():
         writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
-    _finish(writer, random_model.tensors(shape))
+    _close(writer, _tensors(shape))
     return tokens
 
 
@@ -108,69 +128,10 @@ def write_sentencepiece(path: Path) -> None:
     words = ["▁", "▁<", "▁{", "▁see", *map(chr, range(33, 127))]
     others = ["<unk>", "<s>", "</s>", "[CALL]", *(f"<0x{byte:02X}>" for byte in range(256))]
     writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([*others, *words])
+    types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.BYTE] * 256
+    _add_vocabulary(writer, "llama", [*others, *words], [*types, *[gguf.TokenType.NORMAL] * len(words)])
     writer.add_token_scores([0.0] * len(others) + [float(len(word)) for word in words])
-    kinds = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.BYTE] * 256
-    writer.add_token_types([*kinds, *[gguf.TokenType.NORMAL] * len(words)])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-
-
-def write_vocabulary_with(token: str, path: Path) -> None:
-    """A vocabulary without weights, of all bytes and one further token."""
-    words = random_model.byte_texts()
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([*words, token])
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257)
-    writer.add_token_merges(["a b"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-
-
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    writer.add_tokenizer_model("bert")
-    writer.add_tokenizer_pre("jina-v2-en")
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * len(WORDS))
-    writer.add_token_type_count(2)
-    writer.add_pad_token_id(0)
-    writer.add_unk_token_id(1)
-    writer.add_bos_token_id(2)
-    writer.add_sep_token_id(3)
-    writer.add_eos_token_id(3)
-
-
-def _tensors(scores_pairs: bool) -> list[tuple[str, tuple[int, ...]]]:
-    square = (WIDTH, WIDTH)
-    block = {
-        "attn_q": square,
-        "attn_k": square,
-        "attn_v": square,
-        "attn_output": square,
-        "attn_output_norm": (WIDTH,),
-        "ffn_up": (N_FF, WIDTH),
-        "ffn_down": (WIDTH, N_FF),
-        "layer_output_norm": (WIDTH,),
-    }
-    layers = {"token_embd_norm": (WIDTH,), **{f"blk.0.{name}": shape for name, shape in block.items()}}
-    if scores_pairs:
-        layers.update({"cls": square, "cls.output": (1, WIDTH)})
-    embeddings = [
-        ("token_embd.weight", (len(TOKENS), WIDTH)),
-        ("position_embd.weight", (N_CTX, WIDTH)),
-        ("token_types.weight", (2, WIDTH)),
-    ]
-    both = [
-        (f"{name}.{part}", shape if part == "weight" else shape[:1])
-        for name, shape in layers.items()
-        for part in ("weight", "bias")
-    ]
-    return [*embeddings, *both]
+    _close(writer, {})
 
 
 def write_mamba(path: Path) -> None:
@@ -189,7 +150,7 @@ def write_mamba(path: Path) -> None:
     writer.add_ssm_time_step_rank(n_rank)
     writer.add_layer_norm_rms_eps(1e-5)
     random_model.write_vocabulary(writer, N_RECURRENT_VOCAB)
-    block = {
+    block: dict[str, tuple[int, ...]] = {
         "attn_norm.weight": (RECURRENT_WIDTH,),
         "ssm_in.weight": (2 * n_inner, RECURRENT_WIDTH),
         "ssm_conv1d.weight": (n_inner, n_conv),
@@ -201,21 +162,6 @@ def write_mamba(path: Path) -> None:
         "ssm_d": (n_inner,),
         "ssm_out.weight": (RECURRENT_WIDTH, n_inner),
     }
-    shapes = {
-        "token_embd.weight": (N_RECURRENT_VOCAB, RECURRENT_WIDTH),
-        "output_norm.weight": (RECURRENT_WIDTH,),
-        **{f"blk.{i}.{name}": shape for i in range(n_layers) for name, shape in block.items()},
-    }
-    chance = np.random.default_rng(1)
-    for name, shape in shapes.items():
-        if name.endswith("ssm_a"):  # Negative values, else the state would grow without limit.
-            weights = -np.tile(np.arange(1, n_state + 1, dtype=np.float32), (n_inner, 1))
-        elif "norm" in name or name.endswith("ssm_d"):
-            weights = np.ones(shape, np.float32)
-        else:
-            weights = (chance.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
-        writer.add_tensor(name, weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    layers = {f"blk.{i}.{name}": shape for i in range(n_layers) for name, shape in block.items()}
+    vocabulary = {"token_embd.weight": (N_RECURRENT_VOCAB, RECURRENT_WIDTH), "output_norm.weight": (RECURRENT_WIDTH,)}
+    _close(writer, {**vocabulary, **layers})

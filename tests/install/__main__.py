@@ -41,17 +41,10 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> 
     """Run a command for at most `LIMIT_S`; returns its output."""
     # Variables and files that configure pip on this machine must not affect the case.
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON", "MAKE"))}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**own, "PIP_CONFIG_FILE": os.devnull, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    environment = {**own, "PIP_CONFIG_FILE": os.devnull, **environment}
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, cwd=cwd, env=environment, text=True, timeout=LIMIT_S, check=False, **streams)
     if done.returncode:
         raise Failed(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
     return done.stdout
@@ -75,8 +68,10 @@ def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", 
 
 
 def no_network(folder: Path, scratch: Path) -> None:
-    """In a network namespace without a network; also runs the quick tests there."""
-    python = install_and_chat(folder, scratch)
+    """In a network namespace without a network, with spaces in all paths; also runs the quick tests there."""
+    copy = scratch / "my folder"
+    copy.symlink_to(folder)
+    python = install_and_chat(copy, scratch, target="my programs")
     for client in ("localchat.pyz", "chat_client.py"):
         assert "usage" in run([python, "-I", folder / client, "--help"], scratch)
     run(isolated(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *QUICK_TESTS))
@@ -140,13 +135,6 @@ def python_for_all() -> str:
     raise Skipped("there is no interpreter in /usr/bin")
 
 
-def path_with_a_space(folder: Path, scratch: Path) -> None:
-    """With spaces in the paths of the folder and of the installation."""
-    copy = scratch / "my folder"
-    copy.symlink_to(folder)
-    install_and_chat(copy, scratch, target="my programs")
-
-
 def interpreter(version: str) -> str | None:
     """An interpreter of this version, in PATH or of pyenv."""
     homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -175,7 +163,6 @@ CASES: dict[str, Callable[[Path, Path], None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
     "ordinary_user": ordinary_user,
-    "path_with_a_space": path_with_a_space,
     **{f"python{version}": under(version) for version in PYTHONS},
 }
 

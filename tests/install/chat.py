@@ -17,27 +17,19 @@ START_S, CHAT_S = 120, 60
 
 def main() -> None:
     commands = Path(sys.executable).parent
-    with subprocess.Popen(
-        [str(commands / "localchat-server"), "--port", "0"], stderr=subprocess.PIPE, text=True
-    ) as server:
+    program = [str(commands / "localchat-server"), "--port", "0"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as server:
         timer = threading.Timer(START_S, server.kill)
         timer.start()
-        lines: list[str] = []
-        url = None
         assert server.stderr is not None
-        for line in server.stderr:
-            lines.append(line)
-            match = re.search(r"ready.*?(http://[\w.]+:\d+/v1)", line)
-            if match:
-                url = match.group(1)
-                break
-        timer.cancel()
         try:
+            ready = next((line for line in server.stderr if "ready" in line), "")
+            url = re.search(r"http://[\w.]+:\d+/v1", ready)
             if url is None:
-                sys.exit(f"the server did not start:\n{''.join(lines)}")
+                sys.exit("the server did not start")
             done = subprocess.run(
                 [str(commands / "localchat"), "What is your name?"],
-                env={**os.environ, "OPENAI_BASE_URL": url},
+                env={**os.environ, "OPENAI_BASE_URL": url[0]},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -48,6 +40,7 @@ def main() -> None:
                 sys.exit(f"the output is wrong: {done.stdout}{done.stderr}")
             print(done.stdout.strip())
         finally:
+            timer.cancel()
             server.terminate()
 
 

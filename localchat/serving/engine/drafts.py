@@ -7,8 +7,9 @@ costs time and never changes the text.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Union
 
 from ..core.params import SamplingParams
 from .backend import Backend, DecodeFailed, NoFreeCells
@@ -25,19 +26,6 @@ _MAX_POSITIONS = 8
 _MAX_COMPARED = 32
 # Tokens indexed in one step: a long prompt must not delay other sequences.
 _MAX_INDEXED = 8192
-
-
-class Drafter(Protocol):
-    """Drafts the next tokens of sequences. Runs on the engine thread."""
-
-    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
-        """Sets `draft`, to at most `n_tokens` tokens, for each of the sequences for which there is a draft."""
-
-    def forget(self, sequence: Sequence) -> None:
-        """Drops the state of a sequence that has ended."""
-
-    def close(self) -> None:
-        """Frees all resources, after the last step."""
 
 
 class Lookup:
@@ -94,18 +82,20 @@ def _n_common_before(tokens: list[int], position: int) -> int:
 
 
 class LookupDrafter:
-    """Drafts for each sequence from its own text."""
+    """Drafts for each sequence from its own text. Runs on the engine thread, as does DraftModel."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, Lookup] = {}
+        self._texts: defaultdict[int, Lookup] = defaultdict(Lookup)
 
     def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
+        """Sets `draft`, to at most `n_tokens` tokens, for each of the sequences for which there is a draft."""
         for sequence in sequences:
-            lookup = self._texts.setdefault(sequence.id, Lookup())
+            lookup = self._texts[sequence.id]
             if lookup.index(sequence.tokens):
                 sequence.draft = lookup.draft(sequence.tokens, n_tokens)
 
     def forget(self, sequence: Sequence) -> None:
+        """Drops the state of a sequence that has ended."""
         self._texts.pop(sequence.id, None)
 
     def close(self) -> None: ...
@@ -237,3 +227,6 @@ class DraftModel:
             self._cache.append(chunk.slot, chunk.tokens())
             chunk.sequence.n_computed += chunk.n_tokens
         return batch
+
+
+Drafter = Union[LookupDrafter, DraftModel]
