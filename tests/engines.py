@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
+from localchat.serving.core.errors import ApiError
 from localchat.serving.core.events import OutputToken
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.engine import Delta, Engine, EngineError, Finish, GenerationRequest, RequestRun
+from localchat.serving.engine import Cancelled, Delta, Engine, Finish, GenerationRequest, RequestRun
 from localchat.serving.engine.run import Result
 
 from .fakes import FakeBackend
@@ -34,7 +35,7 @@ class Generation:
     def __init__(self, run: RequestRun) -> None:
         self.run = run
         self._items: list[Result] = []
-        self._error: EngineError | None = None
+        self._error: Exception | None = None
         self._has_failed = False
 
     def __enter__(self) -> Generation:
@@ -60,7 +61,7 @@ class Generation:
         if not self._items and not self._has_failed:
             try:
                 self._items = [item for _, item in self.run.take(timeout_s)]
-            except EngineError as error:
+            except (ApiError, Cancelled) as error:
                 self._error, self._has_failed = error, True
         return bool(self._items or self._error)
 

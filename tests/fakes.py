@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import GenerationRequest, ModelFacts, TextTooLong
+from localchat.serving.engine import GenerationRequest, ModelFacts
 from localchat.serving.engine.backend import Data, DecodeFailed, NoFreeCells
 from localchat.serving.engine.batch import Batch, CacheLimits
-from localchat.serving.engine.values import TokenTexts
+from localchat.serving.engine.values import TokenTexts, text_too_long
 
 END = 256
 N_VOCAB = 257
@@ -190,7 +190,7 @@ class FakeBackend(FakeCells):
     ) -> list[int]:
         tokens = list(text.encode())
         if limit is not None and len(tokens) > limit:
-            raise TextTooLong(len(tokens), limit)
+            raise text_too_long(len(tokens), limit)
         return tokens
 
     def new_sampler(self, request: GenerationRequest) -> Any:

@@ -7,23 +7,17 @@ import json
 import threading
 from array import array
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from localchat.serving.api.embeddings import embeddings_body, parse_embeddings
 from localchat.serving.api.rerank import parse_rerank, rerank_body
-from localchat.serving.chat.embeddings import normalised
-from localchat.serving.core.errors import BadRequest
+from localchat.serving.chat.embeddings import VectorRun, normalised
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.serving.core.request import ParseOptions
-from localchat.serving.engine import (
-    Cancelled,
-    EngineError,
-    EngineStopped,
-    InputTooLong,
-    InvalidToken,
-    pooling_of,
-)
+from localchat.serving.engine import Cancelled, EngineError, EngineStopped, pooling_of
 from localchat.serving.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
 
 LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
@@ -33,7 +27,6 @@ class FakeEmbedding:
     """The vector of an input is its sum and its length. Asserts the limits of a step."""
 
     limits = LIMITS
-    threads = (1, 1)
 
     def __init__(self) -> None:
         self.steps: list[Sequence[Piece]] = []
@@ -50,8 +43,6 @@ class FakeEmbedding:
         self.steps.append(step)
         done = [piece.index for piece in step if piece.stop == len(inputs[piece.index])]
         return {index: array("f", [sum(inputs[index]), len(inputs[index])]) for index in done}
-
-    def set_threads(self, n: int) -> None: ...
 
     def forget(self) -> None:
         self.n_forgotten += 1
@@ -101,10 +92,10 @@ def test_context_is_made_once_and_at_the_first_request():
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        pytest.param([[1], [1] * 21], InputTooLong, "input 1 has 21 tokens .* holds 20", id="too long"),
-        pytest.param([[]], InvalidToken, "empty", id="empty"),
-        pytest.param([[100]], InvalidToken, "0 to 99", id="beyond the vocabulary"),
-        pytest.param([[-1]], InvalidToken, "-1", id="negative"),
+        pytest.param([[1], [1] * 21], ContextLengthExceeded, "an input has 21 tokens .* holds 20", id="too long"),
+        pytest.param([[]], BadRequest, "empty", id="empty"),
+        pytest.param([[100]], BadRequest, "0 to 99", id="beyond the vocabulary"),
+        pytest.param([[-1]], BadRequest, "-1", id="negative"),
     ],
 )
 def test_wrong_inputs_are_refused_before_any_is_computed(inputs: Any, error: type[Exception], message: str):
@@ -114,11 +105,28 @@ def test_wrong_inputs_are_refused_before_any_is_computed(inputs: Any, error: typ
     assert not backend.steps
 
 
-def test_cancelled_request_ends_between_two_steps():
-    backend = FakeEmbedding()
-    with pytest.raises(Cancelled):
-        Embedder(lambda: backend).embed([[1] * 8] * 10, lambda: len(backend.steps) == 3)
-    assert len(backend.steps) == 3
+class SlowEngine:
+    """Cancels or stops the run while it computes the first group of inputs."""
+
+    facts = SimpleNamespace(metadata={}, n_vocab=100, n_ctx=9000, n_ctx_train=9000)
+
+    def __init__(self, end: str) -> None:
+        self.run = VectorRun(SimpleNamespace(engine=self))  # type: ignore[arg-type]
+        self.end = end
+        self.n_calls = 0
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        self.n_calls += 1
+        getattr(self.run, self.end)()
+        return [array("f", [1.0])] * len(inputs)
+
+
+@pytest.mark.parametrize(("end", "error"), [("cancel", Cancelled), ("stop", ShuttingDown)])
+def test_request_ends_between_two_groups_of_inputs(end: str, error: type[Exception]):
+    engine = SlowEngine(end)
+    with pytest.raises(error):
+        engine.run.embed(parse_embeddings(json.dumps({"input": [[1] * 3000] * 10}).encode()))
+    assert engine.n_calls == 1
 
 
 def test_embedder_works_after_a_failed_step():

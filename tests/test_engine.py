@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.errors import ApiError, BadRequest, ContextLengthExceeded, QueueFull
 from localchat.serving.core.events import PromptProgress
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import (
     Cancelled,
     Delta,
-    EngineError,
     Finish,
     GenerationRequest,
-    InvalidToken,
-    PromptTooLong,
-    QueueFull,
 )
 
 from .engines import ScoringBackend, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
@@ -275,16 +272,16 @@ def test_cancel_after_the_end_changes_nothing():
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        (request_for(()), InvalidToken),
-        (request_for((END + 1,)), InvalidToken),
-        (request_for((-1,)), InvalidToken),
-        (request_for((1,), stop_token_ids=(999,)), InvalidToken),
-        (request_for((1,), sampling=SamplingParams(logit_bias=((999, 1.0),))), InvalidToken),
-        (request_for((1,) * 256), PromptTooLong),
+        (request_for(()), BadRequest),
+        (request_for((END + 1,)), BadRequest),
+        (request_for((-1,)), BadRequest),
+        (request_for((1,), stop_token_ids=(999,)), BadRequest),
+        (request_for((1,), sampling=SamplingParams(logit_bias=((999, 1.0),))), BadRequest),
+        (request_for((1,) * 256), ContextLengthExceeded),
     ],
     ids=["empty", "id too large", "negative id", "stop id", "bias id", "context full"],
 )
-def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[EngineError]):
+def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[ApiError]):
     with stepped(FakeBackend()) as engine:
         with pytest.raises(error):
             submit(engine, bad)
@@ -292,7 +289,10 @@ def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[Engi
 
 
 def test_error_of_a_long_prompt_has_both_numbers():
-    with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"256 tokens.*300 tokens: shorten it or"):
+    with (
+        stepped(FakeBackend()) as engine,
+        pytest.raises(ContextLengthExceeded, match=r"256 tokens.*300 tokens: shorten it or"),
+    ):
         submit(engine, request("x" * 300))
 
 

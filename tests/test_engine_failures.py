@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import Engine, EngineDied, EngineError, Finish
+from localchat.serving.core.errors import ApiError
+from localchat.serving.engine import Engine, EngineDied, Finish
 
 from .engines import DEADLINE_S, Generation, request_for, submit, text_of
 from .fakes import FakeBackend
@@ -61,13 +62,13 @@ class Fault:
         return broken
 
 
-def end_of(generation: Generation) -> str | EngineError:
+def end_of(generation: Generation) -> str | ApiError:
     """The text of a generation, or its error; fails if neither comes in time."""
     text = ""
     while generation.wait(DEADLINE_S):
         try:
             item = next(generation)
-        except EngineError as error:
+        except ApiError as error:
             return error
         if isinstance(item, Finish):
             return text
@@ -96,10 +97,10 @@ def test_error_in_the_engine_thread_leaves_no_request_waiting(
         all_are_submitted.set()
         ends = [end_of(generation) for generation in generations]
         for end, text in zip(ends, TEXTS):
-            assert end == text or isinstance(end, EngineError)
+            assert end == text or isinstance(end, ApiError)
         if place in SAMPLING and isinstance(error, Exception):
             assert fault.was_raised
-            assert sum(isinstance(end, EngineError) for end in ends) <= 1
+            assert sum(isinstance(end, ApiError) for end in ends) <= 1
             assert end_of(ask(engine, "again")) == "again"
             assert engine.failure is None
         else:

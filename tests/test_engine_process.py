@@ -21,20 +21,18 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.engine import (
     EngineDied,
     EngineError,
     EngineStopped,
     Front,
     GenerationRequest,
-    InputTooLong,
-    InvalidGrammar,
     LoadOptions,
-    PromptTooLong,
-    TextTooLong,
     front,
     process,
 )
+from localchat.serving.engine.values import invalid_grammar
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .engine_programs import ABORTS, CRASHES_AT_AMX, FAILS, REFUSES
@@ -387,7 +385,7 @@ def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pyt
     def start() -> None:
         try:
             engine.start()
-        except EngineError as error:
+        except EngineStopped as error:
             errors.append(error)
 
     engine = front_of(monkeypatch, "import time; time.sleep(60)")
@@ -405,10 +403,9 @@ def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pyt
 def test_errors_cross_between_processes_with_their_attributes():
     errors = [
         EngineDied("m", "SIGSEGV"),
-        InputTooLong(1, 2, 3),
-        InvalidGrammar("r", "tools"),
-        PromptTooLong(5, 4, is_least=True),
-        TextTooLong(7, 6),
+        EngineStopped(),
+        ContextLengthExceeded("m", n_tokens=5, n_ctx=4),
+        invalid_grammar("r", "tools"),
     ]
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))

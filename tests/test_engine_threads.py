@@ -1,4 +1,4 @@
-"""The engine with its thread: many submitters, closing, suspended requests, random cancels."""
+"""The engine with its thread: many submitters, closing, random cancels."""
 
 from __future__ import annotations
 
@@ -73,44 +73,6 @@ def test_close_ends_running_and_waiting_requests():
 def test_close_twice_is_harmless():
     with running(FakeBackend()) as engine:
         engine.close()
-
-
-@pytest.mark.parametrize("is_unified", [True, False])
-def test_suspended_requests_release_their_slots_and_continue_with_the_same_text(is_unified: bool):
-    backend = FakeBackend(n_parallel=2, n_ctx=100, n_cells=400, is_unified=is_unified)
-    with stepped(backend) as engine:
-        texts = ["suspended " * 3, "too " * 6]
-        held = [submit(engine, request(text)) for text in texts]
-        for _ in range(5):
-            engine.step()
-        for generation in held:
-            generation.run.suspend(True)
-        engine.step()
-        assert engine.stats().n_running == 2, "slots are given up only while others wait"
-        others = [submit(engine, request("other" + letter)) for letter in "abc"]
-        for _ in range(40):
-            engine.step()
-        assert [read(generation)[0] for generation in others] == ["othera", "otherb", "otherc"]
-        assert not any(generation.run.usage(0).n_completion for generation in held)
-        for generation in held:
-            generation.run.suspend(False)
-        step_until_idle(engine)
-        assert [read(generation)[0] for generation in held] == texts
-
-
-def test_suspended_request_can_be_cancelled():
-    backend = FakeBackend(endless, n_parallel=1)
-    with stepped(backend) as engine:
-        held = submit(engine, request())
-        engine.step()
-        held.run.suspend(True)
-        other = submit(engine, request("other", max_tokens=3))
-        step_until_idle(engine)
-        assert read(other)[0] == "abc"
-        held.cancel()
-        step_until_idle(engine)
-        with pytest.raises(Cancelled):
-            list(held)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from localchat.serving.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, QueueFull
+from localchat.serving.core.errors import BadRequest, QueueFull
+from localchat.serving.engine import Cancelled, Delta, EngineError, Finish
 
 from .engines import DEADLINE_S, request, request_for, running, step_until_idle, stepped, text_of
 from .fakes import FakeBackend, echo, endless
@@ -31,7 +32,7 @@ def test_items_of_all_sequences_come_in_order_with_their_index():
 
 def test_all_sequences_are_queued_or_none():
     with stepped(FakeBackend(n_parallel=1), max_queue=2) as engine:
-        with pytest.raises(InvalidToken):
+        with pytest.raises(BadRequest):
             engine.submit([request("ab"), request_for((999,))])
         with pytest.raises(QueueFull):
             engine.submit([request("ab")] * 4)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import GenerationRequest, InvalidGrammar
+from localchat.serving.engine import GenerationRequest
+from localchat.serving.engine.values import invalid_grammar
 from localchat.serving.http.settings import Settings
 
 from .fakes import endless
@@ -116,7 +117,7 @@ def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
 def test_error_of_a_refused_grammar_names_the_field_it_came_from(fields, param):
     def refusing(request: GenerationRequest) -> Any:
         assert request.constraint is not None
-        raise InvalidGrammar("it is too large", request.constraint.origin)
+        raise invalid_grammar("it is too large", request.constraint.origin)
 
     with serving(**BIG) as running:
         running.backend.new_sampler = refusing  # type: ignore[method-assign]  # a spy

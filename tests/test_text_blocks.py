@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
+from localchat.serving.core.errors import ContextLengthExceeded
 from localchat.serving.core.literals import pattern_of
 from localchat.serving.engine.llama import text_blocks, vocabulary
 from localchat.serving.engine.llama.text_blocks import TextBlocks
 from localchat.serving.engine.llama.vocabulary import Vocabulary
-from localchat.serving.engine.values import TextTooLong
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import read_vocabulary
@@ -81,13 +81,13 @@ def test_many_special_tokens_are_tokenized_in_blocks_until_the_limit(text: str, 
     n_bytes = []
     real = vocabulary.L.llama_tokenize
     monkeypatch.setattr(vocabulary.L, "llama_tokenize", lambda *call: n_bytes.append(call[2]) or real(*call))
-    with pytest.raises(TextTooLong, match=r"at least \d+ tokens, the limit is 2000"):
+    with pytest.raises(ContextLengthExceeded, match=r"at least \d+ tokens, the limit is 2000"):
         demo.tokenize(text * 4000, limit=2000)
     assert max(n_bytes) < 1.1 * text_blocks.BLOCK_BYTES
     assert sum(n_bytes) < 2500 * len(text)
     # No token has 21 bytes.
     n_bytes.clear()
-    with pytest.raises(TextTooLong, match=r"at least 10\d\d tokens, the limit is 1000"):
+    with pytest.raises(ContextLengthExceeded, match=r"at least 10\d\d tokens, the limit is 1000"):
         demo.tokenize(text * (1 + 21_000 // len(text)), limit=1000)
     assert n_bytes == []
 

@@ -26,7 +26,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
     Raises:
         ApiError: This model cannot run the request.
     """
-    with wire_errors(model.engine, "messages"):
+    with wire_errors("messages"):
         template = model.template_for(request.chat_template)
         prompt = _rendered(model, request, template)
         is_continued = request.continue_final_message == "reasoning_content"
@@ -59,7 +59,7 @@ def prompt_text(model: Model, request: ChatRequest) -> str:
     Raises:
         BadRequest: The template refuses the request.
     """
-    with wire_errors(model.engine, "messages"):
+    with wire_errors("messages"):
         return str.__str__(_rendered(model, request, model.template_for(request.chat_template)))
 
 
@@ -69,7 +69,7 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
     Raises:
         BadRequest: The template refuses the request.
     """
-    with wire_errors(model.engine, "messages"):
+    with wire_errors("messages"):
         template = model.template_for(request.chat_template)
         parts = parts_of(_rendered(model, request, template), template.special)
         return sum(len(model.engine.tokenize(text, parse_special=is_markup)) for text, is_markup in parts)

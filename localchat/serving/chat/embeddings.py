@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..api.embeddings import EmbeddingsRequest
 from ..api.rerank import RerankRequest
 from ..core import errors
 from ..core.inputs import Input, check_tokens
-from ..engine import AnyEngine, InputTooLong, pooling_of
+from ..engine import AnyEngine, Cancelled, pooling_of
 from .model import Model
 from .run import wire_errors
 
+# A request can be cancelled each time that this many tokens have been computed, and others are computed between them.
+_GROUP_TOKENS = 4096
 # An input is tokenized up to this many tokens, so that the error for a longer one than the context states its length.
 _COUNTED_TOKENS = 100_000
 
 
 class VectorRun:
-    """An embedding or rerank request in flight. `cancel` and `stop` take effect between two steps of the engine."""
+    """An embedding or rerank request in flight. `cancel` and `stop` take effect between two groups of inputs."""
 
     def __init__(self, model: Model) -> None:
         self.n_tokens = 0
@@ -71,19 +73,25 @@ class VectorRun:
                 "this model is not a reranker: start the server with a model of pooling type rank",
                 "model",
             )
-        with wire_errors(self._engine, "documents"):
+        with wire_errors("documents"):
             pairs = self._engine.pair_tokens(request.query, request.documents)
         vectors = self._computed(pairs, "documents")
         return [vector[0] for vector in vectors]
 
     def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
         self.n_tokens = sum(map(len, inputs))
-        with wire_errors(self._engine, name, is_stopped=lambda: self._is_stopped):
-            try:
-                return self._engine.embed(inputs, lambda: self._is_cancelled)
-            except InputTooLong as error:
-                path, n_tokens = _path(name, inputs, error.index), len(inputs[error.index])
-                raise errors.ContextLengthExceeded(str(error), path, n_tokens=n_tokens, n_ctx=error.n_ctx) from error
+        vectors: list[array[float]] = []
+        with wire_errors(name, is_stopped=lambda: self._is_stopped):
+            for group in _groups(inputs):
+                if self._is_cancelled:
+                    raise Cancelled("the request was cancelled")
+                try:
+                    vectors += self._engine.embed(group)
+                except errors.ContextLengthExceeded as error:
+                    i = next(i for i, tokens in enumerate(inputs) if len(tokens) > error.n_ctx)
+                    error.param = _path(name, inputs, i)
+                    raise
+        return vectors
 
     def _cut(self, tokens: Sequence[int], n: int) -> Sequence[int]:
         """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
@@ -95,7 +103,7 @@ class VectorRun:
 
 def _tokens(engine: AnyEngine, given: Input, name: str) -> Sequence[int]:
     if isinstance(given, str):
-        with wire_errors(engine, name):
+        with wire_errors(name):
             # The embedding context is created with the first request. It is never larger than this limit.
             limit = max(engine.facts.n_ctx, engine.facts.n_ctx_train, _COUNTED_TOKENS)
             return engine.tokenize(given, add_bos=True, parse_special=False, limit=limit)
@@ -107,6 +115,20 @@ def normalised(vector: Sequence[float]) -> array[float]:
     """The vector scaled to length 1; a zero vector is unchanged."""
     length = math.sqrt(sum(value * value for value in vector))
     return array("f", [value / length for value in vector] if length else vector)
+
+
+def _groups(inputs: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """The inputs in order, with about `_GROUP_TOKENS` tokens at a time."""
+    group: list[Sequence[int]] = []
+    n_tokens = 0
+    for tokens in inputs:
+        group.append(tokens)
+        n_tokens += len(tokens)
+        if n_tokens >= _GROUP_TOKENS:
+            yield group
+            group, n_tokens = [], 0
+    if group:
+        yield group
 
 
 def _path(name: str, all: Sequence[object], i: int) -> str:

@@ -86,7 +86,7 @@ class Model:
         """The tokens of a prompt in parts, each with its `parse_special`.
 
         Raises:
-            PromptTooLong: The prompt has many more tokens than the context holds.
+            ContextLengthExceeded: The prompt has many more tokens than the context holds.
         """
         if not params.n_prompt_kept:
             return tuple(self.engine.tokenize_prompt(parts, add_bos=add_bos))

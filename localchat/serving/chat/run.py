@@ -1,6 +1,6 @@
 """A request for text in flight: submits its sequences to the engine, and returns their output events.
 
-Errors of the engine and of chat templates become errors of the API here.
+Errors of the engine and of chat templates get the field of the request here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,7 @@ from functools import partial
 from ..core import errors
 from ..core.events import OutputEvent, ResponseHead
 from ..core.usage import Usage
-from ..engine import (
-    AnyEngine,
-    Cancelled,
-    EngineError,
-    EngineStopped,
-    Finish,
-    GenerationRequest,
-    InvalidGrammar,
-    InvalidToken,
-    PromptTooLong,
-    QueueFull,
-    TextTooLong,
-    WritesNoText,
-)
+from ..engine import Cancelled, Finish, GenerationRequest
 from .model import Model
 from .output import Output
 from .prompt.sandbox import TemplateError
@@ -74,12 +61,11 @@ class GenerationRun:
         prompts = tuple(sequence.prompt for sequence in sequences[::n_each])
         id = id_prefix + uuid.uuid4().hex
         self.head = ResponseHead(id, int(time.time()), model.name, prompts, sequences[0].sampling)
-        self._engine = model.engine
         self._outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
         self._is_stopped = False
-        with wire_errors(model.engine, prompt_field):
+        with wire_errors(prompt_field):
             self._run = model.engine.submit(sequences)
 
     def __enter__(self) -> GenerationRun:
@@ -102,7 +88,7 @@ class GenerationRun:
             ApiError: The request failed.
             Cancelled: `cancel` was called.
         """
-        with wire_errors(self._engine, self._prompt_field, is_stopped=lambda: self._is_stopped):
+        with wire_errors(self._prompt_field, is_stopped=lambda: self._is_stopped):
             items = self._run.take(timeout_s)
         events: list[tuple[int, OutputEvent]] = []
         for index, item in items:
@@ -123,10 +109,6 @@ class GenerationRun:
         """Cancel the request because the server shuts down. `take` then raises ShuttingDown. Thread-safe."""
         self._is_stopped = True
         self._run.cancel()
-
-    def suspend(self, is_suspended: bool) -> None:
-        """Let queued requests take the slots of this one, or continue its sequences. Thread-safe."""
-        self._run.suspend(is_suspended)
 
     def usage(self) -> Usage:
         """The usage so far, over all sequences."""
@@ -158,10 +140,12 @@ def copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
 
 
 @contextlib.contextmanager
-def wire_errors(engine: AnyEngine, prompt_field: str, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Convert errors of the engine and the template to ApiErrors, except Cancelled if the server has not stopped.
+def wire_errors(prompt_field: str, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Complete errors of the engine and the template, which do not know the fields of requests.
 
-    `prompt_field` is the field of the request that has the prompt, such as "messages".
+    Args:
+        prompt_field: The field of the request that has the prompt, such as "messages".
+        is_stopped: Whether a cancelled request was cancelled because the server shuts down.
     """
     try:
         yield
@@ -169,23 +153,8 @@ def wire_errors(engine: AnyEngine, prompt_field: str, is_stopped: Callable[[], b
         if not is_stopped():
             raise
         raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-    except (EngineError, TemplateError) as error:
-        raise _api_error(error, engine, prompt_field) from error
-
-
-def _api_error(error: EngineError | TemplateError, engine: AnyEngine, prompt_field: str) -> errors.ApiError:
-    if isinstance(error, EngineStopped) and engine.failure is None:
-        return errors.ShuttingDown(errors.SHUTTING_DOWN)
-    if isinstance(error, InvalidGrammar):
-        return errors.BadRequest(str(error), error.origin)
-    if isinstance(error, PromptTooLong):
-        return errors.ContextLengthExceeded(str(error), prompt_field, n_tokens=error.n_prompt, n_ctx=error.n_ctx)
-    if isinstance(error, TextTooLong):
-        return errors.ContextLengthExceeded(str(error), prompt_field)
-    if isinstance(error, (InvalidToken, TemplateError)):
-        return errors.BadRequest(str(error), prompt_field)
-    if isinstance(error, QueueFull):
-        return errors.QueueFull(str(error))
-    if isinstance(error, WritesNoText):
-        return errors.NotSupported(str(error), "model")
-    return errors.InferenceError(str(error))
+    except TemplateError as error:
+        raise errors.BadRequest(str(error), prompt_field) from error
+    except errors.BadRequest as error:
+        error.param = error.param or prompt_field
+        raise

@@ -25,7 +25,7 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> Gene
     """
     n, n_prompts = request.params.n, len(request.prompts)
     options = {"constraint": plain_constraint(request), "reports_progress": request.stream and request.return_progress}
-    with wire_errors(model.engine, "prompt"):
+    with wire_errors("prompt"):
         prompts = [_prompt(model, request, i) for i in range(n_prompts)]
         of_prompts = [model.sequence(prompt, _params(request), **options) for prompt in prompts]
     return GenerationRun(
@@ -49,7 +49,7 @@ def _params(request: CompletionRequest) -> GenerationParams:
 def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
     name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
     given = request.prompts[i]
-    with wire_errors(model.engine, name):
+    with wire_errors(name):
         if not isinstance(given, str):
             tokens = given
         elif request.suffix is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Union
 
 from ..core.params import GenerationParams
-from .embedding import InputTooLong, is_non_causal, pooling_of
+from .embedding import is_non_causal, pooling_of
 from .engine import Engine
 from .front import Front
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES
@@ -27,14 +27,8 @@ from .values import (
     Finish,
     GenerationRequest,
     Histogram,
-    InvalidGrammar,
-    InvalidToken,
     LoadOptions,
     ModelFacts,
-    PromptTooLong,
-    QueueFull,
-    TextTooLong,
-    WritesNoText,
     WrongDraftModel,
 )
 
@@ -51,16 +45,9 @@ __all__ = [
     "Front",
     "GenerationRequest",
     "Histogram",
-    "InputTooLong",
-    "InvalidGrammar",
-    "InvalidToken",
     "LoadOptions",
     "ModelFacts",
-    "PromptTooLong",
-    "QueueFull",
     "RequestRun",
-    "TextTooLong",
-    "WritesNoText",
     "WrongDraftModel",
     "load",
     "pooling_of",

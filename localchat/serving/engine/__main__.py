@@ -15,13 +15,14 @@ import signal
 import sys
 import threading
 import traceback
-from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
+from ..core.errors import ApiError
 from ..models.catalog import DEMO_PATH
 from . import load
 from .engine import Engine
@@ -76,19 +77,17 @@ class Calls:
         self._sender = sender
         # What the current step has produced, with the ids of the calls that started the sequences.
         self._outputs: list[tuple[int, StepOutput]] = []
-        # The ids of the calls that the server no longer waits for.
-        self._abandoned: set[int] = set()
 
     def answer(self, id: int | None, method: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Call a method, and send its result or its error, unless the call has no id."""
         try:
-            if method in ("load", "enqueue", "embed", "abandon"):
+            if method in ("load", "enqueue"):
                 value = getattr(self, method)(id, *arguments)
             else:
                 value = getattr(self.engine, method)(*arguments, **options)
             answer = "result", id, value
         except Exception as error:
-            if not isinstance(error, EngineError):
+            if not isinstance(error, ApiError):
                 log.debug("the call %s failed", method, exc_info=True)
             answer = "error", id, error
         if id is not None:
@@ -115,16 +114,6 @@ class Calls:
     def enqueue(self, id: int, requests: Sequence[GenerationRequest]) -> list[int]:
         return self.engine.enqueue(requests, lambda output: self._outputs.append((id, output)))
 
-    def embed(self, id: int, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
-        try:
-            return self.engine.embed(inputs, lambda: id in self._abandoned)
-        finally:
-            self._abandoned.discard(id)
-
-    def abandon(self, id: None, other: int) -> None:
-        """End the call `embed` with the id `other`."""
-        self._abandoned.add(other)
-
     def _send_step(self) -> None:
         """Runs on the engine thread after each step."""
         if self._outputs:
@@ -138,19 +127,15 @@ class Calls:
         os._exit(1)
 
 
-class _LogHandler(logging.Handler):
+class _LogHandler(QueueHandler):
     """Sends the log to the server's process, which has its format."""
 
-    def __init__(self, sender: Sender) -> None:
-        super().__init__()
-        self._sender = sender
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._sender.send("log", record.name, record.levelno, self.format(record))
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self.queue.send("log", record)  # type: ignore[attr-defined]  # a Sender
 
 
 def _log_to(sender: Sender, levels: Mapping[str, int]) -> None:
-    logging.getLogger("localchat").handlers = [_LogHandler(sender)]
+    logging.getLogger("localchat").handlers = [_LogHandler(sender)]  # type: ignore[arg-type]  # stands for a queue
     threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

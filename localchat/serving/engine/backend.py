@@ -53,14 +53,14 @@ class Backend(CacheBackend, Protocol):
         """Text to token ids; any thread.
 
         Raises:
-            TextTooLong: There are more than `limit` tokens, or more than any context holds.
+            ContextLengthExceeded: There are more than `limit` tokens, or more than any context holds.
         """
 
     def new_sampler(self, request: GenerationRequest) -> Any:
         """The sampler of one sequence; any thread.
 
         Raises:
-            InvalidGrammar: The grammar of the request cannot be parsed.
+            BadRequest: The grammar of the request cannot be parsed.
         """
 
     def sample_forced(self, sampler: Any) -> int | None:

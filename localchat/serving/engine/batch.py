@@ -52,8 +52,6 @@ class Sequence:
         self.n_cached: int | None = None
         # Draft tokens for the next step; they are not in `tokens`.
         self.draft: list[int] = []
-        # Whether the sequence gives up its slot while others wait for one.
-        self.is_suspended = False
         # Whether log probabilities of the prompt are wanted, and the number of its first tokens whose logits were used.
         self.scores_prompt = scores_prompt
         self.n_scored = 0

@@ -1,7 +1,7 @@
 """Embeddings: computes a vector for each input of token ids, on a llama.cpp context of its own.
 
 The context is created at the first request, since most servers never need one. Several short inputs are computed in
-one step, and the steps of concurrent requests alternate. Uses the `EmbeddingBackend` protocol, not llama.cpp.
+one step. Uses the `EmbeddingBackend` protocol, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .values import Cancelled, EngineError, EngineStopped, InvalidToken
+from ..core.errors import ContextLengthExceeded
+from .values import EngineStopped, check_tokens
 
 log = logging.getLogger("localchat.engine")
 
@@ -21,15 +22,6 @@ log = logging.getLogger("localchat.engine")
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
 # Names of architectures without causal attention. Their metadata may lack `attention.causal`.
 _NON_CAUSAL = ("bert", "embedding", "t5encoder")
-
-
-class InputTooLong(EngineError):
-    """An input has more tokens than the embedding context holds; `index` is its position in the list of inputs."""
-
-    def __init__(self, index: int, n_tokens: int, n_ctx: int):
-        super().__init__(f"input {index} has {n_tokens} tokens and the embedding context holds {n_ctx}: shorten it")
-        self.index = index
-        self.n_ctx = n_ctx
 
 
 @dataclass(frozen=True)
@@ -71,41 +63,38 @@ class EmbeddingBackend(Protocol):
 
 
 class Embedder:
-    """Computes embeddings of token ids. Any thread may call `embed`; the steps of concurrent calls alternate."""
+    """Computes embeddings of token ids. Any thread may call `embed`; one call runs at a time."""
 
     def __init__(self, open_backend: Callable[[], EmbeddingBackend]):
         self._open_backend = open_backend
-        # Held from the first to the last step of an input, and while the context is created or closed.
+        # Held during a call, and while the context is created or closed.
         self._lock = threading.Lock()
         self._backend: EmbeddingBackend | None = None
         self._is_closed = False
 
-    def embed(
-        self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
-    ) -> list[array[float]]:
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         """The pooled vector of each input, not normalised.
 
         Raises:
-            InputTooLong: An input does not fit into the context.
-            InvalidToken: An input is empty, or has a token that the vocabulary does not have.
-            Cancelled: `is_cancelled` returned True between two steps.
+            ContextLengthExceeded: An input does not fit into the context.
+            BadRequest: An input is empty, or has a token that the vocabulary does not have.
             EngineStopped: The embedder was closed.
             EngineError: There is no memory for a context, or the model failed.
         """
         with self._lock:
-            limits = self._opened().limits
-        _check(inputs, limits)
-        vectors: dict[int, array[float]] = {}
-        remaining = steps([len(tokens) for tokens in inputs], limits)
-        while len(vectors) < len(inputs):
-            if is_cancelled():
-                raise Cancelled("the embedding was cancelled")
-            with self._lock:
-                vectors.update(self._compute(inputs, remaining))
+            backend = self._opened()
+            _check(inputs, backend.limits)
+            vectors: dict[int, array[float]] = {}
+            try:
+                for step in steps([len(tokens) for tokens in inputs], backend.limits):
+                    vectors.update(backend.compute(inputs, step))
+            except BaseException:
+                backend.forget()
+                raise
         return [vectors[index] for index in range(len(inputs))]
 
     def close(self) -> None:
-        """Frees the context. Waits for the step in progress."""
+        """Frees the context. Waits for the call in progress."""
         with self._lock:
             self._is_closed = True
             backend, self._backend = self._backend, None
@@ -114,25 +103,11 @@ class Embedder:
 
     def _opened(self) -> EmbeddingBackend:
         if self._is_closed:
-            raise EngineStopped("the engine has been closed")
+            raise EngineStopped
         if self._backend is None:
             self._backend = self._open_backend()
             log.info("created a context for embeddings: at most %d tokens per input", self._backend.limits.n_ctx)
         return self._backend
-
-    def _compute(self, inputs: Sequence[Sequence[int]], remaining: Iterator[list[Piece]]) -> dict[int, array[float]]:
-        """Computes the next steps, up to the first one that ends with the last token of an input."""
-        backend = self._opened()
-        vectors: dict[int, array[float]] = {}
-        try:
-            for step in remaining:
-                vectors.update(backend.compute(inputs, step))
-                if step[-1].stop == len(inputs[step[-1].index]):
-                    break
-        except BaseException:
-            backend.forget()
-            raise
-        return vectors
 
 
 def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piece]]:
@@ -168,12 +143,8 @@ def is_non_causal(metadata: Mapping[str, str]) -> bool:
 
 
 def _check(inputs: Sequence[Sequence[int]], limits: EmbeddingLimits) -> None:
-    for index, tokens in enumerate(inputs):
-        if not tokens:
-            raise InvalidToken(f"input {index} is empty: it needs one token at least")
+    for tokens in inputs:
+        check_tokens(tokens, limits.n_vocab)
         if len(tokens) > limits.n_ctx:
-            raise InputTooLong(index, len(tokens), limits.n_ctx)
-        if min(tokens) < 0 or max(tokens) >= limits.n_vocab:
-            raise InvalidToken(
-                f"token ids go from 0 to {limits.n_vocab - 1}; input {index} has {min(tokens)} to {max(tokens)}"
-            )
+            message = f"an input has {len(tokens)} tokens and the embedding context holds {limits.n_ctx}: shorten it"
+            raise ContextLengthExceeded(message, n_tokens=len(tokens), n_ctx=limits.n_ctx)

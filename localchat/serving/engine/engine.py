@@ -2,7 +2,7 @@
 
 A step drains the inbox, schedules, decodes, samples and delivers. The thread waits only when there is nothing to run.
 Any number of threads submit requests and read their outputs. Only the engine thread uses the context of the backend.
-Every sequence ends with exactly one finish reason or EngineError, on every path: a stop, a cancel, a failed step, a
+Every sequence ends with exactly one finish reason or error, on every path: a stop, a cancel, a failed step, a
 closed engine. The engine uses the `Backend` protocol, not llama.cpp.
 """
 
@@ -13,7 +13,6 @@ import copy
 import logging
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import replace
@@ -21,6 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
 from ..core.server_state import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, Sequence
@@ -38,13 +38,9 @@ from .values import (
     EngineStats,
     EngineStopped,
     GenerationRequest,
-    InvalidToken,
     ModelFacts,
-    PromptTooLong,
-    QueueFull,
     StepOutput,
-    TextTooLong,
-    WritesNoText,
+    check_tokens,
 )
 
 log = logging.getLogger("localchat.engine")
@@ -79,6 +75,7 @@ class Engine:
         self.facts = backend.facts
         self.texts = backend.texts
         self.embedder = Embedder(lambda: backend.open_embeddings())
+        self.tokenize, self.piece, self.embed = backend.tokenize, backend.texts.piece, self.embedder.embed
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         # The limit of open sequences: those that run or wait.
@@ -92,7 +89,7 @@ class Engine:
         self._last_id = 0
         self._is_closed = False
         # The error of further requests, when the engine thread has ended.
-        self._stopped: EngineError | None = None
+        self._stopped: EngineDied | EngineStopped | None = None
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
         self._cache = KVCache(backend, max_snapshot_bytes)
@@ -152,12 +149,7 @@ class Engine:
     def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
         """Queues the sequences of one request, all or none, and returns at once; see `enqueue` for errors."""
         ids: list[int] = []
-        run = RequestRun(
-            requests,
-            self.texts,
-            cancel=lambda i: self.cancel(ids[i]),
-            suspend=lambda is_suspended: self.suspend(ids, is_suspended),
-        )
+        run = RequestRun(requests, self.texts, cancel=lambda i: self.cancel(ids[i]))
         ids += self.enqueue(requests, run.deliver)
         return run
 
@@ -169,10 +161,9 @@ class Engine:
             deliver: Called on the engine thread with what a step produced for one of the sequences.
 
         Raises:
-            PromptTooLong: A prompt leaves no space for one token of output.
-            InvalidToken: A token id that the vocabulary does not have, or an empty prompt.
-            WritesNoText: The model makes embeddings only.
-            InvalidGrammar: The grammar of a constraint cannot be parsed.
+            ContextLengthExceeded: A prompt leaves no space for one token of output.
+            BadRequest: A token id that the vocabulary does not have, an empty prompt, or an invalid grammar.
+            NotSupported: The model makes embeddings only.
             QueueFull: Too many sequences wait.
             EngineStopped: The engine is closed.
             EngineDied: The engine has failed.
@@ -193,7 +184,7 @@ class Engine:
     def _open_all(self, sequences: list[Sequence]) -> None:
         with self._lock:
             if self._stopped is not None:
-                raise type(self._stopped)(str(self._stopped))
+                raise self._stopped
             n_open = len(self._open)
             if n_open + len(sequences) > self.max_open:
                 raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
@@ -208,31 +199,11 @@ class Engine:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""
         self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
 
-    def suspend(self, ids: Many[int], is_suspended: bool) -> None:
-        """Lets sequences give up their slots while others wait for one, or lets them continue."""
-
-        def apply() -> None:
-            for sequence in (self._open.get(id) for id in ids):
-                if sequence is not None:
-                    sequence.is_suspended = is_suspended
-
-        self.post(apply)
-
-    def tokenize(
-        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
-    ) -> list[int]:
-        """Text to token ids. With `parse_special`, text like <|im_end|> becomes the control token.
-
-        Raises:
-            TextTooLong: There are more than `limit` tokens, or more than any context holds.
-        """
-        return self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=limit)
-
     def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
         """The tokens of a prompt that is given in parts, each a text and its `parse_special`.
 
         Raises:
-            PromptTooLong: The prompt has many more tokens than the context holds. The rest of it was not counted.
+            ContextLengthExceeded: The prompt has many more tokens than the context. The rest was not counted.
         """
         tokens: list[int] = []
         n_most = max(self.facts.n_ctx, _COUNTED_TOKENS)
@@ -240,18 +211,10 @@ class Engine:
             n_left = n_most - len(tokens)
             try:
                 tokens += self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
-            except TextTooLong as error:
-                raise PromptTooLong(len(tokens) + error.n_tokens, self.facts.n_ctx, is_least=True) from error
+            except ContextLengthExceeded as error:
+                raise _too_long(len(tokens) + error.n_tokens, self.facts.n_ctx, "at least ") from error
             add_bos = False
         return tokens
-
-    def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of a token; those of a control token only with `special`."""
-        return self.texts.piece(token, special)
-
-    def embed(self, inputs: Many[Many[int]], is_cancelled: Callable[[], bool] = lambda: False) -> list[array[float]]:
-        """The pooled vector of each input; see `Embedder.embed`."""
-        return self.embedder.embed(inputs, is_cancelled)
 
     def pair_tokens(self, query: str, documents: Many[str]) -> list[list[int]]:
         """The tokens of a query with each document, for a model with `rank` pooling."""
@@ -428,15 +391,12 @@ class Engine:
         The state of the scheduler and the KV cache may be wrong after an error. An engine process ends then, and the
         next request starts another one.
         """
-        end: EngineError
-        if isinstance(error, EngineStopped):
-            end = error
-        else:
+        end = error if isinstance(error, EngineStopped) else EngineDied(f"the engine has stopped: {error!r}")
+        if end is not error:
             log.critical("the engine has stopped", exc_info=error)
-            end = EngineDied(f"the engine has stopped: {error!r}")
+            self.failure = error
         with self._lock:
             self._stopped = end
-            self.failure = None if end is error else error
             sequences = list(self._open.values())
             self._open.clear()
         try:
@@ -450,20 +410,28 @@ class Engine:
 
 
 def _close() -> None:
-    raise EngineStopped("the engine has been closed")
+    raise EngineStopped
 
 
 def _check(request: GenerationRequest, facts: ModelFacts) -> None:
     """Checks the prompt and all token ids of a request."""
     if is_non_causal(facts.metadata):
-        raise WritesNoText("this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank")
+        message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
+        raise NotSupported(message, "model")
     if len(request.prompt) >= facts.n_ctx:
-        raise PromptTooLong(len(request.prompt), facts.n_ctx)
-    if not request.prompt:
-        raise InvalidToken("the prompt is empty: it needs one token at least")
-    ids = (*request.prompt, *request.params.stop_token_ids, *(id for id, _ in request.sampling.logit_bias))
-    if min(ids) < 0 or max(ids) >= facts.n_vocab:
-        raise InvalidToken(f"token ids go from 0 to {facts.n_vocab - 1}; the request has {min(ids)} to {max(ids)}")
+        raise _too_long(len(request.prompt), facts.n_ctx)
+    check_tokens(request.prompt, facts.n_vocab)
+    others = (*request.params.stop_token_ids, *(id for id, _ in request.sampling.logit_bias))
+    check_tokens((*request.prompt[:1], *others), facts.n_vocab)
+
+
+def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {n_ctx} tokens, of which the output needs at least one. However, "
+        f"your request has {least}{n_prompt} tokens: shorten it or start the server with a larger --ctx",
+        n_tokens=n_prompt,
+        n_ctx=n_ctx,
+    )
 
 
 def _sequence(request: GenerationRequest, n_ctx: int, **fields: Any) -> Sequence:

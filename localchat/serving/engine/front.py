@@ -12,12 +12,10 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, TimeoutError
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..core.server_state import SequenceStats
-from .engine import Engine
 from .library_build import MATRIX_INSTRUCTIONS_OFF, has_matrix_instructions, rebuild_command
 from .process import EngineProcess
 from .run import RequestRun
@@ -38,8 +36,6 @@ Result = TypeVar("Result")
 
 # A process that fails to start this often in a row is not started again for this many seconds.
 MAX_FAILED_STARTS, PAUSE_S = 3, 60.0
-# The interval at which an embedding checks whether it has been cancelled.
-_POLL_S = 0.05
 
 
 class Front:
@@ -110,55 +106,43 @@ class Front:
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
     ) -> list[int]:
-        return self._called(Engine.tokenize, text, add_bos=add_bos, parse_special=parse_special, limit=limit)
+        tokens: list[int] = self._called("tokenize", text, add_bos=add_bos, parse_special=parse_special, limit=limit)
+        return tokens
 
     def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
-        return self._called(Engine.tokenize_prompt, list(parts), add_bos=add_bos)
+        tokens: list[int] = self._called("tokenize_prompt", list(parts), add_bos=add_bos)
+        return tokens
 
     def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        return self._called(Engine.pair_tokens, query, documents)
+        pairs: list[list[int]] = self._called("pair_tokens", query, documents)
+        return pairs
 
     def piece(self, token: int, special: bool = False) -> bytes:
         return self.texts.piece(token, special)
 
-    def embed(
-        self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
-    ) -> list[array[float]]:
-        process = self._running()
-        id, was_cancelled = process.new_id(), False
-        call: Future[list[array[float]]] = process.call(id, "embed", inputs)
-        while True:
-            try:
-                return call.result(None if was_cancelled else _POLL_S)
-            except TimeoutError:
-                if is_cancelled():
-                    process.post("abandon", id)
-                    was_cancelled = True
-
-    # These start no process: in one that is dead or loads its model, nothing runs.
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        vectors: list[array[float]] = self._called("embed", inputs)
+        return vectors
 
     def stats(self) -> EngineStats:
-        return self._called_if_serving(Engine.stats, EngineStats())
+        return self._called_if_serving("stats", EngineStats())
 
     def running(self) -> list[SequenceStats]:
-        return self._called_if_serving(Engine.running, [])
+        return self._called_if_serving("running", [])
 
-    def _called_if_serving(self, method: Callable[..., Result], otherwise: Result) -> Result:
+    def _called_if_serving(self, method: str, otherwise: Result) -> Result:
+        """The result of a method; `otherwise` in a process that is dead or loads its model: nothing runs there."""
         process = self._process
         if process is None or not process.is_serving:
             return otherwise
         try:
-            result: Result = process.call(process.new_id(), method.__name__).result()
+            result: Result = process.call(method).result()
         except (EngineDied, EngineStopped):
             return otherwise
         return result
 
-    def _called(self, method: Callable[..., Result], *arguments: object, **options: object) -> Result:
-        def call(process: EngineProcess) -> Result:
-            result: Result = process.call(process.new_id(), method.__name__, *arguments, **options).result()
-            return result
-
-        return self._repeated(call)
+    def _called(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self._repeated(lambda process: process.call(method, *arguments, **options).result())
 
     def _repeated(self, call: Callable[[EngineProcess], Result]) -> Result:
         """The result of a short call, which is repeated once if the process dies meanwhile."""
@@ -172,7 +156,7 @@ class Front:
         """The process, which has loaded the model. Starts it if there is none."""
         with self._starting:
             if self._is_closed:
-                raise EngineStopped("the engine has been closed")
+                raise EngineStopped
             if self._process is not None and self._process.is_serving:
                 return self._process
             if self.failure is not None:

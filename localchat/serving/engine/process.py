@@ -9,7 +9,7 @@ result if the id is None. None ends the process. From it come tuples whose first
     ("step", outputs)                 everything that a step produced: (id, StepOutput), with the id of the call
                                       "enqueue" that started the sequence
     ("progress", share)               the loaded share of the model, 0 to 1
-    ("log", name, level, text)        a record of the log
+    ("log", record)                   a record of the log
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from .run import RequestRun
-from .values import EngineDied, EngineError, EngineStopped, GenerationRequest, LoadOptions, StepOutput, TokenTexts
+from .values import EngineDied, EngineStopped, GenerationRequest, LoadOptions, StepOutput, TokenTexts
 
 log = logging.getLogger("localchat.engine")
 
@@ -50,7 +50,7 @@ class EngineProcess:
 
     def __init__(self, path: str, options: LoadOptions, on_progress: Callable[[float], None]) -> None:
         # Why the process has ended; None while it lives.
-        self.death: EngineError | None = None
+        self.death: EngineDied | EngineStopped | None = None
         self._on_progress = on_progress
         self._is_closing = False
         self._ids = itertools.count()
@@ -70,7 +70,7 @@ class EngineProcess:
         ]
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
         # Its result are the ModelFacts and TokenTexts.
-        self.loaded = self.call(self.new_id(), "load", path, options, levels)
+        self.loaded = self.call("load", path, options, levels)
         for thread in self._threads:
             thread.start()
 
@@ -78,11 +78,11 @@ class EngineProcess:
     def is_serving(self) -> bool:
         return self.loaded.done() and self.death is None
 
-    def new_id(self) -> int:
-        return next(self._ids)
-
-    def call(self, id: int, method: str, *arguments: Any, **options: Any) -> Future[Any]:
+    def call(self, method: str, *arguments: Any, **options: Any) -> Future[Any]:
         """Call a method in the process. Its error may be EngineDied, which this may also raise."""
+        return self._call(next(self._ids), method, *arguments, **options)
+
+    def _call(self, id: int, method: str, *arguments: Any, **options: Any) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
             if self.death is not None:
@@ -91,22 +91,13 @@ class EngineProcess:
         self._send((id, method, arguments, options))
         return future
 
-    def post(self, method: str, *arguments: Any) -> None:
-        """Call a method in the process that has no result."""
-        self._send((None, method, arguments, {}))
-
     def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        id, sequence_ids = self.new_id(), list[int]()
-        run = RequestRun(
-            requests,
-            texts,
-            cancel=lambda i: self.post("cancel", sequence_ids[i]),
-            suspend=lambda is_suspended: self.post("suspend", sequence_ids, is_suspended),
-        )
+        id, sequence_ids = next(self._ids), list[int]()
+        run = RequestRun(requests, texts, cancel=lambda i: self._send((None, "cancel", (sequence_ids[i],), {})))
         with self._lock:
             self._runs[id] = run, set(range(len(requests)))
         try:
-            sequence_ids += self.call(id, "enqueue", requests).result()
+            sequence_ids += self._call(id, "enqueue", requests).result()
         except BaseException:
             self._runs.pop(id, None)
             raise
@@ -158,8 +149,7 @@ class EngineProcess:
         elif kind == "progress":
             self._on_progress(values[0])
         elif kind == "log":
-            name, level, text = values
-            logging.getLogger(name).log(level, "%s", text)
+            logging.getLogger(values[0].name).handle(values[0])
         elif kind == "result":
             self._calls.pop(values[0]).set_result(values[1])
         else:
@@ -181,7 +171,7 @@ class EngineProcess:
             self._process.kill()
             status = self._process.wait()
         self._threads[0].join(_DEATH_S)
-        death = EngineStopped("the engine has been closed") if self._is_closing else self._died(status)
+        death = EngineStopped() if self._is_closing else self._died(status)
         with self._lock:
             was_serving, self.death = self.is_serving, death
             calls, runs = list(self._calls.values()), list(self._runs.values())

@@ -13,7 +13,7 @@ from typing import Union
 
 from ..core.events import OutputToken, PromptProgress, TokenLogprob
 from ..core.usage import Usage
-from .values import Delta, EngineError, Finish, GenerationRequest, Sampled, StepOutput, TokenTexts, Top
+from .values import Delta, Finish, GenerationRequest, Sampled, StepOutput, TokenTexts, Top
 
 Result = Union[PromptProgress, Delta, Finish]
 
@@ -29,21 +29,18 @@ class RequestRun:
         requests: Sequence[GenerationRequest],
         texts: TokenTexts,
         cancel: Callable[[int], None],
-        suspend: Callable[[bool], None],
     ):
         """
         Args:
             requests: The request of each sequence.
             texts: The bytes of tokens.
             cancel: Ends the sequence with an index; its error is Cancelled. Any thread may call this.
-            suspend: Suspends all sequences (True) or resumes them. Any thread may call this.
         """
         self._cancel = cancel
-        self.suspend = suspend
         self._outputs = [_Output(request, texts) for request in requests]
         self._queue: SimpleQueue[StepOutput] = SimpleQueue()
         # The error of the sequence that failed first, until it is raised.
-        self._error: EngineError | None = None
+        self._error: Exception | None = None
 
     def __enter__(self) -> RequestRun:
         return self
@@ -69,14 +66,14 @@ class RequestRun:
         timeout, and is empty at once if no sequence runs.
 
         Raises:
-            EngineError: A sequence failed or was cancelled, which ends the others too. The results before that have
-                been returned.
+            ApiError: A sequence failed, which ends the others too. The results before that have been returned.
+            Cancelled: `cancel` was called.
         """
         while self._error is None and self.is_running:
             results: list[tuple[int, Result]] = []
             for index, outputs in self._taken(timeout_s).items():
                 for result in self._outputs[index].read(outputs):
-                    if isinstance(result, EngineError):
+                    if isinstance(result, Exception):
                         self._error = result
                     else:
                         results.append((index, result))
@@ -159,7 +156,7 @@ class _Output:
         self._n_draft_accepted += new.n_draft_accepted
         return bool(new.tokens or new.end or (new.progress and self._request.reports_progress))
 
-    def read(self, outputs: list[StepOutput]) -> Iterator[Result | EngineError]:
+    def read(self, outputs: list[StepOutput]) -> Iterator[Result | Exception]:
         """Combines outputs: the newest progress, one delta, and the end if it is among them."""
         progress = [new.progress for new in outputs if new.progress is not None]
         if progress and self._request.reports_progress:
@@ -171,7 +168,7 @@ class _Output:
         end = outputs[-1].end
         if end is not None:
             self.is_over = True
-            yield end if isinstance(end, EngineError) else self._finish(end)
+            yield self._finish(end) if isinstance(end, str) else end
 
     def usage(self) -> Usage:
         return Usage(

@@ -82,7 +82,6 @@ class Scheduler:
 
         Drafts are computed only in a step without prompts.
         """
-        self._preempt_suspended()
         self._admit()
         return Batch(tuple(self._chunks()))
 
@@ -117,7 +116,7 @@ class Scheduler:
             if len(self.running) == self._limits.n_parallel or (self._is_full and self.running):
                 return
             match = self._cache.find(sequence.reusable_tokens)
-            if sequence.is_suspended or self._is_being_computed(sequence, match):
+            if self._is_being_computed(sequence, match):
                 continue
             n_shared = match.length if match is not None and self._cache.is_active(match.slot) else 0
             # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
@@ -163,13 +162,6 @@ class Scheduler:
         slot, sequence.slot, sequence.n_computed, sequence.draft = sequence.slot, None, 0, []
         self.running.remove(sequence)
         self._cache.release(slot, keep=keep)
-
-    def _preempt_suspended(self) -> None:
-        """Preempts suspended sequences while others wait for a slot."""
-        n_waiting = sum(not sequence.is_suspended for sequence in self.waiting)
-        n_wanted = max(n_waiting - (self._limits.n_parallel - len(self.running)), 0)
-        for sequence in [each for each in self.running if each.is_suspended][:n_wanted]:
-            self._preempt(sequence)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Puts a running sequence back into the queue. Its computed tokens become an idle prefix."""

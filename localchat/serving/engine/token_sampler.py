@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from ..core.errors import ApiError
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
-from .values import EngineError, InvalidGrammar, Sampled, TokenTexts
+from .values import EngineError, Sampled, TokenTexts
 
 log = logging.getLogger("localchat.engine")
 
@@ -24,7 +25,7 @@ class TokenRun(NamedTuple):
     """The tokens sampled for one sequence in a step, and the error after them if sampling failed."""
 
     items: list[Sampled]
-    error: EngineError | None = None
+    error: ApiError | None = None
 
     def tokens(self) -> list[int]:
         return list(map(_token_of, self.items))
@@ -65,7 +66,7 @@ class TokenSampler:
             # In a loop, since the tokens before an error are kept.
             for item in self._tokens(chunk):
                 items.append(item)
-        except InvalidGrammar as error:
+        except ApiError as error:
             return TokenRun(items, error)
         except Exception as error:
             log.exception("sampling a token failed")

@@ -11,8 +11,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, Union
+from typing import NamedTuple, Protocol, Union
 
+from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, ShuttingDown
 from ..core.events import OutputToken, PromptProgress
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
@@ -85,8 +86,8 @@ Top = list[tuple[int, float]]
 """The likeliest tokens at one position, each with its log probability."""
 Sampled = Union[int, tuple[int, float, Top]]
 """A sampled token; or, with log probabilities, the token, its log probability, and the likeliest tokens."""
-End = Union[str, "EngineError"]
-"""The end of a sequence: the finish reason, "stop" or "length", or its error."""
+End = Union[str, Exception]
+"""The end of a sequence: the finish reason, "stop" or "length", or its error, an ApiError or Cancelled."""
 
 
 class StepOutput(NamedTuple):
@@ -264,71 +265,12 @@ class ModelFacts:
     """The token before the name of the repository in such a prompt."""
 
 
-class EngineError(Exception):
-    """The base class of errors of the engine. The message has the cause and a remedy."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Errors of an engine process are pickled. The constructors of some take other arguments than the message.
-        return _restored, (type(self), self.args, vars(self))
-
-
-def _restored(kind: type[EngineError], args: tuple[object, ...], attributes: dict[str, object]) -> EngineError:
-    error = kind.__new__(kind, *args)
-    vars(error).update(attributes)
-    return error
-
-
-class InvalidToken(EngineError):
-    """A token id that the model's vocabulary does not have."""
-
-
-class InvalidGrammar(EngineError):
-    """A grammar that cannot be parsed, or allows no token of the model; `origin` is that of its constraint."""
-
-    def __init__(self, reason: str, origin: str):
-        super().__init__(f"'{origin}' cannot be enforced: {reason}")
-        self.origin = origin
+class EngineError(InferenceError):
+    """The engine cannot load a model or run a request. The message has the cause and a remedy."""
 
 
 class WrongDraftModel(EngineError):
     """A model that cannot draft for another one."""
-
-
-class WritesNoText(EngineError):
-    """The model computes embeddings or scores, and generates no text."""
-
-
-class PromptTooLong(EngineError):
-    """The prompt leaves no space for output in the context."""
-
-    def __init__(self, n_prompt: int, n_ctx: int, *, is_least: bool = False):
-        least = "at least " if is_least else ""
-        super().__init__(
-            f"This model's maximum context length is {n_ctx} tokens, of which the output needs at least one. However, "
-            f"your request has {least}{n_prompt} tokens: shorten it or start the server with a larger --ctx"
-        )
-        self.n_prompt = n_prompt
-        self.n_ctx = n_ctx
-
-
-class TextTooLong(EngineError):
-    """A text of more tokens than any context holds."""
-
-    def __init__(self, n_tokens: int, n_max: int):
-        super().__init__(f"a text has at least {n_tokens} tokens, the limit is {n_max}: shorten it")
-        self.n_tokens = n_tokens
-
-
-class QueueFull(EngineError):
-    """More requests wait than the queue holds: try again later."""
-
-
-class Cancelled(EngineError):
-    """The generation was cancelled before its end."""
-
-
-class EngineStopped(EngineError):
-    """The engine has been closed."""
 
 
 class EngineDied(EngineError):
@@ -338,3 +280,33 @@ class EngineDied(EngineError):
         super().__init__(message)
         self.killed_by = killed_by
         """The name of the signal that killed it; None if it ended by itself."""
+
+
+class EngineStopped(ShuttingDown):
+    """The engine has been closed."""
+
+    def __init__(self, message: str = SHUTTING_DOWN):
+        super().__init__(message)
+
+
+class Cancelled(Exception):
+    """The request was cancelled before its end."""
+
+
+def invalid_grammar(reason: str, origin: str) -> BadRequest:
+    """The error of a grammar that cannot be parsed, or allows no token of the model; `origin` is in its constraint."""
+    return BadRequest(f"'{origin}' cannot be enforced: {reason}", origin)
+
+
+def text_too_long(n_tokens: int, n_max: int) -> ContextLengthExceeded:
+    """The error of a text with more tokens than any context holds."""
+    message = f"a text has at least {n_tokens} tokens, the limit is {n_max}: shorten it"
+    return ContextLengthExceeded(message, n_tokens=n_tokens)
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
+    """Raises BadRequest for no tokens at all, or one that the vocabulary does not have."""
+    if not tokens:
+        raise BadRequest("the prompt is empty: it needs one token at least")
+    if min(tokens) < 0 or max(tokens) >= n_vocab:
+        raise BadRequest(f"token ids go from 0 to {n_vocab - 1}; the request has {min(tokens)} to {max(tokens)}")

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ... import __version__
+from ..core.errors import NotSupported
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
-from ..engine import EngineError, Finish, Front, GenerationRequest, WritesNoText
+from ..engine import EngineError, Finish, Front, GenerationRequest
 from ..engine.library_build import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
@@ -123,7 +124,7 @@ def _speed(engine: Front) -> dict[str, Any]:
     try:
         _generate(engine, 0)  # not measured: the first request reads the weights from disk
         usage = _generate(engine, 1)
-    except WritesNoText:
+    except NotSupported:
         return {}
     return {
         "prompt_per_second": round(usage.prompt_rate or 0, 1),

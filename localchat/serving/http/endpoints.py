@@ -135,8 +135,6 @@ class Endpoints:
             exchange.name_request(request.request_id)
             run = start(self._service.model(request.model), request, interface.id_prefix)
             exchange.id = run.head.id
-            # While the client does not read, the run is suspended.
-            exchange.on_stall = run.suspend
             try:
                 with run, self._in_flight(exchange, run):
                     encoder = interface.encoder(run.head, request, run.usage)
@@ -200,7 +198,7 @@ class Endpoints:
     def _tokenize(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, tokens.parse_tokenize)
         engine = model.engine
-        with wire_errors(engine, "content"):
+        with wire_errors("content"):
             ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
         exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.piece(token, True)))
 

@@ -36,8 +36,6 @@ CLIENT_GONE = 499
 
 # Bytes of one `send`, to which the timeout of the socket applies.
 SEND_BYTES = 64 * 1024
-# Seconds after which a stream whose client reads nothing loses its slot, if other requests wait for a slot.
-STALL_S = 1.0
 
 
 class Exchange:
@@ -57,8 +55,6 @@ class Exchange:
         self.route, self.tail = "other", ""
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id, self.summary = "-", ""
-        # Called with True when the client has not read a stream for `STALL_S`, and with False when it reads again.
-        self.on_stall: Callable[[bool], None] = lambda is_stalled: None
         # The format of errors, and the headers that repeat the id of the request, of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         self.id_headers: tuple[str, ...] = ("X-Request-Id",)
@@ -128,18 +124,9 @@ class Exchange:
 
     def _send(self, payload: bytes) -> None:
         sock, unsent = self.request.socket, memoryview(payload)
-        stall_s = min(STALL_S, self._write_timeout_s)
-        sock.settimeout(stall_s)
+        sock.settimeout(self._write_timeout_s)
         while unsent:
-            try:
-                n_sent = sock.send(unsent[:SEND_BYTES])
-            except socket.timeout:
-                self.on_stall(True)
-                sock.settimeout(self._write_timeout_s - stall_s)
-                n_sent = sock.send(unsent[:SEND_BYTES])
-                sock.settimeout(stall_s)
-                self.on_stall(False)
-            unsent = unsent[n_sent:]
+            unsent = unsent[sock.send(unsent[:SEND_BYTES]) :]
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Call `route`, which sends the response. If `route` raises an error, send an error response."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..values import Constraint, EngineError, InvalidGrammar
+from ..values import Constraint, EngineError, invalid_grammar
 
 if TYPE_CHECKING:
     from .vocabulary import Vocabulary
@@ -69,7 +69,7 @@ class Masks:
         """A matcher at the start of an output.
 
         Raises:
-            InvalidGrammar: The grammar is malformed, has no tokens here, or takes too much work.
+            BadRequest: The grammar is malformed, has no tokens here, or takes too much work.
         """
         self.prepare()
         key = constraint.grammar, frozenset(visible)
@@ -93,14 +93,14 @@ class Masks:
         found = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
         found.compute_bitmask()  # so that the first token does not wait for it
         if found.is_error():
-            raise InvalidGrammar(_reason(found), constraint.origin)
+            raise invalid_grammar(_reason(found), constraint.origin)
         return found
 
 
 class Matcher:
     """The position in a grammar while the tokens of one output are sampled. One thread at a time.
 
-    All methods raise InvalidGrammar if the work is too much.
+    All methods raise BadRequest if the work is too much.
     """
 
     def __init__(self, matcher: Any, is_shown: Any, local: Any, origin: str) -> None:
@@ -119,13 +119,13 @@ class Matcher:
         """Advance by the token that was sampled."""
         self._allowed = None
         if not self._shown_matcher().consume_token(token):
-            raise InvalidGrammar(_reason(self._matcher), self._origin)
+            raise invalid_grammar(_reason(self._matcher), self._origin)
 
     def allowed_tokens(self) -> Any:
-        """The tokens that may come next. Raises InvalidGrammar if there are none."""
+        """The tokens that may come next. Raises BadRequest if there are none."""
         found = np.flatnonzero(self._mask())
         if not len(found):
-            raise InvalidGrammar("it requires text for which this model has no tokens", self._origin)
+            raise invalid_grammar("it requires text for which this model has no tokens", self._origin)
         return found
 
     def forced_tokens(self) -> list[int]:
@@ -138,7 +138,7 @@ class Matcher:
         if self._allowed is None:
             bits = np.frombuffer(self._shown_matcher().compute_bitmask(), np.uint8)
             if self._matcher.is_error():
-                raise InvalidGrammar(_reason(self._matcher), self._origin)
+                raise invalid_grammar(_reason(self._matcher), self._origin)
             mask = np.unpackbits(bits, bitorder="little", count=len(self._is_shown)).view(bool)
             self._allowed = mask & self._is_shown
         return self._allowed

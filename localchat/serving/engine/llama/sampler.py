@@ -94,7 +94,7 @@ class Sampler:
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
         """
         Raises:
-            InvalidGrammar: The grammar cannot be parsed, has no tokens here, or takes too much work.
+            BadRequest: The grammar cannot be parsed, has no tokens here, or takes too much work.
             EngineError: llama.cpp refuses a sampling step.
         """
         params, ends = request.params, vocabulary.eog_tokens

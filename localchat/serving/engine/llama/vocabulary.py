@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from ..values import TextTooLong, TokenTexts
+from ..values import TokenTexts, text_too_long
 from .library import L, Model, holding_gil
 from .masks import Masks
 from .text_blocks import TextBlocks
@@ -58,20 +58,20 @@ class Vocabulary:
         """The tokens of a text.
 
         Raises:
-            TextTooLong: There are more than `limit` or `MAX_TOKENS` tokens.
+            ContextLengthExceeded: There are more than `limit` or `MAX_TOKENS` tokens.
         """
         n_most = MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special, n_most)
 
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
         if len(data) > limit and self._longest_piece and len(data) > limit * self._longest_piece:
-            raise TextTooLong(len(data) // self._longest_piece, limit)
+            raise text_too_long(len(data) // self._longest_piece, limit)
         blocks = self._all_blocks if parse_special else self._plain_blocks
         tokens: list[int] = []
         for block in [data] if add_bos and self._adds_end else blocks.split(data):
             tokens += self._tokenize_block(block, add_bos, parse_special)
             if len(tokens) > limit:
-                raise TextTooLong(len(tokens), limit)
+                raise text_too_long(len(tokens), limit)
             add_bos = False
         return tokens
 
