@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .client import BaseClient, companion
+from .client import BaseClient, BaseStream, companion
 from .errors import Cancelled, LocalChatError
 from .events import Reply, StreamEvent, Value
 from .reply.payloads import Model, Prompt
@@ -32,7 +32,6 @@ from .transport.keywords import (
     StreamKeywords,
 )
 from .transport.options import CHAT_PATH, TextPrompt
-from .transport.streams import Response
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,17 +45,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncStream(Generic[Value]):
+class AsyncStream(BaseStream[Value]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `async with` block to cancel.
 
     `reply` is the reply received so far, also after an error.
     """
-
-    def __init__(self, driver: AsyncDriver, response: Response, steps: Steps[Any]) -> None:
-        self._driver = driver
-        self._response = response
-        self._opened = False
-        self._events = driver.events(steps)
 
     async def __aenter__(self) -> AsyncStream[Value]:
         await self._open()
@@ -82,11 +75,6 @@ class AsyncStream(Generic[Value]):
         async for event in self:
             if event.type == "content_delta" and event.choice_index == 0:
                 yield event.delta
-
-    @property
-    def reply(self) -> Reply[Value]:
-        """The reply received so far; complete after the last event."""
-        return self._response.reply
 
     async def close(self) -> None:
         """Cancel the request at once, from any task of the event loop."""

@@ -36,7 +36,6 @@ from .transport.keywords import (
     RequestKeywords,
     RunKeywords,
     StreamKeywords,
-    check_keywords,
 )
 from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete
 from .transport.pool import Pool
@@ -68,7 +67,6 @@ class BaseClient:
         model: str | None = None,
         **options: Unpack[ClientKeywords],
     ) -> None:
-        check_keywords(options, ClientKeywords, type(self).__name__)
         self._settings = Settings(base_url, api_key, model, **options)
         self._pool = Pool()
 
@@ -80,7 +78,6 @@ class BaseClient:
         **options: Unpack[ClientKeywords],
     ) -> Self:
         """A client with other values for some arguments of `Client`. It shares the connections if it can."""
-        check_keywords(options, ClientKeywords, "with_options")
         client = type(self).__new__(type(self))
         client._settings = self._settings.changed(base_url, api_key, model, options)
         client._pool = self._pool if client._settings.can_share_connections(self._settings) else Pool()
@@ -252,19 +249,28 @@ def companion(name: str) -> Any:
         raise ImportError(f"this needs localchat's {path}.py, which is not beside the client") from error
 
 
-class Stream(Generic[Value]):
-    """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
+class BaseStream(Generic[Value]):
+    """The part of Stream and AsyncStream that does not wait."""
 
-    Entering the `with` block sends the request; without one, the first iteration does. `reply` is the reply received
-    so far, also after an error. A stream without references closes its connection.
-    """
-
-    def __init__(self, driver: Driver, response: Response, steps: Steps[Any]) -> None:
+    def __init__(self, driver: Any, response: Response, steps: Steps[Any]) -> None:
         self._driver = driver
         self._response = response
         self._opened = False
         # The generator gets no reference to this object: in a cycle, a dropped stream would not close its connection.
         self._events = driver.events(steps)
+
+    @property
+    def reply(self) -> Reply[Value]:
+        """The reply received so far; complete after the last event."""
+        return self._response.reply
+
+
+class Stream(BaseStream[Value]):
+    """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
+
+    Entering the `with` block sends the request; without one, the first iteration does. `reply` is the reply received
+    so far, also after an error. A stream without references closes its connection.
+    """
 
     def __enter__(self) -> Stream[Value]:
         self._open()
@@ -298,11 +304,6 @@ class Stream(Generic[Value]):
         for event in self:
             if event.type == "content_delta" and event.choice_index == 0:
                 yield event.delta
-
-    @property
-    def reply(self) -> Reply[Value]:
-        """The reply received so far; complete after the last event."""
-        return self._response.reply
 
     def close(self) -> None:
         """Cancel the request at once, from any thread. The server notices the closed connection and stops."""

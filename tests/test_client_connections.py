@@ -15,6 +15,7 @@ import pytest
 import localchat.transport.addresses
 import localchat.transport.pool
 from localchat import ConnectError
+from localchat.transport.addresses import Proxy
 from localchat.transport.options import Settings
 
 from .clients import client_class, failure, failure_at, make_client
@@ -267,7 +268,8 @@ def test_no_proxy(no_proxy, url, proxied, monkeypatch):
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
-    return localchat.transport.addresses.find_proxy(Settings(base_url=url).address, proxy)
+    found = localchat.transport.addresses.find_proxy(Settings(base_url=url).address, proxy)
+    return found and f"http://{found.host}:{found.port}"
 
 
 def test_proxy_by_argument(monkeypatch):
@@ -331,7 +333,7 @@ def test_host_that_does_not_exist(host, client_class):
 
 def test_tunnel_to_an_ipv6_address():
     address = Settings(base_url="https://[2001:db8::1]/v1").address
-    request = localchat.transport.addresses.tunnel_request(address, "http://proxy")
+    request = localchat.transport.addresses.tunnel_request(address, Proxy("proxy", 80, {}))
     assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
 
 

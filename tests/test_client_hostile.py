@@ -199,7 +199,7 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path):
 def test_host_name_that_begins_like_a_loopback_address(host, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://proxy:1")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert find_proxy(parse_base_url(f"http://{host}/v1"), None) == "http://proxy:1"
+    assert find_proxy(parse_base_url(f"http://{host}/v1"), None) == ("proxy", 1, {})
     assert "Authorization" not in Client(f"http://{host}/v1")._settings.request_headers({})
 
 

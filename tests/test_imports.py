@@ -47,9 +47,6 @@ SOLE_IMPORTERS = {
     "jinja2": "serving/chat/prompt/",
 }
 
-# Modules that a file uses if they are installed.
-OPTIONAL = {"certifi"}
-
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
@@ -129,7 +126,7 @@ def test_client_files_import_the_standard_library_alone(name: str):
             node.body = [ast.Pass()]
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
-    assert {name.partition(".")[0] for name in names} - OPTIONAL <= set(sys.stdlib_module_names)
+    assert {name.partition(".")[0] for name in names} <= set(sys.stdlib_module_names)
 
 
 def test_public_names_exist_and_are_listed_once():

@@ -35,7 +35,7 @@ def test_unknown_option_of_other_methods_and_clients():
     client: Any = Client("http://127.0.0.1:1")
     with pytest.raises(TypeError, match=r"Client has no option 'time_out': is timeout meant\?"):
         Client(time_out=5)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"with_options has no option 'modle': is model meant\?"):
+    with pytest.raises(TypeError, match=r"Client has no option 'modle': is model meant\?"):
         client.with_options(modle="m")
     with pytest.raises(TypeError, match=r"run has no option 'max_round': is max_rounds meant\?"):
         client.run("hi", max_round=3)

@@ -6,7 +6,7 @@ This module opens no connection; the drivers `sockets` and `aio_sockets` do.
 from __future__ import annotations
 
 import contextlib
-import importlib
+import functools
 import os
 import re
 import socket
@@ -56,10 +56,6 @@ class Address(NamedTuple):
         queries = "&".join(part for part in (query, self.query) if part)
         return (path if path.startswith("/") else f"{self.path}/{path}") + ("?" + queries if queries else "")
 
-    def peer(self, proxy: str | None) -> tuple[str, int]:
-        """The host and the port to connect to."""
-        return (self.host, self.port) if proxy is None else _read_proxy(proxy)[:2]
-
 
 PORTS = {"http": 80, "https": 443}
 
@@ -107,15 +103,26 @@ def is_loopback(host: str) -> bool:
     return _LOOPBACK.fullmatch(host) is not None
 
 
-def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
-    """The URL of the proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
+class Proxy(NamedTuple):
+    """An HTTP proxy, and the headers of a request to it."""
+
+    host: str
+    port: int
+    headers: dict[str, str]
+
+
+def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
+    """The proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
 
     Requests to this machine and to unix sockets never use a proxy, which could not reach them.
+
+    Raises:
+        OSError: The URL of the proxy cannot be used.
     """
     if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
     if isinstance(proxy, str):
-        return proxy
+        return _parse_proxy(proxy)
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     import urllib.request  # Late: it costs 3 ms.
@@ -123,7 +130,8 @@ def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
     proxies = urllib.request.getproxies()
     if urllib.request.proxy_bypass(address.authority) or _in_networks(address.host, proxies.get("no", "")):
         return None
-    return proxies.get(address.scheme) or proxies.get("all") or None
+    url = proxies.get(address.scheme) or proxies.get("all")
+    return _parse_proxy(url) if url else None
 
 
 def _in_networks(host: str, no_proxy: str) -> bool:
@@ -137,35 +145,25 @@ def _in_networks(host: str, no_proxy: str) -> bool:
     return False
 
 
-def _read_proxy(proxy: str) -> tuple[str, int, str]:
-    """The host, the port and the value of Proxy-Authorization, empty if the URL has no user.
-
-    Raises:
-        OSError: The URL cannot be used.
-    """
+def _parse_proxy(url: str) -> Proxy:
     try:
-        parts = urlsplit(proxy if "://" in proxy else "http://" + proxy)
+        parts = urlsplit(url if "://" in url else "http://" + url)
         host, port = parts.hostname, parts.port or 80
     except ValueError:  # Its message may quote a part of the password, so it is not the cause of the new error.
         raise OSError("the proxy's URL cannot be read: a / in a password is written %2F") from None
     if parts.scheme != "http" or not host:
         raise OSError(f"only http:// proxies are supported, not {parts.scheme}://; set no_proxy to avoid it")
     if parts.username is None:
-        return host, port, ""
+        return Proxy(host, port, {})
     import base64
 
     secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-    return host, port, "Basic " + base64.b64encode(secret).decode()
+    return Proxy(host, port, {"Proxy-Authorization": "Basic " + base64.b64encode(secret).decode()})
 
 
-def proxy_headers(proxy: str) -> dict[str, str]:
-    secret = _read_proxy(proxy)[2]
-    return {"Proxy-Authorization": secret} if secret else {}
-
-
-def tunnel_request(address: Address, proxy: str) -> bytes:
+def tunnel_request(address: Address, proxy: Proxy) -> bytes:
     """The CONNECT request that opens a tunnel to the server."""
-    headers = {"Host": address.authority, **proxy_headers(proxy)}
+    headers = {"Host": address.authority, **proxy.headers}
     return request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
 
 
@@ -184,9 +182,7 @@ def take_tunnel(response: ResponseReader, data: bytes) -> bool:
     return response.status > 0
 
 
-_contexts: dict[Any, Any] = {}
-
-
+@functools.cache
 def tls_context(verify: Any) -> ssl.SSLContext:
     """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
 
@@ -197,20 +193,14 @@ def tls_context(verify: Any) -> ssl.SSLContext:
 
     if isinstance(verify, ssl.SSLContext):
         return verify
-    if verify not in _contexts:
-        try:
-            context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
-        except OSError as error:
-            raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
-        if verify is False:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        elif verify is True and not context.get_ca_certs() and os.name != "nt":
-            # Python found no certificates of the system (some builds for macOS): use those of certifi, if installed.
-            with contextlib.suppress(ImportError):
-                context.load_verify_locations(importlib.import_module("certifi").where())
-        _contexts[verify] = context
-    return _contexts[verify]  # type: ignore[no-any-return]  # The cache is untyped, as ssl is imported late.
+    try:
+        context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+    except OSError as error:
+        raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def addresses(host: str, port: int) -> list[Any]:

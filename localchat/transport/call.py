@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError
-from .addresses import find_proxy, numeric_addresses, proxy_headers, take_tunnel, tls_context, tunnel_request
+from .addresses import Proxy, find_proxy, numeric_addresses, take_tunnel, tls_context, tunnel_request
 from .http1 import Inflate, ResponseReader, inflate_error, request_head
 from .options import Settings
 from .pool import BaseConnection, Pool
@@ -234,8 +234,9 @@ class Call:
         settings = self.settings
         limit, kind = self.deadlines.connecting()
         end = None if limit is None else time.monotonic() + limit
-        proxy = find_proxy(settings.address, settings.proxy)
+        proxy = None
         try:
+            proxy = find_proxy(settings.address, settings.proxy)
             self._connection = yield from self._open(proxy, end)
             if settings.address.scheme == "https":
                 yield from self._start_tls(proxy, end)
@@ -246,13 +247,13 @@ class Call:
         except (OSError, UnicodeError) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
-    def _open(self, proxy: str | None, end: float | None) -> Steps[BaseConnection]:
+    def _open(self, proxy: Proxy | None, end: float | None) -> Steps[BaseConnection]:
         """Try the addresses of the host, one after another."""
         address = self.settings.address
         if address.socket_path:
             candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
         else:
-            host, port = address.peer(proxy)
+            host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
             candidates = numeric_addresses(host, port) or (yield from self.wait("look_up", _left(end), host, port))
         failure = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
@@ -265,7 +266,7 @@ class Call:
                 failure = error
         raise failure
 
-    def _start_tls(self, proxy: str | None, end: float | None) -> Steps[None]:
+    def _start_tls(self, proxy: Proxy | None, end: float | None) -> Steps[None]:
         address, connection = self.settings.address, self._connection
         if proxy is not None:
             yield from self.wait("write", _left(end), connection, tunnel_request(address, proxy))
@@ -294,12 +295,12 @@ class Call:
         self.ended, self.headers = self._response.ended, dict(self._response.headers)
         return self._response.status
 
-    def _request(self, proxy: str | None) -> bytes:
+    def _request(self, proxy: Proxy | None) -> bytes:
         """The bytes of the request. A request to a proxy names the whole URL."""
         line, headers = f"{self._method} {self._target} HTTP/1.1", self._headers
         if proxy is not None:
             line = f"{self._method} http://{self.settings.address.host_header}{self._target} HTTP/1.1"
-            headers = {**headers, **proxy_headers(proxy)}
+            headers = {**headers, **proxy.headers}
         return request_head(line, headers) + self._body
 
     def _write(self, data: bytes, reused: bool) -> Steps[None]:

@@ -48,6 +48,7 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         **options: Unpack[ClientKeywords],
     ) -> None:
+        check_keywords(options, ClientKeywords, "Client")
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.

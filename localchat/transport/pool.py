@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Any
 
+from .addresses import Proxy
+
 MAX_IDLE_CONNECTIONS = 8
 # An idle connection is not reused after this time: a router between may have forgotten it, and a request that is sent
 # over it would get no response and no error.
@@ -30,8 +32,8 @@ def configure(sock: socket.socket) -> None:
 class BaseConnection:
     """A connection to the server. A driver makes it, and reads and writes."""
 
-    # The URL of a proxy that gets the requests; None without a proxy and for a tunnel through one.
-    proxy: str | None = None
+    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
+    proxy: Proxy | None = None
     # Whether a request was sent over the connection.
     used = False
     # When the connection was given to the pool, as a time of time.monotonic.

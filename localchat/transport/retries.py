@@ -22,6 +22,7 @@ from ..errors import (
     cut,
 )
 from ..reply.payloads import Model, find_error, parse_error, parse_models
+from .addresses import Proxy
 from .options import Settings
 
 # The delay before the first retry, which doubles with each retry up to the maximum, in seconds.
@@ -74,7 +75,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def connect_message(settings: Settings, error: Exception, proxy: str | None) -> str:
+def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
     """The message of an error that prevented a connection."""
     shown = settings.address.shown
     if proxy is not None:
