@@ -39,7 +39,7 @@ from .transport.keywords import (
 )
 from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete
 from .transport.pool import Pool
-from .transport.retries import lists_no_models, read_models
+from .transport.retries import read_models
 from .transport.sockets import Driver
 from .transport.streams import Response
 
@@ -231,11 +231,13 @@ class BaseClient:
         return settings.found_embedding_model
 
     def _listed_models(self, call: Call, headers: Mapping[str, str]) -> Steps[Sequence[Model]]:
-        """The models of the server; empty if it has no list."""
+        """The models of the server; empty if it has no list, like many servers with one model."""
         try:
             return read_models(self._settings, (yield from call.fetch("GET", "models", None, headers)))
-        except (StatusError, ProtocolError) as error:
-            if lists_no_models(error):
+        except ProtocolError:
+            return []
+        except StatusError as error:
+            if error.status in (404, 405, 501):
                 return []
             raise
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import re
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,22 +57,12 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds in `retry-after-ms` or `retry-after`, which may also be a date; None if there is neither."""
+    """The seconds in `retry-after-ms` or `retry-after`; None if there is neither, or if it is a date."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
+        with contextlib.suppress(ValueError):
             seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        return seconds if math.isfinite(seconds) else None
-    if "retry-after" not in headers:
-        return None
-    import email.utils  # Late: its import takes some ms.
-
-    date = email.utils.parsedate_tz(headers["retry-after"])
-    try:
-        return None if date is None else email.utils.mktime_tz(date) - time.time()
-    except (ValueError, OverflowError):  # The year is too large.
-        return None
+            return seconds if math.isfinite(seconds) else None
+    return None
 
 
 def connect_message(settings: Settings, error: Exception, proxy: Proxy | None) -> str:
@@ -149,8 +139,3 @@ def read_json(settings: Settings, what: str, raw: bytes) -> Any:
 def read_models(settings: Settings, raw: bytes) -> list[Model]:
     """Parse a response of /models."""
     return parse_models(read_json(settings, "list of models is", raw))
-
-
-def lists_no_models(error: LocalChatError) -> bool:
-    """Whether this error of a request for /models means that the server, like many with one model, has no list."""
-    return isinstance(error, ProtocolError) or (isinstance(error, StatusError) and error.status in (404, 405, 501))

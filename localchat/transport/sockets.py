@@ -163,12 +163,10 @@ class Driver:
 
     def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
         """A connection to an address of `look_up`."""
-        family, kind, protocol, _, address = where
-        sock = socket.socket(family, kind, protocol)
-        connection = Connection(sock)
+        connection = Connection(socket.socket(*where[:3]))
         try:
-            configure(sock)
-            self._blocking(connection, lambda: connection.set_limit(limit).connect(address))
+            configure(connection.sock)
+            self._blocking(connection, lambda: connection.set_limit(limit).connect(where[4]))
         except BaseException:
             connection.close()
             raise
@@ -181,10 +179,9 @@ class Driver:
     def write(self, limit: float | None, connection: Connection, data: bytes) -> None:
         self._blocking(connection, lambda: connection.set_limit(limit).sendall(data))
 
-    def read(self, limit: float | None, connection: Connection) -> bytes:
+    def read(self, limit: float | None, connection: Connection) -> Any:
         """The next bytes; empty at the end of the connection."""
-        data: bytes = self._blocking(connection, lambda: connection.receive(limit))
-        return data
+        return self._blocking(connection, lambda: connection.receive(limit))
 
     def _blocking(self, connection: Connection, operation: Callable[[], Any]) -> Any:
         """Run an operation of a connection; `cancel` may wake it."""

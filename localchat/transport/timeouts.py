@@ -10,6 +10,14 @@ from ..errors import TimedOut
 # The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
 _AFTER_FINISH_S = 5.0
 
+_REASONS = {
+    "connect": "no connection",
+    "first": "no first event",
+    "idle": "no further bytes",
+    "stall": "only keep-alives or empty events",
+    "total": "no complete response",
+}
+
 
 class Timeout(NamedTuple):
     """Timeouts in seconds; None means no limit."""
@@ -41,6 +49,10 @@ class Timeout(NamedTuple):
         return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
 
 
+def timed_out(kind: str) -> TimedOut:
+    return TimedOut(f"{_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
+
+
 class Deadlines:
     """The deadlines of one call, as times of time.monotonic; None means no limit."""
 
@@ -70,13 +82,13 @@ class Deadlines:
         """Start the timeout of the next event."""
         self._event_end, self._event_kind = _after(self._timeout.stall), "stall"
 
-    def connecting(self) -> tuple[float | None, str]:
-        """Seconds left to connect, and the name of the timeout that ends first."""
-        return self._earliest(self._timeout.connect, "connect", None, "")
-
     def pause(self) -> None:
         """Report the end of a read."""
         self._paused_at = time.monotonic()
+
+    def connecting(self) -> tuple[float | None, str]:
+        """Seconds left to connect, and the name of the timeout that ends first."""
+        return self._earliest(self._timeout.connect, "connect")
 
     def reading(self) -> tuple[float | None, str]:
         """Seconds left for one read, and the name of the timeout that ends first."""
@@ -84,22 +96,22 @@ class Deadlines:
             self._event_end += time.monotonic() - self._paused_at
         self._paused_at = 0.0
         idle = self._timeout.idle if self._event_kind == "stall" else None
-        return self._earliest(idle, "idle", self._event_end, self._event_kind)
+        return self._earliest(idle, "idle", self._event_end)
 
     def at_most(self, seconds: float) -> float:
         """These seconds, or the seconds left of the total if they are fewer."""
         return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
-    def _earliest(self, seconds: float | None, kind: str, end: float | None, end_kind: str) -> tuple[float | None, str]:
-        """The first to end of: a timeout that starts now, the deadline `end`, and those of the whole call.
+    def _earliest(self, seconds: float | None, kind: str, event_end: float | None = None) -> tuple[float | None, str]:
+        """The first to end of: a timeout that starts now, the deadline of the next event, and those of the call.
 
         Raises:
             TimedOut: It has ended.
         """
         now = time.monotonic()
-        for deadline, name in ((end, end_kind), (self._total_end, "total"), (self._finish_end, "total")):
-            if deadline is not None and (seconds is None or deadline - now < seconds):
-                seconds, kind = deadline - now, name
+        for end, name in ((event_end, self._event_kind), (self._total_end, "total"), (self._finish_end, "total")):
+            if end is not None and (seconds is None or end - now < seconds):
+                seconds, kind = end - now, name
         if seconds is not None and seconds <= 0:
             raise timed_out(kind)
         return seconds, kind
@@ -108,16 +120,3 @@ class Deadlines:
 def _after(seconds: float | None) -> float | None:
     """The deadline of a timeout that starts now."""
     return None if seconds is None else time.monotonic() + seconds
-
-
-_TIMEOUT_REASONS = {
-    "connect": "no connection",
-    "first": "no first event",
-    "idle": "no further bytes",
-    "stall": "only keep-alives or empty events",
-    "total": "no complete response",
-}
-
-
-def timed_out(kind: str) -> TimedOut:
-    return TimedOut(f"{_TIMEOUT_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
