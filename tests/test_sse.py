@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-import random
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from localchat.serving.http.stream import COMMENT, encode_named
 from localchat.serving.http.stream import encode as encode_chunk
+from localchat.serving.http.stream import encode_named
 from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
 
 BOM = b"\xef\xbb\xbf"
@@ -38,65 +34,37 @@ def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **op
         assert decode(chunks, flush, **options) == expected, chunks
 
 
-# One row per rule of the WHATWG format; the names carry the rule's number in the project's check list.
+# Rules of the WHATWG format that the cases of the web-platform-tests below leave out.
 RULES = {
     "1-2-utf8": ("data: h\u00e9\U0001f600\n\n".encode(), [event("h\u00e9\U0001f600")]),
-    "2-bom-dropped": (BOM + b"data: a\n\n", [event("a")]),
     "2-invalid-byte": (b"data: a\xffb\n\n", [event("a\ufffdb")]),
     "2-cut-character": (b"data: \xe2\x82\ndata: x\n\n", [event("\ufffd\nx")]),
     "2-surrogate-bytes": (b"data: \xed\xa0\x80\n\n", [event("\ufffd\ufffd\ufffd")]),
-    "3-second-bom-kept": (BOM + BOM + b"data: a\n\ndata: b\n\n", [event("b")]),
-    "3-later-bom-kept": (b"data: a\n\n" + BOM + b"data: b\n\n", [event("a")]),
     "3-bom-before-empty-line": (BOM + b"\ndata: a\n\n", [event("a")]),
-    "4-lf": (b"data: a\ndata: b\n\n", [event("a\nb")]),
     "4-cr": (b"data: a\rdata: b\r\r", [event("a\nb")]),
-    "4-crlf": (b"data: a\r\ndata: b\r\n\r\n", [event("a\nb")]),
     "4-only-these": (
         "data: a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b\n\n".encode(),
         [event("a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b")],
     ),
-    "5-cr-ends-at-once": (b"data: a\r\r", [event("a")]),
     "5-blank-cr-fires-once": (b"data: one\r\r\n", [event("one")]),
     "5-lf-after-crlf": (b"data: a\r\n\ndata: b\n\n", [event("a"), event("b")]),
     "6-lf-crlf": (b"data: a\n\r\ndata: b\n\n", [event("a"), event("b")]),
-    "6-cr-cr": (b"data: a\r\rdata: b\r\r", [event("a"), event("b")]),
     "6-many-empty-lines": (b"\n\n\r\rdata: a\n\n\n\n\r\n", [event("a")]),
-    "7-comment": (b": hi\ndata: a\n:data: b\n:\n\n", [event("a")]),
     "7-comment-does-not-end": (b"data: a\n: x\ndata: b\n\n", [event("a\nb")]),
-    "7-nul-comment": (b":\0\ndata: a\n\n", [event("a")]),
-    "8-one-space": (b"data:a\n\ndata: b\n\ndata:  c\n\n", [event("a"), event("b"), event(" c")]),
-    "8-tab-kept": (b"data:\tx\n\n", [event("\tx")]),
     "8-first-colon": (b"data: a: b:c\n\n", [event("a: b:c")]),
-    "8-trailing-space-kept": (b"data: a  \n\n", [event("a  ")]),
-    "9-bare-data": (b"data\n\n", [event("")]),
     "9-bare-id-resets": (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [event("a", id="1"), event("b")]),
-    "9-bare-retry": (b"retry\ndata: a\n\n", [event("a")]),
-    "10-literal-names": (b"Data: a\n data: b\ndata : c\nda-ta: d\nDATA: e\n\n", []),
-    "11-join": (b"data:\ndata:\n\n", [event("\n")]),
-    "11-empty-in-middle": (b"data: a\ndata\ndata: b\n\n", [event("a\n\nb")]),
-    "12-event": (b"event: add\ndata: 1\n\n", [event("1", "add")]),
     "12-last-wins": (b"event: a\nevent: b\ndata: 1\n\n", [event("1", "b")]),
-    "12-empty-is-message": (b"event: a\nevent:\ndata: 1\n\n", [event("1")]),
-    "12-type-is-reset": (b"event: a\ndata: 1\n\ndata: 2\n\n", [event("1", "a"), event("2")]),
-    "13-id-persists": (b"id: 1\ndata: a\n\ndata: b\n\n", [event("a", id="1"), event("b", id="1")]),
-    "13-nul-ignored": (b"id: 1\nid: 2\0\ndata: a\n\n", [event("a", id="1")]),
     "13-empty-resets": (b"id: 1\ndata: a\n\nid:\ndata: b\n\n", [event("a", id="1"), event("b")]),
     "13-id-without-data": (b"id: 7\n\ndata: a\n\n", [event("a", id="7")]),
-    "14-retry": (b"retry: 3000\ndata: a\n\n", [event("a", retry=3000)]),
     "14-bogus": (b"retry: 3000\nretry: 1000x\ndata: a\n\n", [event("a", retry=3000)]),
     "14-not-digits": (
         "".join(f"retry:{value}\n" for value in ("-5", "1_000", "  5", "5 ", "\u0663", "")).encode() + b"data: a\n\n",
         [event("a")],
     ),
-    "14-most-digits": (b"retry: " + b"9" * 18 + b"\ndata: a\n\n", [event("a", retry=10**18 - 1)]),
     "14-too-many-digits": (b"retry: " + b"9" * 19 + b"\ndata: a\n\n", [event("a")]),
-    "15-no-data-no-event": (b"event: ping\n\nretry: 3000\n\nid: 1\n\n", []),
     "15-type-reset-without-data": (b"event: ping\n\ndata: a\n\n", [event("a")]),
     "15-keep-alive-after-id": (b"id: 1\ndata: a\n\n: ping\n\n: ping\n\n", [event("a", id="1")]),
     "15-one-lf-dropped": (b"data: a\ndata:\n\n", [event("a\n")]),
-    "16-empty-data-fires": (b"data:\n\ndata\n\n", [event(""), event("")]),
-    "17-unfinished-dropped": (b"data: a\n\ndata: b\n", [event("a")]),
-    "17-unfinished-id-forgotten": (b"id: 1\ndata: a\n\nid: 2\ndata: b", [event("a", id="1")]),
     "empty-stream": (b"", []),
 }
 
@@ -146,13 +114,8 @@ WPT = {
 }
 
 
-@pytest.mark.parametrize(("raw", "expected"), RULES.values(), ids=RULES.keys())
-def test_decode_by_rule(raw, expected):
-    check(raw, expected)
-
-
-@pytest.mark.parametrize(("raw", "expected"), WPT.values(), ids=WPT.keys())
-def test_decode_web_platform_tests(raw, expected):
+@pytest.mark.parametrize(("raw", "expected"), [*RULES.values(), *WPT.values()], ids=[*RULES, *WPT])
+def test_decode_by_the_rules_of_the_standard(raw, expected):
     check(raw, expected)
 
 
@@ -164,13 +127,10 @@ LENIENT = {
     "done-glued-to-event": (b"data: 1\ndata: [DONE]\n\n", False, DONE, [event("1"), event("[DONE]")]),
     "done-glued-to-next": (b"data:[DONE]\r\ndata: 1\n\n", False, DONE, [event("[DONE]"), event("1")]),
     "done-without-newline": (b"data: 1\n\ndata: [DONE]", True, DONE, [event("1"), event("[DONE]")]),
-    "done-glued-without-newline": (b"data: 1\ndata: [DONE]", True, DONE, [event("1"), event("[DONE]")]),
     "done-with-blanks": (b"data:  [DONE]\t\n", False, DONE, [event(" [DONE]\t")]),
     "done-inside-text": (b"data: x [DONE]\n\n", False, DONE, [event("x [DONE]")]),
     "done-is-text-when-strict": (b"data: 1\ndata: [DONE]\n\n", False, {}, [event("1\n[DONE]")]),
     "flush-unfinished-line": (b"event: e\ndata: {}", True, {}, [event("{}", "e")]),
-    "flush-unfinished-block": (b"data: a\ndata: b\n", True, {}, [event("a\nb")]),
-    "flush-after-bom-only": (BOM + b"data: a", True, {}, [event("a")]),
     "flush-nothing": (b"data: a\n\n", True, {}, [event("a")]),
     "flush-no-data": (b"id: 1\nevent: x", True, {}, []),
     "error-field": (b'error: {"code": 400}\n\n', False, ERROR, [event('{"code": 400}', "error")]),
@@ -180,7 +140,6 @@ LENIENT = {
         ERROR,
         [event("1"), event("x", "error"), event("[DONE]")],
     ),
-    "error-field-when-strict": (b"error: x\n\n", False, {}, []),
 }
 
 
@@ -193,10 +152,6 @@ def test_decode_cr_completes_event_without_waiting():
     decoder = SSEDecoder()
     assert decoder.feed(b"data: a\r\r") == [event("a")]
     assert decoder.feed(b"\ndata: b\r\n\r") == [event("b")]
-
-
-def test_decode_empty_chunk_between_cr_and_lf():
-    assert decode([b"data: a\r", b"", b"\n", b"", b"\r", b"", b"\n"]) == [event("a")]
 
 
 DAMAGE = {
@@ -246,11 +201,6 @@ def test_limits_are_inclusive_and_per_event():
     assert len(decode([raw], max_line_bytes=10, max_event_bytes=6)) == 50
 
 
-def test_error_survives_pickle():
-    error = pickle.loads(pickle.dumps(SSEError("too long", [event("1")])))
-    assert (str(error), error.events) == ("too long", (event("1"),))
-
-
 def test_ten_megabyte_line_in_small_feeds_is_linear():
     """Quadratic work would make the line that is 16 times longer 256 times slower; noise is far below 80."""
     short = min(spent_on_line(10_000_000 // 16) for _ in range(5))
@@ -273,30 +223,6 @@ def test_many_empty_data_lines_are_linear():
     assert decode([b"data\n"] * 100_000 + [b"\n"]) == [event("\n" * 99_999)]
 
 
-def test_every_byte_is_held_once():
-    """An incomplete line is stored once, whatever the number of feeds."""
-    decoder = SSEDecoder()
-    for _ in range(1000):
-        decoder.feed(b"x" * 64)
-    assert len(decoder._held) == 64_000
-
-
-ALPHABET = [b"data", b"event", b"id", b"retry", b":", b" ", b"\r", b"\n", b"\r\n"]
-ALPHABET += [b"\0", b"1", b"x", BOM, b"\xc3", b"\xa9", b"[DONE]"]
-
-
-@pytest.mark.parametrize("options", [{}, DONE], ids=["all events", "until [DONE]"])
-def test_random_streams_do_not_depend_on_chunking(options):
-    chance = random.Random(1)
-    for _ in range(200):
-        raw = b"".join(chance.choice(ALPHABET) for _ in range(60))
-        whole = decode([raw], True, **options)
-        assert decode([raw[i : i + 1] for i in range(len(raw))], True, **options) == whole
-        border = sorted(chance.randrange(len(raw)) for _ in range(5))
-        pieces = [raw[a:b] for a, b in zip([0, *border], [*border, len(raw)])]
-        assert decode(pieces, True, **options) == whole
-
-
 ENCODED = {
     "plain": (encode_chunk('{"a":1}'), b'data: {"a":1}\n\n', event('{"a":1}')),
     "leading space": (encode_chunk(" x"), b"data:  x\n\n", event(" x")),
@@ -310,42 +236,3 @@ ENCODED = {
 def test_chunks_of_the_server_are_events(encoded, raw, decoded):
     assert encoded == raw
     check(raw, [decoded or event('{"type":"e","x":1}', "e")])
-
-
-def encode(data: str, name: str | None = None) -> bytes:
-    """Any event without CR, as other servers may send it."""
-    return (
-        "".join([f"event: {name}\n"] * (name is not None) + [f"data: {line}\n" for line in data.split("\n")]).encode(
-            "utf-8", "replace"
-        )
-        + b"\n"
-    )
-
-
-def test_comment_is_not_an_event():
-    assert decode([b"id: 1\n", encode("a"), COMMENT, encode("b")]) == [event("a", id="1"), event("b", id="1")]
-
-
-one_line = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r\n\0"))
-text_without_cr = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r"))
-
-
-@given(
-    st.lists(
-        st.tuples(text_without_cr, st.none() | one_line, st.none() | one_line, st.none() | st.integers(0, 10**17))
-    ),
-    st.integers(1, 20),
-)
-def test_decode_of_encode_is_the_same(events, step):
-    raw = b""
-    expected = []
-    last_id = ""
-    for data, name, id, retry in events:
-        if id is not None:
-            raw += f"id: {id}\n".encode()
-            last_id = id
-        if retry is not None:
-            raw += f"retry: {retry}\n".encode()
-        raw += encode(data, name)
-        expected.append(ServerSentEvent(name or "message", data, last_id, retry))
-    assert decode([raw[i : i + step] for i in range(0, len(raw), step)]) == expected

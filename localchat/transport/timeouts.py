@@ -10,7 +10,7 @@ from ..errors import TimedOut
 # The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
 _AFTER_FINISH_S = 5.0
 
-_REASONS = {
+_TIMEOUT_REASONS = {
     "connect": "no connection",
     "first": "no first event",
     "idle": "no further bytes",
@@ -50,7 +50,7 @@ class Timeout(NamedTuple):
 
 
 def timed_out(kind: str) -> TimedOut:
-    return TimedOut(f"{_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
+    return TimedOut(f"{_TIMEOUT_REASONS[kind]} within Timeout.{kind}; increase it if this is expected", kind=kind)
 
 
 class Deadlines:
