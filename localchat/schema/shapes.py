@@ -160,11 +160,9 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
 def _dataclass_fields(target: Any) -> list[Field]:
     hints, texts = evaluated_hints(target), read_docstring(target.__doc__ or "")[1]
     fields = []
-    for field in target.__dataclass_fields__.values():  # dataclasses.fields() leaves out InitVar.
-        hint = hints[field.name]
-        hint = hint.type if isinstance(hint, dataclasses.InitVar) else hint
-        if field.init and typing.ClassVar not in (hint, typing.get_origin(hint)):
-            shape = described(shape_of(hint), field.metadata.get("description") or texts.get(field.name))
+    for field in dataclasses.fields(target):
+        if field.init:
+            shape = described(shape_of(hints[field.name]), field.metadata.get("description") or texts.get(field.name))
             default = ABSENT if field.default is dataclasses.MISSING else field.default
             required = default is ABSENT and field.default_factory is dataclasses.MISSING
             fields.append(Field(field.name, shape, required, default))
@@ -219,20 +217,14 @@ def shape_of(hint: Any) -> Shape:
         return known
     if make is not None:
         return make(typing.get_args(hint))
-    inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))
-    if inner is None:
-        return _class(hint)
-    try:
-        return shape_of(inner)  # A NewType, or the alias of a `type` statement.
-    except RecursionError:
-        raise TypeError(f"{hint!r} refers to itself, as only dataclasses and typed dicts may") from None
+    inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))  # Of a NewType, or of a `type` statement.
+    return _class(hint) if inner is None else shape_of(inner)
 
 
 def _class(hint: Any) -> Shape:
     if isinstance(hint, type):
         if issubclass(hint, enum.Enum):
-            by_value = has_plain_values(hint)
-            return _constants([(member.value if by_value else member.name, member) for member in hint])
+            return _constants([(member.value, member) for member in hint])
         if hasattr(hint, "model_json_schema"):
             return _self_describing(hint)
         if dataclasses.is_dataclass(hint):
@@ -316,15 +308,14 @@ def _union(args: Args) -> Shape:
 
 
 def _literal(args: Args) -> Shape:
-    options = [(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args]
-    if not all(type(value) in TYPE_NAMES for value, _ in options):
-        raise TypeError(f"JSON cannot hold all of {args!r}")
-    return _constants(options)
+    return _constants([(arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args])
 
 
 def _constants(options: list[tuple[Any, Any]]) -> Shape:
     """Pairs of a value in JSON and the value in Python."""
     values = [value for value, _ in options]
+    if not all(type(value) in TYPE_NAMES for value in values):
+        raise TypeError(f"JSON cannot hold all of {values!r}")
     kinds = {TYPE_NAMES[type(value)] for value in values}
     return Shape(
         lambda definitions: {**({"type": min(kinds)} if len(kinds) == 1 else {}), "enum": values},
@@ -360,7 +351,7 @@ def to_plain_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
-        return value.value if has_plain_values(type(value)) else value.name
+        return value.value
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, (set, frozenset)):
@@ -368,7 +359,3 @@ def to_plain_json(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump()
     raise TypeError(f"JSON cannot hold {type(value).__name__}")
-
-
-def has_plain_values(hint: type[enum.Enum]) -> bool:
-    return all(type(member.value) in (str, int, float, bool, type(None)) for member in hint)
