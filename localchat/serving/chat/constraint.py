@@ -25,7 +25,7 @@ from ..core.errors import BadRequest, NotSupported
 from ..core.params import GenerationParams
 from ..core.response_format import ResponseFormat
 from ..engine import Constraint
-from .argument_rules import ArgumentRules
+from .argument_rules import argument_rule
 from .dialects import Dialect
 from .dialects.call_layout import THE_NAME, CallLayout
 from .dialects.reasoning import ReasoningStart
@@ -140,7 +140,6 @@ class _Grammar:
         self._key = key
         self._dialect = key.dialect
         self._rules = Rules()
-        self._arguments = ArgumentRules(self._rules)
         self._tools = [self._tool(index, json.loads(function)) for index, function in key.tools]
 
     def constraint(self, field: str) -> Constraint:
@@ -252,7 +251,7 @@ class _Grammar:
 
     def _call(self, tool: _Tool, layout: CallLayout) -> str:
         """The arguments of a call and the text after them."""
-        return seq(self._arguments.rule(tool.parameters, layout), self._literal(layout.after_call))
+        return seq(argument_rule(self._rules, tool.parameters, layout), self._literal(layout.after_call))
 
     # --- reasoning ---
 

@@ -31,7 +31,7 @@ def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[s
     """
     found: Any = schema
     for name in path:
-        found = resolved(found, schema)
+        found = _resolved(found, schema)
         if isinstance(found, Mapping):
             found = found.get("items") if name is None else found.get("properties")
         if name is not None and isinstance(found, Mapping):
@@ -39,7 +39,7 @@ def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[s
     return _types(found, schema, _MAX_REFERENCES)
 
 
-def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     """The schema that the references of a schema lead to; None if there is none.
 
     References other than JSON pointers, such as anchors, lead nowhere.
@@ -47,16 +47,22 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
-        start, *parts = str(schema["$ref"]).split("/")
-        schema = root if start == "#" else None
-        for part in parts:
-            schema = schema.get(part) if isinstance(schema, Mapping) else None
+        schema = referenced(schema, root)
     return None
+
+
+def referenced(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """The schema at the reference of a schema; None if there is none."""
+    start, *parts = str(schema["$ref"]).split("/")
+    found: Any = root if start == "#" else None
+    for part in parts:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     """The JSON types that a schema allows. `depth` is the limit of combinations within each other."""
-    schema = resolved(schema, root)
+    schema = _resolved(schema, root)
     if not isinstance(schema, Mapping) or depth == 0:
         return ALL_TYPES
     if "type" in schema:
