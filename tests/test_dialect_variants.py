@@ -30,7 +30,6 @@ CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>
 ESCAPES = r'<tool_call>{"name": "now", "arguments": {"a": "grep \d+ \\d \u00zz \u00e9"}}'
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
 LFM = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
-WRAPPED = "<tool_call>" + '{"function": ' * 3 + '{"name": "now"}' + "}" * 3
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 
 
@@ -71,7 +70,6 @@ CASES = {
     ],
     "hermes": [
         ("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')]),
-        ("wrapped twice", WRAPPED, [WRAPPED]),
         ("no call in reasoning", "<think>a <tool_call> b</think>Hi", [Reasoning("a <tool_call> b"), "Hi"]),
         ("empty arguments", '<tool_call>{"name": "now", "arguments": ""}', [NOW]),
         ("escapes that JSON does not have", ESCAPES, [("now", r'{"a": "grep \\d+ \\d \\u00zz \u00e9"}')]),

@@ -107,7 +107,6 @@ CALLS = [
     ("no arguments", tool_call('{"name": "f"}'), [EMPTY]),
     ("null arguments stay raw", tool_call('{"name": "f", "arguments": null}'), [("f", "null")]),
     ("as a string", tool_call('{"name": "f", "arguments": "{\\"a\\": 1}"}'), [F]),
-    ("wrapped", tool_call('{"type": "function", "function": {"name": "f", "arguments": {}}}'), [EMPTY]),
     ("own id", tool_call('{"id": "abc", "name": "f", "arguments": {}}'), [(*EMPTY, "abc")]),
     ("id too long", tool_call(f'{{"id": "{"x" * 65}", "name": "f", "arguments": {{}}}}'), [EMPTY]),
     ("further fields", tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), [EMPTY]),
@@ -132,7 +131,6 @@ BROKEN = [
     ("another field", tool_call('{"name": "f", "argument": {"a": 1') + "x", [("f", '"argument": {"a": 1\n'), "x"]),
     ("cut in another field", CALL_F + '"x": [1', [("f", '"x": [1')]),
     ("invalid name of a field", CALL_F + "5: 6}", [("f", "5: 6}")]),
-    ("in a wrapper", '<tool_call>{"function": {"name": "f", "x": [1<}}', [("f", '"x": [1<}}')]),
     ("cut in a string of JSON", CALL_F + '"arguments": "{\\"a', [("f", '"{\\"a')]),
 ]
 NO_CALLS = [

@@ -198,7 +198,9 @@ def test_template_of_deepseek_without_tools_describes_them_in_its_notation():
 
 
 def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
-    assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").dialect.name == "hermes"
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}{# <TOOLCALL> #}")
+    assert template.dialect.name == "nemotron-nano-2"
+    assert '<TOOLCALL>[{"name": "the_name", ' in template.render([USER], tools=TOOLS)
 
 
 def test_template_of_lfm_gets_calls_in_its_notation():

@@ -16,13 +16,8 @@ _KNOWN_TAGS = tuple(dict.fromkeys((THINK, *(dialect.reasoning for dialect in DIA
 def detect(template: str) -> Dialect:
     """The dialect of the family whose markers are in the template, or "hermes" if there is none."""
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
-    name = next((dialect.name for dialect in DIALECTS.values() if dialect.matches(template)), "hermes")
-    return for_template(name, template)
+    dialect = next((dialect for dialect in DIALECTS.values() if dialect.matches(template)), DIALECTS["hermes"])
+    return dialect.adapted_to(template, _KNOWN_TAGS)
 
 
-def for_template(name: str, template: str) -> Dialect:
-    """The dialect of this name, with the reasoning tags and the call layouts that the template contains."""
-    return DIALECTS[name].adapted_to(template, _KNOWN_TAGS)
-
-
-__all__ = ["DIALECTS", "Dialect", "detect", "for_template"]
+__all__ = ["DIALECTS", "Dialect", "detect"]

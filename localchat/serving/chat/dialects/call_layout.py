@@ -199,9 +199,8 @@ def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any
             _layout_text(begin),
             _layout_text(separator),
             _layout_text(end),
-            opener=_opener(begin) or _opener(call),
             arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
-            **options,
+            **{"opener": _opener(begin) or _opener(call), **options},
         )
         layouts.append(layout)
         if begin and not layout.is_object and layout.notation == "json":

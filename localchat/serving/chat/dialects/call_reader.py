@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +38,6 @@ from .scan import (
 )
 from .values import STRING, parameter_types, text_json, value_json
 
-# Some models nest the name and the arguments in an object with this name.
-_WRAPPER = "function"
 # The attributes that state the type of a value.
 _TYPE = re.compile(r'\b(type|string)="(\w+)"')
 # The name of list items that are elements.
@@ -67,7 +64,7 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]
     is_object = layout.arguments is None and not layout.head.endswith(THE_NAME)
     if is_object or (yield from is_next(cursor, "{")):
         yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=NOTATIONS[layout.notation])
-    elif layout.arguments is None or not (yield from _arguments(layout.arguments, cursor, calls, name, *ends)):
+    elif layout.arguments is None or not (yield from _Arguments(layout.arguments, cursor, calls, name, *ends).read()):
         return False
     yield from read_end(cursor, *layout.ends)
     return True
@@ -136,16 +133,16 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
     if (yield from read_one_of(cursor, "{")) is None:
         return None
     name_key, argument_keys, id_key = _keys(layout)
-    known = (name_key, *argument_keys, id_key, _WRAPPER, "type")
+    known = (name_key, *argument_keys, id_key, "type")
     # Arguments that precede the name are held back until the call has started.
     arguments, has_arguments, has_started = "", False, False
     call_id: str | None = None
-    n_open = 1
-    while n_open:
+    while True:
         yield from read_run(cursor)
         mark = yield from read_one_of(cursor, ",", "}")
+        if mark == "}":
+            break
         if mark:
-            n_open -= mark == "}"
             continue
         if has_started:
             cursor.begin()
@@ -162,9 +159,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
             if name_key:
                 continue
             key = argument_keys[0]
-        if not is_complete:
-            pass
-        elif key in argument_keys and not has_arguments:
+        if is_complete and key in argument_keys and not has_arguments:
             has_arguments = True
             is_text = yield from is_next(cursor, '"')
             if has_started:
@@ -178,9 +173,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
                 arguments = arguments if text is None else text if text.strip() else "{}"
                 if has_started:
                     calls.arguments(arguments)
-        elif key == _WRAPPER and n_open == 1 and (yield from read_one_of(cursor, "{")):
-            n_open = 2
-        else:
+        elif is_complete:
             raw, is_complete = yield from read_value(cursor)
             if key == id_key:
                 call_id = value if isinstance(value := decoded(raw), str) else None
@@ -281,59 +274,114 @@ def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
 # Arguments one by one
 
 
-def _arguments(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, name: str, end: str) -> Reader[bool]:
-    """Read arguments one by one. They are a call if one of them or the end of the call is next."""
-    start = _bare(layout.before_key)
-    tag = yield from read_one_of(cursor, start, end)
-    if tag is None:
-        return False
-    calls.start(name)
-    cursor.end_record()
-    opening, schema = "{", calls.schemas[name]
-    while tag == start:
-        key = (yield from read_until(cursor, layout.key_end))[0].strip()
-        calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
-        opening, is_end = ", ", False
-        if layout.is_nested:
-            is_end = (yield from _Elements(start, cursor, calls, schema, end).value(key, key)) == end
-        else:
-            yield from _value(layout, cursor, calls, parameter_types(schema, key))
-        tag = end if is_end else (yield from read_end(cursor, start, end))
-    if tag in (None, end):
-        # Any other text ends the call as well, and is content.
-        calls.arguments("{}" if opening == "{" else "}")
-        calls.close()
-    return True
+@dataclass(frozen=True)
+class _Arguments:
+    """Reads arguments that are written one by one.
 
+    Those of MiniMax-M3 are nested elements: P<a>textP</a>P<b>P<item>1P</item>P</b>, where P is a prefix of every tag.
+    """
 
-def _value(layout: ArgumentsLayout, cursor: Cursor, calls: Calls, types: frozenset[str]) -> Reader[None]:
-    """Read the value of an argument."""
-    ends = ("\n" + layout.end, layout.end) if layout.on_lines else (layout.end,)
-    before_value = _bare(layout.before_value)
-    if before_value:
-        attributes, mark = yield from read_until(cursor, before_value, *ends)
-        if mark in ends:
-            # The model left out the text before the value.
-            calls.arguments(value_json(attributes.strip("\n"), types))
-            return
-        stated = _TYPE.search(attributes)
-        if stated and stated[1] == "type":
-            types = frozenset({stated[2]})
-        elif stated and stated[2] == "true":
-            types = STRING
-    if layout.on_lines:
-        yield from read_one_of(cursor, "\n")
-    quote, end_quote = layout.quotes
-    if quote and (yield from read_one_of(cursor, quote)):
-        yield from _stream_text(cursor, calls, end_quote, then=ends)
-    elif types == STRING:
-        # A value that must be a string can be streamed before its end is known.
-        yield from _stream_text(cursor, calls, *ends)
-    else:
+    layout: ArgumentsLayout
+    cursor: Cursor
+    calls: Calls
+    name: str
+    """The name of the tool."""
+    call_end: str
+
+    @property
+    def start(self) -> str:
+        """The text before a name."""
+        return _bare(self.layout.before_key)
+
+    def read(self) -> Reader[bool]:
+        """Read the arguments. They are a call if one of them or the end of the call is next."""
+        cursor, calls, end = self.cursor, self.calls, self.call_end
+        tag = yield from read_one_of(cursor, self.start, end)
+        if tag is None:
+            return False
+        calls.start(self.name)
+        cursor.end_record()
+        opening = "{"
+        while tag == self.start:
+            key = (yield from read_until(cursor, self.layout.key_end))[0].strip()
+            calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
+            opening = ", "
+            tag = yield from self._value(key, key)
+            if tag != end:
+                tag = yield from read_end(cursor, self.start, end)
+        if tag in (None, end):
+            # Any other text ends the call as well, and is content.
+            calls.arguments("{}" if opening == "{" else "}")
+            calls.close()
+        return True
+
+    def _value(self, name: str, *path: str | None) -> Reader[str | None]:
+        """Emit the value of the argument or element `name`. `path`: see `parameter_types`.
+
+        Returns the marker that ends it; None at the end of the output. That of the call may also end elements.
+        """
+        layout, cursor, calls = self.layout, self.cursor, self.calls
+        types = parameter_types(calls.schemas[self.name], *path)
+        end = layout.end.replace(THE_NAME, name)
+        ends = (end, self.call_end) if layout.is_nested else (f"\n{end}", end) if layout.on_lines else (end,)
+        before_value = _bare(layout.before_value)
+        if before_value:
+            attributes, mark = yield from read_until(cursor, before_value, *ends)
+            if mark in ends:
+                # The model left out the text before the value.
+                calls.arguments(value_json(attributes.strip("\n"), types))
+                return mark
+            stated = _TYPE.search(attributes)
+            if stated and stated[1] == "type":
+                types = frozenset({stated[2]})
+            elif stated and stated[2] == "true":
+                types = STRING
+        if layout.on_lines:
+            yield from read_one_of(cursor, "\n")
+        quote, end_quote = layout.quotes
+        if quote and (yield from read_one_of(cursor, quote)):
+            return (yield from _stream_text(cursor, calls, end_quote, then=ends))
+        if types == STRING:
+            # A value that must be a string can be streamed before its end is known.
+            return (yield from _stream_text(cursor, calls, *ends))
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
-        nested = yield from maybe_nested(cursor)
+        text = yield from maybe_nested(cursor)
+        if layout.is_nested and not text and len(path) < _MAX_DEPTH:
+            cursor.begin()
+            yield from read_run(cursor)
+            if (yield from read_one_of(cursor, self.start, self.start + "/")) == self.start:
+                cursor.end_record()
+                return (yield from self._children(types, path))
+            cursor.put_back()
         rest, mark = yield from read_until(cursor, *ends)
-        calls.arguments(value_json(nested + rest, types) if mark else nested + rest)
+        text += rest
+        if mark and not text.strip() and types in ({"object"}, {"array"}):
+            text = "{}" if types == {"object"} else "[]"
+        elif mark:
+            text = value_json(text, types)
+        calls.arguments(text)
+        return mark
+
+    def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:
+        """Emit child elements as an object or a list, from the first name on. Returns the end tag."""
+        opening, is_list, tag = "", False, None
+        while True:
+            name, _ = yield from read_until(self.cursor, ">")
+            # If the schema allows no list, an item is a field with this name.
+            is_list = is_list or (not opening and name == _ITEM and types != {"object"})
+            opening = ", " if opening else "[" if is_list else "{"
+            self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
+            tag = yield from self._value(name, *path, None if types == {"array"} else name)
+            if tag != f"{self.start}/{name}>":
+                break
+            _, mark = yield from read_until(self.cursor, self.start)
+            if mark is None or (yield from read_one_of(self.cursor, "/")):
+                name, end = yield from read_until(self.cursor, ">")
+                tag = f"{self.start}/{name}>" if end else None
+                break
+        if tag:
+            self.calls.arguments("]" if is_list else "}")
+        return tag
 
 
 def _bare(text: str) -> str:
@@ -341,10 +389,10 @@ def _bare(text: str) -> str:
     return text.strip(f"{A_BREAK}{A_SPACE} \n")
 
 
-def _stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...] = ()) -> Reader[None]:
-    """Emit a value that is a string, up to one of the markers `ends` or the end of the output.
+def _stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...] = ()) -> Reader[str | None]:
+    """Emit a value that is a string, up to one of the markers `ends`. Returns the marker; None if there is none.
 
-    With `then`, one of these markers must follow the end; otherwise the end is part of the string.
+    With `then`, one of these markers must follow the end, and is returned; otherwise the end is part of the string.
     """
 
     def emit(text: str) -> None:
@@ -354,75 +402,11 @@ def _stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...]
     while True:
         end = yield from emit_until(cursor, Markers(*ends), emit, holds_space=False)
         if end is None:
-            return
+            return None
         cursor.begin()
         cursor.take(len(end))
-        if not then or (yield from read_end(cursor, *then)) is not None:
+        if not then or (end := (yield from read_end(cursor, *then))) is not None:
             cursor.end_record()
             calls.arguments('"')
-            return
+            return end
         emit(cursor.end_record())
-
-
-@dataclass(frozen=True)
-class _Elements:
-    """Reads arguments that are nested elements, as MiniMax-M3 generates them.
-
-    P<a>textP</a>P<b>P<item>1P</item>P</b>, where P is a prefix of every tag
-    """
-
-    start: str
-    """The beginning of every start tag."""
-    cursor: Cursor
-    calls: Calls
-    schema: Mapping[str, Any]
-    call_end: str
-
-    def value(self, name: str, *path: str | None) -> Reader[str | None]:
-        """Emit the value of an element, whose start tag was read: a text, or child elements as an object or a list.
-
-        Returns the end tag, which may also be that of the call; None if there is none. `path`: see `parameter_types`.
-        """
-        cursor, end = self.cursor, self.start + "/"
-        types = parameter_types(self.schema, *path)
-        if types == STRING:
-            yield from _stream_text(cursor, self.calls, end)
-            return (yield from self._end_tag())
-        text = yield from maybe_nested(cursor)
-        cursor.begin()
-        yield from read_run(cursor)
-        if not text and len(path) < _MAX_DEPTH and (yield from read_one_of(cursor, self.start, end)) == self.start:
-            cursor.end_record()
-            return (yield from self._children(types, path))
-        cursor.put_back()
-        rest, tag = yield from read_until(cursor, f"{end}{name}>", self.call_end)
-        text += rest
-        if tag:
-            is_empty = not text.strip() and types in ({"object"}, {"array"})
-            text = value_json(text, types) if not is_empty else "{}" if types == {"object"} else "[]"
-        self.calls.arguments(text)
-        return tag
-
-    def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:
-        opening, is_list, tag = "", False, None
-        while True:
-            name, _ = yield from read_until(self.cursor, ">")
-            # If the schema allows no list, an item is a field with this name.
-            is_list = is_list or (not opening and name == _ITEM and types != {"object"})
-            opening = ", " if opening else "[" if is_list else "{"
-            self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
-            tag = yield from self.value(name, *path, None if types == {"array"} else name)
-            if tag != f"{self.start}/{name}>":
-                break
-            _, mark = yield from read_until(self.cursor, self.start)
-            if mark is None or (yield from read_one_of(self.cursor, "/")):
-                tag = yield from self._end_tag()
-                break
-        if tag:
-            self.calls.arguments("]" if is_list else "}")
-        return tag
-
-    def _end_tag(self) -> Reader[str | None]:
-        """Read the rest of an end tag. Returns the whole tag."""
-        name, end = yield from read_until(self.cursor, ">")
-        return f"{self.start}/{name}>" if end else None

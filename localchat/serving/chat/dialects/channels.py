@@ -105,6 +105,7 @@ class ChannelDialect(Dialect):
     """A family whose output is messages with headers. `also_dropped` has the markers that end a message."""
 
     section_markers: tuple[str, ...] = (START, CHANNEL)
+    calls_start: str = START + "assistant"
     reasoning_header: str = ""
     """A message is reasoning if its header contains this text."""
     reasons_anywhere: bool = True

@@ -21,10 +21,11 @@ class Dialect:
 
     name: str
     """The key in `DIALECTS`."""
-    detected_by: tuple[tuple[str, ...], ...] = ()
-    """Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one."""
     calls: tuple[CallLayout, ...] = ()
     """The call formats of the family, the preferred one first."""
+    detected_by: tuple[tuple[str, ...], ...] | None = None
+    """Sets of texts. A template that contains all texts of one set belongs to this family, or to an earlier one. None:
+    the opener of the first call format."""
     also_read: tuple[CallLayout, ...] = ()
     """Call formats that the models generate at times. They are parsed, and tried first, but constraints forbid them."""
     section_markers: tuple[str, ...] = ()
@@ -46,9 +47,6 @@ class Dialect:
     part_mark: str = ""
     """The text before the name of a recipient, as in Functionary's `>>>name`: it separates the text and the calls of an
     output. "": the family has no such text."""
-    has_own_tool_prompt: bool = False
-    """For templates that cannot show tools, a system message describes the calls. True: in the format of this family.
-    False: in that of Hermes."""
     parser: type[OutputParser] = OutputParser
 
     @property
@@ -84,7 +82,8 @@ class Dialect:
 
     def matches(self, template: str) -> bool:
         """Whether a template belongs to this family."""
-        return any(all(mark in template for mark in marks) for marks in self.detected_by)
+        sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
+        return any(all(mark in template for mark in marks) for marks in sets)
 
     def adapted_to(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
         """This dialect with the reasoning tags and the call layouts that the template contains.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 from ...core.literals import pattern_of
-from ..dialects import Dialect, detect, for_template
+from ..dialects import Dialect, detect
 from ..dialects.reasoning import ReasoningStart
 from .capabilities import Capabilities, Messages, find_capabilities
 from .marked import Marked, copy_json, user_ranges
@@ -69,9 +69,6 @@ class ChatTemplate:
         self._template = compile_template(self.source)
         self.dialect = detect(self.source)
         self.capabilities = find_capabilities(self.source, self._render_test)
-        if not self.capabilities.shows_tools and not self.dialect.has_own_tool_prompt:
-            # The system message that describes the tools shows the format of Hermes, so the output has that format.
-            self.dialect = for_template("hermes", self.source)
         self.visible_tokens = frozenset(itertools.chain.from_iterable(map(tokenize, self.dialect.preserved)))
 
     def render(
