@@ -38,11 +38,6 @@ def greedy_request(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationR
     return request_for(tokens, sampling=GREEDY, max_tokens=max_tokens, ignore_eos=True, top_logprobs=5)
 
 
-def test_limits_report_that_the_cache_cannot_be_truncated(engine: Engine):
-    assert not engine.backend.limits.can_truncate
-    assert engine.backend.limits.max_drafted == 0
-
-
 def test_equal_prompt_is_not_computed_again(engine: Engine):
     request = greedy_request(prompt(engine, LONG))
     _, fresh, first = read(engine, request)

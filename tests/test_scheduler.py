@@ -83,14 +83,6 @@ def test_sequences_beyond_the_slots_wait_in_order():
     assert [chunk[0] for chunk in shape(run_step(scheduler))] == [2, 3]
 
 
-def test_removed_sequence_that_is_not_kept_has_its_slot_cleared():
-    scheduler = new_scheduler(100, 1, 10)
-    scheduler.add(sequence(1, 3))
-    slot = run_step(scheduler).chunks[0].slot
-    scheduler.remove(scheduler.running[0], keep=False)
-    assert scheduler.cells.take_operations() == [("clear", slot)]
-
-
 def test_removed_waiting_sequence_never_runs():
     scheduler = new_scheduler(100, 1, 10)
     first, second = sequence(1, 1), sequence(2, 1)
@@ -196,17 +188,6 @@ def test_rejected_draft_tokens_are_removed(sampled: list[int], n_computed: int, 
     assert (sequence.n_computed, sequence.n_missing, scheduler.cache.n_cells_active) == (n_computed, 1, n_computed)
     assert scheduler.cells.take_operations() == operations
     assert shape(scheduler.schedule()) == [(1, 1, True)]
-
-
-def test_rejected_draft_tokens_are_removed_before_the_slot_is_shared():
-    scheduler = drafting()
-    (sequence,) = scheduler.running
-    sequence.draft = [4, 5]
-    scheduler.compute(scheduler.schedule(), lambda chunk: [9])
-    scheduler.remove(sequence)
-    scheduler.add(with_prompt(2, 1, 2, 3, 8, 8))
-    scheduler.schedule()
-    assert scheduler.cells.take_operations() == [("truncate", 0, 4), ("share", 0, 1, 3)]
 
 
 def test_draft_never_goes_beyond_max_tokens():

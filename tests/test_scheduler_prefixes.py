@@ -71,24 +71,6 @@ def test_sequence_that_waits_for_a_cancelled_prefix_computes_it():
     assert (second.n_cached, second.n_computed) == (20, 40)
 
 
-def test_idle_prefixes_are_evicted_by_least_recent_use():
-    scheduler = new_scheduler(40, 2, 40)
-    for id in (1, 2, 3):
-        scheduler.add(sequence(id, 10, 40))
-        run_step(scheduler)
-        finish(scheduler)
-    assert scheduler.cache.n_cells_idle == 30
-    scheduler.add(sequence(4, 15, 40))
-    run_step(scheduler)
-    assert scheduler.cache.n_cells_idle == 20
-    finish(scheduler)
-    for id, n_known in ((1, 0), (2, 10)):
-        again = sequence(id, 11, 40)
-        again.tokens[:10] = sequence(id, 10).tokens
-        match = scheduler.cache.find(again.reusable_tokens)
-        assert (match.length if match else 0) == n_known
-
-
 def test_equal_outputs_take_one_idle_slot():
     scheduler = new_scheduler(400, 2, 100)
     for id in range(1, 6):

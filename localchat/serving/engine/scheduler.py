@@ -127,7 +127,12 @@ class Scheduler:
                 self._cache.restore_snapshot(sequence.reusable_tokens)
                 match = self._cache.find(sequence.reusable_tokens)
             self.waiting.remove(sequence)
-            self._start(sequence, match, n_shared)
+            sequence.slot = self._cache.acquire(match)
+            _insert(self.running, sequence)
+            sequence.n_computed = 0 if match is None else match.length
+            sequence.n_shared = n_shared
+            if sequence.n_cached is None:
+                sequence.n_cached = sequence.n_computed
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether an older sequence is computing a longer prefix of this one than is cached or computed."""
@@ -148,14 +153,6 @@ class Scheduler:
         if self._limits.can_truncate:
             return n_common
         return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
-
-    def _start(self, sequence: Sequence, match: Match | None, n_shared: int) -> None:
-        sequence.slot = self._cache.acquire(match)
-        sequence.n_computed = 0 if match is None else match.length
-        sequence.n_shared = n_shared
-        if sequence.n_cached is None:
-            sequence.n_cached = sequence.n_computed
-        _insert(self.running, sequence)
 
     def _stop(self, sequence: Sequence, keep: bool) -> None:
         assert sequence.slot is not None
