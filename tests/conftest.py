@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from .clients import client_class, hanging_resolver
+from .raw_server import certificate, clean_environment
+
+__all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
+
 # A shell makes a background program ignore SIGINT, and its children inherit that. The programs under test must handle
 # SIGINT, also if the tests run in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -16,9 +16,7 @@ from bench import dialects
 from localchat import Client
 
 from . import fuzz_sse, fuzz_wire
-from .raw_server import DEADLINE_S, KEY, Peer, Server, chunked, clean_environment, piece
-
-__all__ = ["clean_environment"]  # A fixture, which pytest finds by name.
+from .raw_server import DEADLINE_S, KEY, Peer, Server, chunked, piece
 
 
 @pytest.mark.parametrize("seed", range(0, 3000, 300))

@@ -24,15 +24,11 @@ from .raw_server import (
     Peer,
     Server,
     always,
-    certificate,
-    clean_environment,
     full_listener,
     silent_server,
     with_length,
     with_tls,
 )
-
-__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
 
 
 def run(url: str, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) -> Any:
@@ -153,12 +149,6 @@ def test_close_while_it_connects(scheme, listening):
         close_while(f"{scheme}://127.0.0.1:{port}/v1", None, timeout=Timeout(connect=None))
 
 
-def test_close_while_the_models_are_listed():
-    server, arrived, _ = noting_disconnect()
-    with server:
-        close_while(server.url, arrived, model=None)
-
-
 # Connections
 
 
@@ -207,18 +197,6 @@ def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call(
 
     with Server(handle) as server:
         assert run(server.url, twice) == "HelloHello"
-
-
-def test_concurrent_calls_use_a_connection_each_and_later_calls_reuse_them():
-    server = always(HELLO)
-
-    async def many(client: AsyncClient) -> list[str]:
-        first = await asyncio.gather(*(chat_text(client) for _ in range(8)))
-        return [*first, *[await chat_text(client) for _ in range(50)]]
-
-    with server:
-        assert run(server.url, many) == ["Hello"] * 58
-    assert server.connections <= 8
 
 
 def test_client_in_a_second_event_loop():

@@ -10,24 +10,22 @@ import pytest
 
 import localchat.client
 import localchat.transport.timeouts
-from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat
+from localchat import Client, IncompleteStream, ProtocolError, StreamError, chat
 from localchat.transport.options import Settings
 
-from .clients import client_class, failure, make_client
+from .clients import failure, make_client
 from .raw_server import (
     DONE,
     HELLO,
     HELLO_EVENTS,
     HELLO_JSON,
     KEY,
-    MODELS,
     STOP,
     Peer,
     Request,
     Server,
     always,
     chunked,
-    clean_environment,
     ends_the_connection,
     piece,
     pinging,
@@ -40,9 +38,6 @@ from .raw_server import (
 )
 from .scripted import playing
 
-__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
-
-
 # Requests
 
 
@@ -52,17 +47,10 @@ def test_chat_returns_the_reply(client_class):
         assert (str(reply), reply.finish_reason, reply.id, reply.model) == ("Hello", "stop", "1", "m")
         assert reply.usage is not None
         assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens) == (3, 2, 5)
-
-
-def test_stream_yields_typed_events(client_class):
-    with always(HELLO) as server, make_client(server, client_class) as client, client.stream("hi") as stream:
-        assert [event.type for event in stream] == [
-            "message_start",
-            "content_delta",
-            "content_delta",
-            "usage",
-            "message_stop",
-        ]
+        assert "authorization" not in server.requests[0].headers
+        with client.stream("hi") as stream:
+            types = [event.type for event in stream]
+        assert types == ["message_start", "content_delta", "content_delta", "usage", "message_stop"]
         assert stream.reply.text == "Hello"
 
 
@@ -74,10 +62,12 @@ def test_stream_without_with_is_sent_by_the_first_step(client_class):
 
 
 def test_request_contains_the_options(client_class):
-    with always(HELLO) as server, make_client(server, client_class, api_key=KEY, headers={"X-Mine": "1"}) as client:
+    server = always(HELLO)
+    options = {"api_key": KEY, "headers": {"X-Mine": "1"}, "base_url": f"{server.url}?api-version=1"}
+    with server, client_class(model="m", **options) as client:
         client.chat("hi", system="be brief", temperature=0, top_k=5, tools=[], extra_headers={"X-Other": "2"})
         request = server.requests[0]
-        assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+        assert (request.method, request.path) == ("POST", "/v1/chat/completions?api-version=1")
         assert request.headers["authorization"] == f"Bearer {KEY}"
         assert (request.headers["x-mine"], request.headers["x-other"]) == ("1", "2")
         assert request.headers["host"] == f"127.0.0.1:{server.port}"
@@ -92,31 +82,11 @@ def test_request_contains_the_options(client_class):
         }
 
 
-def test_no_key_sends_no_authorization_c4():
-    with always(HELLO) as server, make_client(server) as client:
-        client.chat("hi")
-        assert "authorization" not in server.requests[0].headers
-
-
 def test_chat_without_streaming_on_the_wire(client_class):
     with always(with_length(HELLO_JSON)) as server, make_client(server, client_class) as client:
         assert client.chat("hi", extra_body={"stream": False}).text == "Hello"
         assert server.requests[0].json["stream"] is False
         assert "stream_options" not in server.requests[0].json
-
-
-def test_body_above_max_bytes_is_refused():
-    refusal = pytest.raises(ProtocolError, match="more than 10 bytes")
-    with always(HELLO) as server, make_client(server, max_bytes=10) as client, refusal:
-        client.models()
-
-
-def test_models_lists_names(client_class):
-    server = serving(lambda request, number: MODELS if number == 1 else with_length(b"<html>"))
-    with server, make_client(server, client_class) as client:
-        assert client.models() == ["first"]
-        with pytest.raises(ProtocolError, match="not JSON"):
-            client.models()
 
 
 def test_only_model_of_a_server_is_requested_once(client_class):
@@ -148,9 +118,6 @@ def test_environment_names_server_key_and_model(monkeypatch):
         assert str(chat("hi")) == "Hello"
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
         assert server.requests[0].json["model"] == "mine"
-
-
-def test_empty_environment_is_like_none(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "")
     assert Client().base_url == "http://127.0.0.1:8080/v1"
 
@@ -179,15 +146,12 @@ def test_error_that_quotes_the_request_does_not_turn_stream_options_off():
 
 
 BASE_URLS = {
-    "plain": ("http://h:1/v1", "http", "h", 1, "/v1"),
     "trailing-slash": ("http://h/v1/", "http", "h", 80, "/v1"),
     "https": ("https://h/v1", "https", "h", 443, "/v1"),
     "no-scheme": ("localhost:8080/v1", "http", "localhost", 8080, "/v1"),
-    "no-path": ("http://h:1", "http", "h", 1, ""),
     "ipv6": ("http://[::1]:8080/v1", "http", "::1", 8080, "/v1"),
     "whole-endpoint": ("http://h/v1/chat/completions", "http", "h", 80, "/v1"),
     "blanks-around": (" http://h:1/v1 \n", "http", "h", 1, "/v1"),
-    "upper-case": ("HTTP://H/v1", "http", "h", 80, "/v1"),
     "blank-in-path": ("http://h/a b/v1", "http", "h", 80, "/a%20b/v1"),
     "host-of-other-letters": ("http://b\u00fccher.example/v1", "http", "xn--bcher-kva.example", 80, "/v1"),
 }
@@ -207,12 +171,6 @@ def test_base_url_that_cannot_be_used(url):
         Client(url)
 
 
-def test_base_url_keeps_its_query():
-    with always(HELLO) as server, Client(server.url + "?api-version=1", model="m") as client:
-        client.chat("hi")
-        assert server.requests[0].path == "/v1/chat/completions?api-version=1"
-
-
 # Formats of a response
 
 
@@ -227,17 +185,14 @@ JSON_LINES = b"""{"message": {"content": "Hel"}, "done": false}
 
 FORMATS = {
     "chunked": HELLO,
-    "one-chunk": chunked(b"".join(HELLO_EVENTS)),
     "byte-chunks": with_chunks_of_one(b"".join(HELLO_EVENTS)),
     "length": with_length(b"".join(HELLO_EVENTS), headers="Content-Type: text/event-stream\r\n"),
     "until-close": until_close(*HELLO_EVENTS),
     "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(HELLO_EVENTS),
     "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
     "whole-json": with_length(HELLO_JSON),
-    "blank-lines-before-json": with_length(b"\n\n \r\n" + HELLO_JSON),
     "pretty-json": with_length(json.dumps(json.loads(HELLO_JSON), indent=2).encode() + b"\n"),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
-    "bom-in-pieces-of-no-type": with_chunks_of_one(b"\xef\xbb\xbf" + b"".join(HELLO_EVENTS)),
     "json-lines": with_length(JSON_LINES),
     "gzip": with_length(gzip.compress(b"".join(HELLO_EVENTS)), headers="Content-Encoding: gzip\r\n"),
 }
@@ -277,29 +232,6 @@ def test_json_body_cut_anywhere_is_incomplete(indent):
     failure(always(with_length(b"{hello}")), IncompleteStream, "ended before its first choice; it begins: {hello}")
 
 
-STREAM_ERRORS = {
-    "vllm": (piece("a") + b'data: {"error": {"message": "bad luck", "code": 400}}\n\n' + DONE),
-    "text": piece("a") + b'data: {"error": "bad luck"}\n\n',
-    "named-event": piece("a") + b'event: error\ndata: {"message": "bad luck"}\n\n',
-    "llama-field": piece("a") + b'error: {"code": 500, "message": "bad luck"}\n\n' + DONE,
-}
-
-
-@pytest.mark.parametrize("body", STREAM_ERRORS.values(), ids=STREAM_ERRORS)
-def test_error_in_the_stream_k5(body, client_class):
-    with always(chunked(body)) as server, make_client(server, client_class) as client:
-        seen = []
-        with pytest.raises(StreamError, match="bad luck") as caught:
-            seen.extend(client.stream("hi"))
-        assert [event.type for event in seen] == ["message_start", "content_delta", "error"]
-        assert caught.value.partial is not None
-        assert caught.value.partial.text == "a"
-
-
-def test_json_error_at_status_200_is_raised():
-    failure(always(with_length(b'{"error": {"message": "bad luck"}}')), StreamError, "bad luck")
-
-
 @pytest.mark.parametrize(("raw", "expected"), list(truncations()))
 def test_truncation_matrix(raw, expected, client_class):
     server = responding_once(raw)
@@ -327,16 +259,6 @@ def test_held_text_is_emitted_before_the_error(ending, kind, client_class):
         seen.extend(client.stream("hi"))
     assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
     assert caught.value.partial.text == "a <thi"
-
-
-def test_held_text_is_emitted_before_a_timeout(client_class):
-    seen: list[Any] = []
-    server = waiting(chunked(piece("<thi"), end=False))
-    client = make_client(server, client_class, timeout=Timeout(idle=0.05))
-    with server, client, pytest.raises(TimedOut) as caught:
-        seen.extend(client.stream("hi"))
-    assert [event.delta for event in seen if event.type == "content_delta"] == ["<thi"]
-    assert caught.value.partial is not None
 
 
 def test_body_after_done_is_ignored(client_class):

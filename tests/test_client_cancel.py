@@ -10,7 +10,7 @@ import pytest
 
 from localchat import Cancelled, Client, Timeout
 
-from .clients import client_class, hanging_resolver, make_client
+from .clients import make_client
 from .raw_server import (
     DEADLINE_S,
     HELLO,
@@ -19,8 +19,6 @@ from .raw_server import (
     Server,
     always,
     at_unix_socket,
-    certificate,
-    clean_environment,
     full_listener,
     piece,
     silent_server,
@@ -29,8 +27,6 @@ from .raw_server import (
     with_length,
     with_tls,
 )
-
-__all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
 
 def cancel_while_reading(client: Client, stream: Any) -> float:
@@ -130,18 +126,6 @@ def test_dropping_the_stream_closes_its_connection():
         del stream
 
 
-def test_close_while_another_thread_is_between_two_events():
-    """No thread waits for the network at that time, so the next step raises the error."""
-    with waiting(OPEN) as server, make_client(server) as client:
-        stream = client.stream("hi")
-        next(stream)
-        thread = threading.Thread(target=stream.close)
-        thread.start()
-        thread.join(DEADLINE_S)
-        with pytest.raises(Cancelled):
-            next(stream)
-
-
 def test_close_before_the_request_is_sent():
     with always(HELLO) as server, make_client(server) as client:
         stream = client.stream("hi")
@@ -192,14 +176,3 @@ def test_cancel_does_not_end_the_encryption(certificate):
         stream._driver.cancel()
         assert sock.version() is not None
         stream.close()
-
-
-def test_close_is_harmless_after_the_end_and_twice():
-    with always(HELLO) as server, make_client(server) as client:
-        stream = client.stream("hi")
-        events = list(stream)
-        stream.close()
-        stream.close()
-        assert events[-1].type == "message_stop"
-        assert client.chat("hi").text == "Hello"
-        assert server.connections == 1

@@ -18,7 +18,7 @@ from localchat import ConnectError
 from localchat.transport.addresses import Proxy
 from localchat.transport.options import Settings
 
-from .clients import client_class, failure, failure_at, make_client
+from .clients import failure, failure_at, make_client
 from .raw_server import (
     DEADLINE_S,
     DONE,
@@ -31,16 +31,11 @@ from .raw_server import (
     Server,
     always,
     at_unix_socket,
-    certificate,
     chunked,
-    clean_environment,
     piece,
     responding_once,
     with_tls,
 )
-
-__all__ = ["certificate", "clean_environment", "client_class"]  # Fixtures: used by name.
-
 
 # Connections
 
@@ -131,25 +126,8 @@ def test_c9_tcp_checks_whether_the_peer_is_there():
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
 
 
-def test_client_survives_a_fork():
-    if not hasattr(os, "fork"):
-        pytest.skip("no fork here")
-    with always(HELLO) as server:
-        program = (
-            "import os, sys, localchat\n"
-            "client = localchat.Client(sys.argv[1], model='m')\n"
-            "assert client.chat('hi').text == 'Hello'\n"
-            "child = os.fork()\n"
-            "assert client.chat('hi').text == 'Hello'\n"
-            "if child: assert os.waitpid(child, 0)[1] == 0\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program, server.url], timeout=DEADLINE_S, check=False)
-        assert done.returncode == 0
-        assert server.connections == 2
-
-
-def test_stream_of_the_parent_is_not_cut_by_a_child():
-    """The child closes the stream, which both processes have."""
+def test_fork_disturbs_neither_the_stream_of_the_parent_nor_the_child():
+    """The child closes the stream, which both processes have, and sends a request of its own."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")
     child_is_disconnected = threading.Event()
@@ -172,9 +150,8 @@ def test_stream_of_the_parent_is_not_cut_by_a_child():
         "    child = os.fork()\n"
         "    if not child:\n"
         "        stream.close()\n"
-        "        os._exit(0)\n"
-        "    os.waitpid(child, 0)\n"
-        "    client.models()\n"
+        "        os._exit(client.models() != ['first'])\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
         "    assert ''.join(stream.text) == 'b'\n"
     )
     with Server(handle) as server:
@@ -239,24 +216,15 @@ def test_loopback_never_uses_a_proxy(host, monkeypatch):
 NO_PROXY = {
     "none": ("", "http://h.example/v1", True),
     "name": ("h.example", "http://h.example/v1", False),
-    "suffix": ("example", "http://h.example/v1", False),
     "dotted-suffix": (".example", "http://h.example/v1", False),
     "no-suffix": ("ample", "http://h.example/v1", True),
     "star": ("*", "http://h.example/v1", False),
-    "second": ("a, h.example", "http://h.example/v1", False),
     "port": ("h.example:81", "http://h.example:81/v1", False),
     "other-port": ("h.example:81", "http://h.example:82/v1", True),
     "cidr": ("10.0.0.0/8", "http://10.1.2.3/v1", False),
-    "other-cidr": ("10.0.0.0/8", "http://11.1.2.3/v1", True),
     "cidr6": ("fd00::/8", "http://[fd00::1]/v1", False),
-    "cidr-and-name": ("10.0.0.0/8", "http://h.example/v1", True),
-    "nonsense": ("a/b", "http://h.example/v1", True),
-    "ipv6": ("fd00::1", "http://[fd00::1]/v1", False),
     "ipv6-in-brackets": ("[fd00::1]", "http://[fd00::1]/v1", False),
-    "ipv6-with-port": ("[fd00::1]:81", "http://[fd00::1]:81/v1", False),
-    "ipv6-with-other-port": ("[fd00::1]:81", "http://[fd00::1]:82/v1", True),
     "ipv6-in-another-notation": ("[fd00:0::1]", "http://[fd00::1]/v1", False),
-    "other-ipv6": ("[fd00::2]", "http://[fd00::1]/v1", True),
 }
 
 

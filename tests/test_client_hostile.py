@@ -25,14 +25,13 @@ from localchat import (
     StatusError,
     Timeout,
 )
-from localchat.transport.addresses import find_proxy, numeric_addresses, parse_base_url
+from localchat.transport.addresses import find_proxy, parse_base_url
 from localchat.transport.http1 import Inflate
 
-from .clients import client_class, failure, make_client
+from .clients import failure, make_client
 from .raw_server import (
     DONE,
     HELLO,
-    HELLO_EVENTS,
     HELLO_JSON,
     KEY,
     OPEN,
@@ -40,14 +39,11 @@ from .raw_server import (
     always,
     choice,
     chunked,
-    clean_environment,
     dripping,
     piece,
     sse,
     with_length,
 )
-
-__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
 
 ZIPPED = "Content-Encoding: gzip\r\n"
 
@@ -62,12 +58,6 @@ def test_all_members_are_inflated_however_they_are_cut(n_members):
     for at in range(len(packed) + 1):
         inflate = Inflate("gzip", 10_000)
         assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"".join(texts), at
-
-
-def test_response_in_several_gzip_members():
-    members = [gzip.compress(part) for part in HELLO_EVENTS]
-    with always(with_length(b"".join(members), headers=ZIPPED)) as server, make_client(server) as client:
-        assert client.chat("hi").text == "Hello"
 
 
 RAW_DEFLATE = zlib.compress(b"slow down", wbits=-15)
@@ -142,16 +132,6 @@ def test_text_that_is_not_utf8_gives_one_warning(raw, text):
 
 
 # Time
-
-
-@pytest.mark.parametrize("host", ["127.example.com", "localhost", "x.localhost", "1.2.3.4.5", "999.1.1.1", "f.example"])
-def test_names_are_looked_up_in_a_thread(host):
-    assert numeric_addresses(host, 80) == []
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])
-def test_addresses_are_not_looked_up(host):
-    assert numeric_addresses(host, 80)[0][4][:2] == (host, 80)
 
 
 async def is_written_by_the_loop(fifo: Path) -> bool:

@@ -9,10 +9,8 @@ import pytest
 
 from localchat import Client, IncompleteReply, NotFoundError, StreamError, Timeout, Tool, chat
 
-from .clients import client_class, make_client
-from .raw_server import DONE, HELLO, Peer, Server, always, chunked, clean_environment, piece, serving, with_length
-
-__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
+from .clients import make_client
+from .raw_server import DONE, HELLO, Peer, Server, always, chunked, piece, serving, with_length
 
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
@@ -76,11 +74,6 @@ def test_wrong_text_of_a_completion_is_explained(prompt, client_class):
         client.complete(prompt)
 
 
-def test_number_as_timeout_and_its_limits():
-    assert Timeout.of(60) == Timeout(connect=5, first=60, idle=60)
-    assert Timeout.of(1) == Timeout(connect=1, first=1, idle=1)
-
-
 WRONG_VALUES: dict[str, Any] = {
     **{f"timeout {wrong!r}": ({"timeout": wrong}, "timeout is a number") for wrong in (0, -1, "60", [], True)},
     "timeout in a Timeout": ({"timeout": Timeout(idle="60")}, "timeout is a number"),  # type: ignore[arg-type]
@@ -100,10 +93,6 @@ def test_c16_c17_wrong_value_of_an_option_names_the_option(options, words, clien
     options = {{"headers": "extra_headers"}.get(name, name): value for name, value in options.items()}
     with client_class("http://127.0.0.1:1", model="m") as client, pytest.raises(ValueError, match=words):
         client.chat("hi", **options)
-
-
-def test_c17_retries_of_none_are_the_default():
-    assert Client(max_retries=None)._settings.max_retries == Client()._settings.max_retries == 2
 
 
 def test_c1_client_keeps_what_it_was_made_with(monkeypatch, client_class):

@@ -14,11 +14,9 @@ import pytest
 from localchat import Client, ModelNotNamed, ProtocolError, chat
 from localchat.extras.embeddings import parse_embeddings
 
-from .clients import client_class, make_client
+from .clients import make_client
 from .raw_server import HELLO, Peer, Server, always, with_length
 from .scripted import playing
-
-__all__ = ["client_class"]  # A fixture: used by name.
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
     "llama-server": ({"id": "a", "meta": {"n_ctx_train": 4096, "n_params": 5}}, 4096),
@@ -107,12 +105,6 @@ def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
                 client.embed(wrong)
 
 
-def test_batches_with_vectors_of_different_lengths_are_an_error():
-    refused = pytest.raises(ProtocolError, match="different lengths: 1 and 2")
-    with playing([body_of([1.0])], [body_of([1.0, 2.0])]) as (client, _), refused:
-        client.embed(["a", "b"], batch_size=1)
-
-
 def body_of(*vectors: Any, indexes: Any = None) -> dict[str, Any]:
     indexes = range(len(vectors)) if indexes is None else indexes
     return {"data": [{"index": index, "embedding": vector} for index, vector in zip(indexes, vectors)]}
@@ -159,13 +151,3 @@ def test_function_takes_the_options_of_the_client():
         assert b"sk-1" not in request.body
         with pytest.raises(TypeError, match="is base_url meant"):
             chat("hi", base_ulr=server.url)
-
-
-def test_embed_keeps_the_order_of_the_texts(client_class):
-    data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
-    with playing([{"data": data}], [{"data": data[1:]}], client_class=client_class) as (client, script):
-        assert client.embed(["a", "b"], dimensions=1) == [[1.0], [2.0]]
-        assert client.embed("a", extra_body={"truncate": True}) == [1.0]
-    assert script.requests[1] == {"model": "m", "input": ["a"], "truncate": True}
-    assert script.requests[0] == {"model": "m", "input": ["a", "b"], "dimensions": 1}
-    assert script.paths[0] == "/v1/embeddings"
