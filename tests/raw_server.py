@@ -307,12 +307,6 @@ def pinging(*parts: bytes) -> Server:
     return dripping(*parts, drop=b"8\r\n: ping\n\n\r\n")
 
 
-def pinging_with_pieces(*parts: bytes) -> Server:
-    """Sends the parts, then chunks with empty content."""
-    empty = sse({"choices": [choice({"content": ""})]})
-    return dripping(*parts, drop=b"%x\r\n%s\r\n" % (len(empty), empty))
-
-
 # TLS and unix sockets
 
 
