@@ -265,7 +265,7 @@ def sources(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
         files = sorted((*path.glob("*.jinja"), *path.glob("*.gguf"))) if path.is_dir() else [path]
         for file in files:
             is_model = file.suffix == ".gguf"
-            text = read_header(file).metadata.get("tokenizer.chat_template") if is_model else file.read_text("utf-8")
+            text = read_header(file).get("tokenizer.chat_template") if is_model else file.read_text("utf-8")
             yield file.name, text or ""
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..models.sizes import gigabytes
+from ..models.catalog import gigabytes
 from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")

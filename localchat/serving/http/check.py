@@ -20,8 +20,7 @@ from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
 from ..engine import EngineError, Finish, Front, GenerationRequest
 from ..engine.library_build import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
-from ..models.catalog import ModelFile
-from ..models.sizes import gigabytes
+from ..models.catalog import ModelFile, gigabytes
 from .loading import load_options, reason_of
 from .start_block import LoadProgress, model_fields
 

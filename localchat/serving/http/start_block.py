@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..engine import ModelFacts
-from ..models.catalog import ModelFile
-from ..models.sizes import gigabytes
+from ..models.catalog import ModelFile, gigabytes
 from .logs import report
 
 log = logging.getLogger("localchat.server")

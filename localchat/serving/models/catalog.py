@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .sizes import gigabytes
-
 # The argument for the built-in model, and its name.
 DEMO = "demo"
 DEMO_PATH = Path(__file__).with_name("demo.gguf")
@@ -95,6 +93,11 @@ def parts_of(path: Path) -> list[Path]:
     if match is None:
         return [path]
     return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf"))
+
+
+def gigabytes(n_bytes: float) -> str:
+    """A size for people, such as "0.7 GB" or "12 MB"."""
+    return f"{n_bytes / 1e6:.0f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.1f} GB"
 
 
 def _existing(argument: str) -> Path:

@@ -1,27 +1,24 @@
 """Reads the header of a GGUF file (metadata and tensor list) with the standard library alone.
 
-Supports versions 2 and 3 in both byte orders. Long arrays, such as a vocabulary, are skipped and not decoded.
-An invalid file raises GGUFError.
+Supports versions 2 and 3. Arrays, such as a vocabulary, are skipped. An invalid file raises GGUFError, which names the
+format of a file that is not GGUF: a download often saves another one under the name of the model.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
+import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Union
-
-from .other_files import N_BYTES_READ, kind_of
 
 Buffer = Union[mmap.mmap, bytes]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-# Arrays of up to this many items are decoded. Arrays that describe a model are shorter; vocabularies are longer.
-MAX_DECODED_ARRAY = 256
 # What is read of a header for a list of models. The values that describe a model come first, and take some kilobytes.
 MAX_START_BYTES = 1 << 16
 # The limit of nested arrays, so that a malicious file cannot exhaust the stack. Published models do not nest arrays.
@@ -45,6 +42,18 @@ _BLOCKS: Mapping[int, tuple[int, int]] = {
 }  # fmt: skip
 
 
+# The bytes at the start of a file by which `_kind_of` knows its format.
+_N_KIND_BYTES = 512
+_BY_START: tuple[tuple[bytes, str], ...] = (
+    (b"PK\x03\x04", "a ZIP archive, perhaps weights of PyTorch: convert the model to GGUF, or unpack it"),
+    (b"\x80\x02", "a Python pickle, perhaps weights of PyTorch: convert the model to GGUF"),
+    (b"\x1f\x8b", "a gzip archive: unpack it first"),
+    (b"7z\xbc\xaf", "a 7z archive: unpack it first"),
+    (b"lmgg", "a model in the format GGML, which GGUF has replaced: download it as GGUF"),
+    (b"tjgg", "a model in the format GGJT, which GGUF has replaced: download it as GGUF"),
+)
+
+
 class GGUFError(ValueError):
     """The file is not a GGUF file, is truncated, or has an unsupported version or type of value."""
 
@@ -52,24 +61,8 @@ class GGUFError(ValueError):
         super().__init__(f"{path}: {problem}")
 
 
-@dataclass(frozen=True)
-class SkippedArray:
-    """Stands for an array that is too long to decode."""
-
-    length: int
-
-
-@dataclass(frozen=True)
-class GGUFHeader:
-    """The header of a model file."""
-
-    version: int
-    n_tensors: int
-    metadata: Mapping[str, Any]
-
-
-def read_header(path: str | Path) -> GGUFHeader:
-    """Read the header of a model file, and check that the file has all the tensor data that the header announces.
+def read_header(path: str | Path) -> Mapping[str, Any]:
+    """The metadata of a model file. Checks that the file has all the tensor data that the header announces.
 
     Raises:
         GGUFError: The file is invalid.
@@ -79,11 +72,11 @@ def read_header(path: str | Path) -> GGUFHeader:
     with path.open("rb") as file:
         _check_start(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parse(path, data)
+            return _parse(_Reader(path, data))
 
 
 def read_start(path: str | Path) -> Mapping[str, Any]:
-    """The values of a header before those of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors.
+    """The metadata before that of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors.
 
     Raises:
         GGUFError: The file is invalid.
@@ -94,15 +87,14 @@ def read_start(path: str | Path) -> Mapping[str, Any]:
         _check_start(path, file)
         file.seek(0)
         reader = _Reader(path, file.read(MAX_START_BYTES))
-    reader.version()
-    reader.number("Q")
     found: dict[str, Any] = {}
+    _, n_values = reader.counts()
     with contextlib.suppress(GGUFError):  # The values go on after what was read.
-        for _ in range(reader.number("Q")):
+        for _ in range(n_values):
             key = reader.string()
             if key.startswith("tokenizer."):
                 break
-            found[key] = reader.value(reader.number("I"))
+            found[key] = reader.value()
     return found
 
 
@@ -119,25 +111,38 @@ def check_start(path: str | Path) -> None:
 
 
 def _check_start(path: Path, file: BinaryIO) -> None:
-    start = file.read(N_BYTES_READ)
+    start = file.read(_N_KIND_BYTES)
     if not start.startswith(MAGIC):
-        kind = kind_of(start)
+        kind = _kind_of(start)
         found = f"it is {kind}" if kind else f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
         raise GGUFError(path, f"not a GGUF file: {found}")
 
 
-def _parse(path: Path, data: Buffer) -> GGUFHeader:
-    reader = _Reader(path, data)
-    version = reader.version()
-    n_tensors, n_values = reader.number("Q"), reader.number("Q")
-    metadata: dict[str, Any] = {}
-    for _ in range(n_values):
-        key = reader.string()
-        metadata[key] = reader.value(reader.number("I"))
+def _kind_of(start: bytes) -> str:
+    """The kind of a file with these first bytes, and advice for the user; "" if the kind is unknown."""
+    if not start:
+        return "an empty file: download it again"
+    if start.startswith(b"version https://git-lfs"):
+        size = re.search(rb"\nsize (\d+)", start)
+        of = f" to a file of {int(size[1])} bytes" if size else ""
+        return f"a Git LFS pointer{of}, not the model: run `git lfs pull` in its folder"
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if text.startswith((b"<!doctype html", b"<html", b"<head")):
+        return "an HTML page, not a model: open the link in a browser, and download the file from there"
+    if text.startswith((b'{"error', b'{"message', b"invalid username", b"access denied", b"not found", b"entry not f")):
+        return f"the error of a download, not a model: {text[:80].decode('utf-8', 'replace').splitlines()[0]}"
+    if start[8:10] == b'{"':  # A length of 64 bits, then a JSON object.
+        return "weights in the format safetensors: convert the model to GGUF, or download it as GGUF"
+    return next((kind for beginning, kind in _BY_START if start.startswith(beginning)), "")
+
+
+def _parse(reader: _Reader) -> Mapping[str, Any]:
+    n_tensors, n_values = reader.counts()
+    metadata = {reader.string(): reader.value() for _ in range(n_values)}
     end = max((reader.tensor_end() for _ in range(n_tensors)), default=0)
     alignment = metadata.get("general.alignment")
     reader.check_data(end, alignment if isinstance(alignment, int) and alignment > 0 else _ALIGNMENT)
-    return GGUFHeader(version, n_tensors, metadata)
+    return metadata
 
 
 class _Reader:
@@ -147,34 +152,31 @@ class _Reader:
         self._path = path
         self._data = data
         self._at = len(MAGIC)
-        # The byte order, in the notation of the struct module.
-        self._order = "<"
 
-    def version(self) -> int:
-        number = int(self.number("I"))
-        if number & 0xFFFF == 0:
-            # A version has only low bytes. If only the high bytes are set, the file has the other byte order.
-            self._order = ">"
-            number = int.from_bytes(number.to_bytes(4, "little"), "big")
-        if number not in VERSIONS:
+    def counts(self) -> tuple[int, int]:
+        """The numbers of tensors and of values, after the version."""
+        version = self.number("I")
+        if version not in VERSIONS:
             known = " or ".join(map(str, VERSIONS))
-            raise GGUFError(self._path, f"GGUF version {number}, expected {known}")
-        return number
+            raise GGUFError(self._path, f"GGUF version {version}, expected {known}")
+        return self.number("Q"), self.number("Q")
 
     def number(self, code: str) -> Any:
-        at = self._skip(struct.calcsize(f"={code}"))
-        return struct.unpack_from(self._order + code, self._data, at)[0]
+        at = self._skip(struct.calcsize(f"<{code}"))
+        return struct.unpack_from(f"<{code}", self._data, at)[0]
 
     def string(self) -> str:
         size = self.number("Q")
         at = self._skip(size)
         return bytes(self._data[at : at + size]).decode("utf-8", "replace")
 
-    def value(self, kind: int, depth: int = 0) -> Any:
+    def value(self) -> Any:
+        """A value after its type; None for an array."""
+        kind = self.number("I")
         if kind == _STRING:
             return self.string()
-        if kind == _ARRAY and depth < _MAX_DEPTH:
-            return self._array(depth + 1)
+        if kind == _ARRAY:
+            return self._skip_array(1)
         return self.number(self._scalar(kind))
 
     def tensor_end(self) -> int:
@@ -184,32 +186,26 @@ class _Reader:
         kind, offset = self.number("I"), self.number("Q")
         # For an unknown type, only the start of the data is checked.
         per_block, block_bytes = _BLOCKS.get(kind, (1, 0))
-        size = 1
-        for length in shape:
-            size *= length
-        return int(offset + size // per_block * block_bytes)
+        return int(offset + math.prod(shape) // per_block * block_bytes)
 
     def check_data(self, end: int, alignment: int) -> None:
         start = -(-self._at // alignment) * alignment
         if end and start + end > len(self._data):
             raise self._truncated(f"its tensors need {start + end}")
 
-    def _array(self, depth: int) -> Any:
+    def _skip_array(self, depth: int) -> None:
         kind, length = self.number("I"), self.number("Q")
-        if length <= MAX_DECODED_ARRAY:
-            return tuple(self.value(kind, depth) for _ in range(length))
         if kind == _STRING:
             self._skip_strings(length)
-        elif kind == _ARRAY:
+        elif kind == _ARRAY and depth < _MAX_DEPTH:
             for _ in range(length):
-                self.value(kind, depth)
+                self._skip_array(depth + 1)
         else:
-            self._skip(length * struct.calcsize(f"={self._scalar(kind)}"))
-        return SkippedArray(length)
+            self._skip(length * struct.calcsize(f"<{self._scalar(kind)}"))
 
     def _skip_strings(self, length: int) -> None:
         # A vocabulary has 100,000 strings or more, so this loop is optimized for speed.
-        unpack: Callable[..., tuple[int]] = struct.Struct(f"{self._order}Q").unpack_from
+        unpack: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
         data, at = self._data, self._at
         try:
             for _ in range(length):

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .catalog import ModelFile
+from .catalog import ModelFile, gigabytes
 from .gguf import GGUFError, read_start
-from .sizes import gigabytes
 
 # The names of llama.cpp's file types, by number (enum llama_ftype).
 _QUANTISATIONS: Mapping[int, str] = {
