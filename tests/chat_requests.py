@@ -6,6 +6,7 @@ import pytest
 
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.core import errors
+from localchat.serving.core.fields import parse_body
 from localchat.serving.core.request import DEFAULT_OPTIONS
 
 HI = [{"role": "user", "content": "hi"}]
@@ -64,7 +65,6 @@ NULLABLE = (
     "reasoning_format",
     "return_progress",
     "return_token_ids",
-    "sse_ping_interval",
     "n_cmpl",
     "n_probs",
     "use_beam_search",
@@ -77,8 +77,25 @@ NULLABLE = (
 )
 
 
-def parse(options=DEFAULT_OPTIONS, **fields):
-    return parse_chat(json.dumps({"messages": HI, **fields}).encode(), options)
+def read(parser, fields, options=DEFAULT_OPTIONS, *, strict=False):
+    """The request that a parser of any interface reads from these fields."""
+    body = parse_body(json.dumps(fields).encode())
+    request = parser(body, options)
+    body.report_unknown()
+    body.ignored(strict=strict)
+    return request
+
+
+def ignored(parser, fields):
+    """What the parser ignores in these fields."""
+    body = parse_body(json.dumps(fields).encode())
+    parser(body, DEFAULT_OPTIONS)
+    body.report_unknown()
+    return body.ignored(strict=False)
+
+
+def parse(options=DEFAULT_OPTIONS, *, strict=False, **fields):
+    return read(parse_chat, {"messages": HI, **fields}, options, strict=strict)
 
 
 def parse_messages(*messages):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 from localchat.serving.api.responses import ResponsesRequest, parse_response
 from localchat.serving.api.responses_store import ResponseStore
-from localchat.serving.core.request import ParseOptions
+
+from .chat_requests import read
 
 FUNCTION = {
     "type": "function",
@@ -21,5 +22,4 @@ CRM = {"type": "namespace", "name": "crm", "description": "Customers", "tools": 
 
 
 def parse(earlier: ResponseStore | None = None, /, strict: bool = False, **fields: Any) -> ResponsesRequest:
-    raw = json.dumps({"input": "hi", **fields}).encode()
-    return parse_response(earlier or ResponseStore(), raw, ParseOptions(strict=strict))
+    return read(partial(parse_response, earlier or ResponseStore()), {"input": "hi", **fields}, strict=strict)

@@ -23,6 +23,7 @@ from localchat.serving.api.chat_response import ChatEncoder
 from localchat.serving.chat.chat_prompt import start_chat
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.service import Service
+from localchat.serving.core.fields import parse_body
 from localchat.serving.engine import Engine, GenerationRequest
 from localchat.serving.http.http_server import ChatServer, Stopped
 from localchat.serving.http.settings import Settings
@@ -83,7 +84,7 @@ class Serving:
 
     def chat_taken_at_end(self, **fields: Any) -> Any:
         """The body of a chat response whose events are all taken at once, after the end of the generation."""
-        request = parse_chat(chat_body(**fields))
+        request = parse_chat(parse_body(chat_body(**fields)))
         with start_chat(self.server.service.model(), request, "chatcmpl-") as run:
             self.wait_until_idle()
             whole = ChatEncoder(run.head, request, run.usage)

@@ -18,15 +18,16 @@ from localchat.serving.core.events import (
     SampledTokens,
     TokenLogprob,
 )
-from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
 from localchat.serving.core.usage import Usage
+
+from .chat_requests import ignored, read
 
 HEAD = ResponseHead("cmpl-1", 7, "m", ((1,), (2,)))
 USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)
 
 
-def parse(options: ParseOptions = DEFAULT_OPTIONS, **fields: Any):
-    return parse_completion(json.dumps(fields).encode(), options)
+def parse(*, strict: bool = False, **fields: Any):
+    return read(parse_completion, fields, strict=strict)
 
 
 def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
@@ -127,10 +128,10 @@ def test_prompt_logprobs_of_0_are_accepted_with_a_stream():
 
 
 def test_unknown_fields_are_ignored_or_refused():
-    assert parse(prompt="a", colour=1, user="u").unknown == ("colour",)
-    assert parse(ParseOptions(strict=True), prompt="a", id_slot=1, prompt_cache_key="k").unknown == ()
+    assert ignored(parse_completion, {"prompt": "a", "colour": 1, "user": "u"}) == ("colour",)
+    assert parse(strict=True, prompt="a", id_slot=1, prompt_cache_key="k")
     with pytest.raises(BadRequest, match="colour"):
-        parse(ParseOptions(strict=True), prompt="a", colour=1)
+        parse(strict=True, prompt="a", colour=1)
 
 
 def test_logprobs_are_four_lists_with_offsets_in_characters():

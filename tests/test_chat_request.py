@@ -7,7 +7,7 @@ import pytest
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.core import errors
 from localchat.serving.core.params import parse_default
-from localchat.serving.core.response_format import ResponseFormat
+from localchat.serving.core.request import ResponseFormat
 
 from .chat_requests import ALLOWED, NAMED, NULLABLE, TOOL, parse, parse_messages
 
@@ -82,9 +82,6 @@ def test_smallest_request_has_only_the_message():
             True,
             id="v18-continuous",
         ),
-        pytest.param({"sse_ping_interval": -1}, "ping_s", 0, id="no pings"),
-        pytest.param({"sse_ping_interval": 5}, "ping_s", 5, id="pings"),
-        pytest.param({"sse_ping_interval": 1e-9}, "ping_s", 0.01, id="pings all the time"),
         pytest.param({"functions": [{"name": "look"}]}, "tool_choice", "auto", id="t47-functions"),
         pytest.param(
             {"functions": [{"name": "look"}], "function_call": "none"}, "tool_choice", "none", id="t47-function_call"

@@ -19,6 +19,7 @@ from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, Shu
 from localchat.serving.core.events import ContentDelta, OutputEvent
 from localchat.serving.engine import Cancelled, Engine, EngineError, Histogram
 
+from .chat_requests import read
 from .fakes import FakeBackend, echo, endless
 from .serving import Serving, dechunked, payloads, raw_request, read_until, serving, wait_for
 
@@ -39,7 +40,7 @@ def endless_engine() -> Iterator[Engine]:
 
 
 def requested(**fields: Any) -> CompletionRequest:
-    return parse_completion(json.dumps(fields).encode())
+    return read(parse_completion, fields)
 
 
 def complete(engine: Engine, **fields: Any) -> GenerationRun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import threading
 from array import array
 from collections.abc import Sequence
@@ -12,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.embeddings import embeddings_body, parse_embeddings
-from localchat.serving.api.rerank import parse_rerank, rerank_body
+from localchat.serving.api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.embeddings import VectorRun, normalised
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, ShuttingDown
-from localchat.serving.core.request import ParseOptions
 from localchat.serving.engine import Cancelled, EngineError, EngineStopped, pooling_of
 from localchat.serving.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
+
+from .chat_requests import read
 
 LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
 
@@ -125,7 +124,7 @@ class SlowEngine:
 def test_request_ends_between_two_groups_of_inputs(end: str, error: type[Exception]):
     engine = SlowEngine(end)
     with pytest.raises(error):
-        engine.run.embed(parse_embeddings(json.dumps({"input": [[1] * 3000] * 10}).encode()))
+        engine.run.embed(read(parse_embeddings, {"input": [[1] * 3000] * 10}))
     assert engine.n_calls == 1
 
 
@@ -176,7 +175,7 @@ def test_pooling_and_attention_are_those_of_the_model():
 
 def test_input_is_text_or_tokens_or_a_list_of_both():
     for given, inputs in (("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2]], ((1,), (2,)))):
-        assert parse_embeddings(json.dumps({"input": given}).encode()).inputs == inputs
+        assert read(parse_embeddings, {"input": given}).inputs == inputs
 
 
 WRONG = [
@@ -204,40 +203,30 @@ WRONG = [
 @pytest.mark.parametrize(("parse", "fields", "param"), WRONG)
 def test_wrong_fields_are_named(parse: Any, fields: Any, param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse(json.dumps(fields).encode())
+        read(parse, fields)
     assert wrong.value.param == param
 
 
 def test_model_and_dimensions_are_read():
-    request = parse_embeddings(b'{"model": "m", "input": "a", "dimensions": 1}')
+    request = read(parse_embeddings, {"model": "m", "input": "a", "dimensions": 1})
     assert (request.model, request.dimensions) == ("m", 1)
 
 
-@pytest.mark.parametrize(
-    ("fields", "documents"),
-    [
-        ({"documents": ["a", {"text": "b"}]}, ("a", "b")),
-        ({"texts": ["a"]}, ("a",)),
-        ({"texts": ["a"], "documents": None}, ("a",)),
-        ({"texts": ["a"], "documents": ["b"]}, ("b",)),
-    ],
-    ids=["documents", "texts", "null beside texts", "both"],
-)
-def test_documents_are_texts_or_objects(fields: Any, documents: Any):
-    assert parse_rerank(json.dumps({"query": "q", **fields}).encode()).documents == documents
+def test_documents_are_texts_or_objects():
+    assert read(parse_rerank, {"query": "q", "documents": ["a", {"text": "b"}]}).documents == ("a", "b")
 
 
 def test_fields_that_request_the_default_are_accepted():
     fields = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
-    assert parse_embeddings(json.dumps({"input": "a", **fields}).encode(), ParseOptions(strict=True)).unknown == ()
+    assert read(parse_embeddings, {"input": "a", **fields}, strict=True)
 
 
 def test_vectors_are_numbers_or_base64():
     vectors = [array("f", [0.5, -1.0])]
-    plain = embeddings_body("m", parse_embeddings(b'{"input": "a"}'), vectors, 7)
+    plain = embeddings_body("m", read(parse_embeddings, {"input": "a"}), vectors, 7)
     assert plain["data"] == [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}]
     assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
-    request = parse_embeddings(b'{"input": "a", "encoding_format": "base64"}')
+    request = read(parse_embeddings, {"input": "a", "encoding_format": "base64"})
     coded = embeddings_body("m", request, vectors, 7)["data"][0]["embedding"]
     assert base64.b64decode(coded) == b"\x00\x00\x00\x3f\x00\x00\x80\xbf"
 
@@ -251,7 +240,7 @@ def test_vectors_are_numbers_or_base64():
     ],
 )
 def test_documents_are_sorted_by_score(more: Any, results: Any):
-    raw = json.dumps({"query": "q", "documents": ["a", {"text": "b"}, "c"], **more}).encode()
-    body = rerank_body("m", parse_rerank(raw), [-1.0, 2.0, 0.5], 9)
+    request = read(parse_rerank, {"query": "q", "documents": ["a", {"text": "b"}, "c"], **more})
+    body = rerank_body("m", request, [-1.0, 2.0, 0.5], 9)
     assert [(result["index"], result.get("document")) for result in body["results"]] == results
     assert body["usage"]["total_tokens"] == 9

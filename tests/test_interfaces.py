@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,24 +18,19 @@ from localchat.serving.api.ollama_models import parse_embed
 from localchat.serving.api.responses import parse_response
 from localchat.serving.api.responses_store import ResponseStore
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
 
+from .chat_requests import ignored, read
 from .serving import generating, serving
 
 HI = [{"role": "user", "content": "hi"}]
 LONG = "a b c d " * 200
 LONG_CHAT = [{"role": "user", "content": LONG}]
-STRICT = ParseOptions(strict=True)
+parse_responses = partial(parse_response, ResponseStore())
 PHRASE = r"This model's maximum context length is \d+ tokens.* your request has (at least )?\d+ tokens"
 
 
-def messages(options: ParseOptions = DEFAULT_OPTIONS, **fields: Any) -> Any:
-    return parse_messages(json.dumps({"messages": HI, "max_tokens": 5, **fields}).encode(), options)
-
-
-def responses(items: Any, strict: bool = False, **fields: Any) -> Any:
-    raw = json.dumps({"input": items, **fields}).encode()
-    return parse_response(ResponseStore(), raw, ParseOptions(strict=strict))
+def messages(**fields: Any) -> Any:
+    return {"messages": HI, "max_tokens": 5, **fields}
 
 
 @pytest.mark.parametrize(
@@ -72,60 +68,89 @@ def test_tokens_are_counted_beyond_the_context():
         ({"type": "context_compaction", "encrypted_content": "x"}, None),
         ({"type": "compaction_summary", "summary": [{"type": "summary_text", "text": "fact"}]}, "fact"),
         ({"type": "configuration_update"}, None),
+        ({"type": "web_search_call", "id": "1", "status": "completed", "action": {"query": "q"}}, None),
+        ({"type": "mcp_call", "id": "1", "name": "f", "arguments": "{}", "output": "x"}, None),
+        ({"type": "new", "text": "fact"}, "fact"),
     ],
 )
-def test_replayed_item_is_served(item: dict[str, Any], text: str | None):
-    request = responses([item, {"role": "user", "content": "hi"}], strict=True)
+def test_replayed_item_is_skipped_but_its_text_is_served(item: dict[str, Any], text: str | None):
+    """S1."""
+    fields = {"input": [item, *HI]}
+    request = read(parse_responses, fields)
     assert [message["content"] for message in request.messages] == [*([text] if text else []), "hi"]
-
-
-def test_unknown_item_is_skipped_and_logged_but_its_text_is_served():
-    request = responses([{"type": "new", "id": "1"}, {"type": "newer", "text": "fact"}, *HI])
-    assert [message["content"] for message in request.messages] == ["fact", "hi"]
-    assert request.unknown == ("input of type new", "input of type newer")
-    with pytest.raises(BadRequest, match=r"'input\[0\].type' is \"new\", which --strict refuses"):
-        responses([{"type": "new", "id": "1"}, *HI], strict=True)
+    kind = item["tools"][0]["type"] if "tools" in item else item["type"]
+    assert ignored(parse_responses, fields) == (f"input{'.tools' if 'tools' in item else ''} of type {kind}",)
 
 
 def test_tools_of_an_item_are_offered():
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "required": None}}
-    request = responses([{"type": "additional_tools", "tools": [tool, tool]}, *HI])
+    fields = {"input": [{"type": "additional_tools", "tools": [tool, tool]}, *HI]}
+    request = read(parse_responses, fields, strict=True)
     assert [tool["function"]["name"] for tool in request.tools] == ["look"]
     assert request.tool_choice == "auto"
     assert request.settings["tools"] == []
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_content": "x"}
+REFERENCE = {"type": "tool_reference", "tool_name": "f"}
+NOTE = "[an image, left out: this model supports only text]"
+
+
 @pytest.mark.parametrize(
-    ("role", "block", "text"),
+    ("parse", "role", "part", "text"),
     [
-        ("assistant", {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}, ""),
-        (
-            "assistant",
-            {
-                "type": "web_search_tool_result",
-                "tool_use_id": "s",
-                "content": [{"type": "web_search_result", "title": "T", "url": "U", "encrypted_content": "x"}],
-            },
-            "T\nU",
-        ),
-        ("assistant", {"type": "mcp_tool_use", "id": "m", "name": "f", "server_name": "s", "input": {}}, ""),
-        ("assistant", {"type": "mcp_tool_result", "content": [{"type": "text", "text": "fact"}]}, "fact"),
-        ("assistant", {"type": "compaction", "content": "fact"}, "fact"),
-        ("user", {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_reference", "tool_name": "f"}]},
-         "f"),
+        (parse_chat, "assistant", {"type": "new", "text": "fact"}, "fact"),
+        (parse_chat, "assistant", {"type": "thinking", "signature": "x"}, ""),
+        (parse_chat, "tool", {"type": "resource"}, ""),
+        (parse_messages, "assistant", {"type": "server_tool_use", "id": "s", "name": "f", "input": {"query": "q"}}, ""),
+        (parse_messages, "assistant", {"type": "web_search_tool_result", "content": [SEARCH]}, "T\nU"),
+        (parse_messages, "assistant", {"type": "mcp_tool_use", "id": "m", "name": "f", "input": {}}, ""),
+        (parse_messages, "assistant", {"type": "mcp_tool_result", "content": [{"type": "text", "text": "a"}]}, "a"),
+        (parse_messages, "assistant", {"type": "compaction", "content": "fact"}, "fact"),
+        (parse_responses, "assistant", {"type": "new", "text": "fact"}, "fact"),
     ],
-)  # fmt: skip
-def test_replayed_block_is_served(role: str, block: dict[str, Any], text: str):
-    request = messages(STRICT, messages=[{"role": role, "content": [block]}, *HI])
-    assert request.messages[0]["content"] == text
+)
+def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, part: dict[str, Any], text: str):
+    """S2: an error would end the conversation, since agents send their whole history with each request."""
+    message = {"role": role, "tool_call_id": "t", "content": [part, {"type": "text", "text": "!"}]}
+    name = "input" if parse is parse_responses else "messages"
+    fields = {**messages(), name: [message, *HI]}
+    assert read(parse, fields).messages[0]["content"] == text + "!"
+    assert f"{name}.content of type {part['type']}" in ignored(parse, fields)
+    with pytest.raises(
+        BadRequest, match=rf"'{name}\[0\].content\[0\].type' is \"{part['type']}\", which --strict refuses"
+    ):
+        read(parse, fields, strict=True)
 
 
-def test_unknown_block_is_skipped_and_logged():
-    history = [{"role": "assistant", "content": [{"type": "new"}, {"type": "text", "text": "a"}]}, *HI]
-    request = messages(messages=history)
-    assert (request.messages[0]["content"], request.unknown) == ("a", ("blocks of type new",))
-    with pytest.raises(BadRequest, match=r"messages\[0\].content\[0\].type' is \"new\", which --strict refuses"):
-        messages(STRICT, messages=history)
+def test_part_of_a_result_is_skipped():
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [REFERENCE]}
+    fields = messages(messages=[{"role": "user", "content": [result]}, *HI])
+    assert read(parse_messages, fields).messages[0]["content"] == "f"
+    assert ignored(parse_messages, fields) == ("messages.content.content of type tool_reference",)
+
+
+@pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}])
+def test_media_of_the_assistant_are_replaced_by_a_note(message: dict[str, Any]):
+    request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
+    assert "left out: this model supports only text" in request.messages[0]["content"]
+
+
+def test_calls_of_other_types_are_replayed_or_skipped():
+    calls = [{"type": "custom", "id": "c", "custom": {"name": "f", "input": "x"}}, {"type": "new", "id": "d"}]
+    fields = {"messages": [{"role": "assistant", "content": "a", "tool_calls": calls}, *HI]}
+    (call,) = read(parse_chat, fields).messages[0]["tool_calls"]
+    assert call == {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"input": "x"}}}
+    assert ignored(parse_chat, fields) == ("messages.tool_calls of type new",)
+
+
+def test_tools_that_run_elsewhere_are_skipped():
+    hosted = {"type": "web_search_20250305", "name": "web_search"}
+    for parse, fields in ((parse_messages, messages()), (parse_responses, {"input": "hi"})):
+        request = read(parse, {**fields, "tools": [hosted]})
+        assert (request.tools, request.tool_choice) == ((), "none")
+        assert ignored(parse, {**fields, "tools": [hosted]}) == ("tools of type web_search_20250305",)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +165,7 @@ def test_unknown_block_is_skipped_and_logged():
     ],
 )
 def test_length_of_minus_one_is_no_limit(parse: Any, body: Any):
-    assert parse(json.dumps(body).encode(), DEFAULT_OPTIONS).params.max_tokens is None
+    assert read(parse, body).params.max_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +179,7 @@ def test_length_of_minus_one_is_no_limit(parse: Any, body: Any):
 )
 def test_messages_takes_only_its_own_names(fields: dict[str, Any], error: str):
     with pytest.raises(BadRequest, match=error):
-        messages(STRICT, **fields)
+        read(parse_messages, messages(**fields), strict=True)
 
 
 @pytest.mark.parametrize(
@@ -167,13 +192,13 @@ def test_messages_takes_only_its_own_names(fields: dict[str, Any], error: str):
 )
 def test_prompt_logprobs_are_refused_where_the_response_has_none(parse: Any, body: Any):
     with pytest.raises(BadRequest, match="prompt_logprobs' is not supported"):
-        parse(json.dumps(body).encode(), DEFAULT_OPTIONS)
+        read(parse, body)
 
 
 @pytest.mark.parametrize(("fields", "n"), [({"n_probs": 2}, 2), ({"logprobs": True, "n_probs": 2}, 2),
                                            ({"logprobs": True, "top_logprobs": 1, "n_probs": 2}, 1)])  # fmt: skip
 def test_n_probs_beside_logprobs(fields: dict[str, Any], n: int):
-    assert parse_chat(json.dumps({"messages": HI, **fields}).encode(), STRICT).params.top_logprobs == n
+    assert read(parse_chat, {"messages": HI, **fields}, strict=True).params.top_logprobs == n
 
 
 SCHEMA = {
@@ -186,32 +211,31 @@ CLEAN = {"type": "object", "properties": {"a": {"type": "string", "default": Non
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("parse", "fields"),
     [
-        lambda: parse_chat(
-            json.dumps(
-                {"messages": HI, "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]}
-            ).encode()
+        (
+            parse_chat,
+            {"messages": HI, "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]},
         ),
-        lambda: messages(tools=[{"name": "f", "input_schema": SCHEMA}]),
-        lambda: responses("hi", tools=[{"type": "function", "name": "f", "parameters": SCHEMA}]),
+        (parse_messages, messages(tools=[{"name": "f", "input_schema": SCHEMA}])),
+        (parse_responses, {"input": "hi", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]}),
     ],
     ids=["chat", "messages", "responses"],
 )
-def test_null_in_a_schema_is_absent(given: Any):
-    assert given().tools[0]["function"]["parameters"] == CLEAN
+def test_null_in_a_schema_is_absent(parse: Any, fields: dict[str, Any]):
+    assert read(parse, fields).tools[0]["function"]["parameters"] == CLEAN
 
 
 def test_null_in_a_response_format_is_absent():
     format = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    request = parse_chat(json.dumps({"messages": HI, "response_format": format}).encode())
+    request = read(parse_chat, {"messages": HI, "response_format": format})
     assert request.response_format is not None
     assert request.response_format.value == CLEAN
 
 
 @pytest.mark.parametrize(("fields", "expected"), [({}, True), ({"truncate": True}, True), ({"truncate": False}, False)])
 def test_ollama_embed_truncates_by_default(fields: dict[str, Any], expected: bool):
-    assert parse_embed(json.dumps({"input": "a", **fields}).encode(), DEFAULT_OPTIONS).truncates is expected
+    assert read(parse_embed, {"input": "a", **fields}).truncates is expected
 
 
 @pytest.mark.parametrize(

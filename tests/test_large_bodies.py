@@ -11,8 +11,7 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body, show
-from localchat.serving.core.json_decoder import MAX_CONTAINERS
-from localchat.serving.core.json_text import json_bytes
+from localchat.serving.core.json_text import MAX_CONTAINERS, json_bytes
 
 from .serving import serving
 

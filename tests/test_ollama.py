@@ -10,8 +10,8 @@ import pytest
 from localchat.serving.api.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
 from localchat.serving.api.ollama_models import time_text
 from localchat.serving.core.errors import BadRequest
-from localchat.serving.core.request import ParseOptions
 
+from .chat_requests import ignored, read
 from .exchanges import ask
 from .serving import REASONING_AND_TEXT, TOOLS, generating, serving
 
@@ -23,7 +23,7 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
 
 def parse(path: str = "chat", **fields: Any) -> Any:
     given = {"messages": [USER], **fields} if path == "chat" else fields
-    return (parse_chat if path == "chat" else parse_generate)(json.dumps(given).encode(), ParseOptions())
+    return read(parse_chat if path == "chat" else parse_generate, given)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -114,7 +114,7 @@ def test_options_are_mapped():
     assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
     assert request.response_format is not None
     assert (request.response_format.kind, request.response_format.param) == ("json_schema", "format")
-    assert request.unknown == ("options.colour",)
+    assert ignored(parse_chat, {"messages": [USER], "options": {"num_ctx": 1, "colour": 1}}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}
     assert isinstance(parse("generate", prompt="a", suffix="b"), OllamaText)

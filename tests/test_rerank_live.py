@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.completions import parse_completion
-from localchat.serving.api.embeddings import parse_embeddings
-from localchat.serving.api.rerank import parse_rerank, rerank_body
+from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.embeddings import VectorRun
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.text_prompt import start_text
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
+from localchat.serving.core.fields import Fields
 from localchat.serving.engine import Engine, LoadOptions, load
 
 from .engines import request_for, submit
@@ -51,7 +50,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def embed(engine: Engine, given: Any) -> list[Any]:
-    return VectorRun(Model("tiny", engine)).embed(parse_embeddings(json.dumps({"input": given}).encode()))
+    return VectorRun(Model("tiny", engine)).embed(parse_embeddings(Fields({"input": given})))
 
 
 def test_text_alone_and_beside_others_has_the_same_vector(encoder: Engine):
@@ -73,19 +72,19 @@ def test_model_that_generates_no_text_refuses_completions(kind: str, request: py
     with pytest.raises(NotSupported):
         submit(engine, request_for(prompt=(2, 4, 3)))
     with pytest.raises(NotSupported):
-        start_text(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'), "cmpl-")
+        start_text(Model("tiny", engine), parse_completion(Fields({"prompt": "a"})), "cmpl-")
 
 
 def test_reranker_refuses_embeddings_and_an_encoder_refuses_rerank(encoder: Engine, reranker: Engine):
     with pytest.raises(NotSupported, match="rerank"):
         embed(reranker, "a")
     with pytest.raises(NotSupported, match="reranker"):
-        VectorRun(Model("tiny", encoder)).scores(parse_rerank(b'{"query": "a", "documents": ["b"]}'))
+        VectorRun(Model("tiny", encoder)).scores(parse_rerank(Fields({"query": "a", "documents": ["b"]})))
 
 
 def test_scores_are_those_of_each_pair_alone(reranker: Engine):
-    raw = b'{"query": "what is a cat", "documents": ["the cat", "a dog sat on the mat", "b"], "top_n": 2}'
-    request = parse_rerank(raw)
+    documents = ["the cat", "a dog sat on the mat", "b"]
+    request = parse_rerank(Fields({"query": "what is a cat", "documents": documents, "top_n": 2}))
     embedding = VectorRun(Model("tiny", reranker))
     scores = embedding.scores(request)
     for document, score in zip(request.documents, scores):
@@ -105,7 +104,7 @@ def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
 
 
 def test_too_long_document_is_named(reranker: Engine):
-    request = parse_rerank(b'{"query": "a", "documents": ["b", "' + b"cat " * 100 + b'"]}')
+    request = parse_rerank(Fields({"query": "a", "documents": ["b", "cat " * 100]}))
     with pytest.raises(ApiError) as long:
         VectorRun(Model("tiny", reranker)).scores(request)
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
@@ -118,9 +117,8 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def test_pair_alone_and_beside_others_has_the_same_score(decoder: Engine):
-    request = parse_rerank(
-        json.dumps({"query": "what", "documents": ["b", "cat " * 250, "a dog", "is " * 90]}).encode()
-    )
+    documents = ["b", "cat " * 250, "a dog", "is " * 90]
+    request = parse_rerank(Fields({"query": "what", "documents": documents}))
     embedding = VectorRun(Model("tiny", decoder))
     scores = embedding.scores(request)
     assert embedding.n_tokens > 1000

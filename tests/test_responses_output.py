@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.api.responses import decode_reasoning
 from localchat.serving.api.responses_events import ResponseEncoder, custom_input
-from localchat.serving.api.responses_items import decode_reasoning
 from localchat.serving.core.errors import InferenceError, QueueFull
 from localchat.serving.core.events import (
     ContentDelta,

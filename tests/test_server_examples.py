@@ -205,8 +205,6 @@ LLAMA: dict[str, Example] = {
         USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=False
     ),
     "image for a completion": wrong("prompt", complete({"prompt_string": "a", "multimodal_data": ["AAAA"]})),
-    "pings": chat(sse_ping_interval=5),
-    "no pings": complete(sse_ping_interval=-1),
     "tokens": Example("/tokenize", {"content": "Hello!", "add_special": True, "with_pieces": True}),
     "text of tokens": Example("/detokenize", {"tokens": [10, 11, 12]}),
     "prompt of a chat": Example("/apply-template", {"messages": [USER], "tools": [WEATHER]}),

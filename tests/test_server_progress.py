@@ -54,14 +54,6 @@ def test_stream_without_output_gets_pings_and_then_its_text():
     assert b'"role":"assistant"' in text
 
 
-def test_request_sets_the_ping_interval():
-    with serving(is_gated=True) as running, running.connect() as sock:
-        sock.sendall(chat_request("a", stream=True, sse_ping_interval=0.01))
-        assert read_until(sock, b": \n\n").startswith(b"HTTP/1.1 200 OK")
-        running.gate.release(1000)
-        read_until(sock, b"data: [DONE]\n\n")
-
-
 def test_failure_after_a_ping_is_an_event():
     """K5: the status line is already sent."""
 

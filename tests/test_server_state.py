@@ -10,6 +10,7 @@ import pytest
 from localchat.serving.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.fields import parse_body
 from localchat.serving.core.server_state import SequenceStats, slots_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.catalog import ModelFile
@@ -160,12 +161,12 @@ def test_head_and_options(running, method, path, status, allowed):
     ],
 )
 def test_tokenize_takes_a_text_and_flags(body: bytes, text: str, flags: tuple[bool, ...]):
-    request = parse_tokenize(body)
+    request = parse_tokenize(parse_body(body))
     assert (request.text, request.adds_special, request.parses_special, request.with_pieces) == (text, *flags)
 
 
 def test_pieces_that_are_no_text_are_bytes():
-    request = parse_tokenize(b'{"content": "x", "with_pieces": true}')
+    request = parse_tokenize(parse_body(b'{"content": "x", "with_pieces": true}'))
     body = tokens_body([1, 2], request, {1: b"ok", 2: b"\xe2"}.__getitem__)
     assert body == {"tokens": [{"id": 1, "piece": "ok"}, {"id": 2, "piece": [0xE2]}]}
     assert text_body([b"\xe2\x82", b"\xac", b"\xff"]) == {"content": "€\ufffd"}
@@ -186,5 +187,5 @@ def test_pieces_that_are_no_text_are_bytes():
 )
 def test_wrong_fields_are_named(parse: Any, body: bytes, param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse(body)
+        parse(parse_body(body))
     assert wrong.value.param == param

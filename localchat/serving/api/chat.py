@@ -5,16 +5,17 @@ This module makes all checks that need no model. The response is encoded in chat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, first_given, parse_body, refuse_unsupported, show, unknown_fields
-from ..core.media import AUDIO, FILE, IMAGE, note_of, refuse_media
-from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
-from ..core.response_format import without_null_keywords
+from ..core.fields import Fields, first_given, refuse_unsupported
+from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
+from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest
+from .content import AUDIO, note_of, read_text, without_nulls
+from .response_format import read_response_format
+from .tools import CUSTOM_INPUT, read_tool_choice, read_tools, tool_call
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
@@ -35,12 +36,9 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 
 # The role of tool results in OpenAI's older `functions` API.
 _OLD_TOOL_ROLE = "function"
-_MEDIA_PARTS = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 # The values of `continue_final_message` that name the field of the last message to continue.
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# llama.cpp's values, each with whether it splits reasoning from the content.
-_REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
 # The names of the reasoning budget. If a request sets several, the first one here applies.
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens",
@@ -102,31 +100,24 @@ class ChatRequest(TextRequest):
         return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
 
 
-def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
-    """The request in a body.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body."""
     refuse_unsupported(body, REFUSED)
-    messages, tools = _messages(body), _tools(body)
+    messages, tools = _messages(body), read_tools(body)
     return ChatRequest(
         messages=messages,
         tools=tools,
-        **_tool_choice(body, tools),
+        **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),
         chat_template=_chat_template(body, options.allow_template),
         **_prefill(body, messages),
-        splits_reasoning=_REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"],
+        splits_reasoning=body.choice("reasoning_format", ("auto", "deepseek", "none")) != "none",
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
         params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
         **read_text_request(body),
         thought_field=options.thought_field,
-        # This must be the last argument: a field that has not been read yet counts as unknown.
-        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
 
@@ -213,74 +204,30 @@ def reasoning_budget(body: Fields) -> int | None:
     return first_given([*values, variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET)])
 
 
-def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
-    """The tools, including those in the older field `functions`."""
-    body.check_size("tools")
-    body.check_size("functions")
-    functions = (function_tool(function) for function in body.objects("functions"))
-    return (*(parse_tool(tool) for tool in body.objects("tools")), *functions)
+def read_text_request(body: Fields) -> dict[str, Any]:
+    """The fields of a TextRequest in a body of OpenAI's APIs, except `params`."""
+    return {
+        "model": body.text("model") or "",
+        "response_format": read_response_format(body),
+        "echo": body.boolean("echo") or False,
+        # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.
+        "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
+        "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
+        "request_id": body.text("request_id"),
+        **read_streaming(body),
+    }
 
 
-def parse_tool(tool: Fields) -> dict[str, Any]:
-    tool.choice("type", ("function",))
-    return function_tool(tool.required_object("function"))
-
-
-def function_tool(function: Fields) -> dict[str, Any]:
-    function.required_text("name")
-    function.text("description")
-    function.object("parameters")
-    return {"type": "function", "function": without_nulls({**function.raw, **read_schema(function, "parameters")})}
-
-
-def read_schema(holder: Fields, name: str) -> dict[str, Any]:
-    """The field with this schema, without keywords that are null; empty if the schema is absent."""
-    schema = holder.get(name)
-    return {} if schema is None else {name: without_null_keywords(schema)}
-
-
-def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The mode and the allowed names. The default mode is "auto" with tools and "none" without."""
-    older = body.get("tool_choice") is None and body.get("function_call") is not None
-    field_name = "function_call" if older else "tool_choice"
-    value = body.get(field_name)
-    if isinstance(value, dict):
-        mode, names = _read_choice_object(body, field_name)
-    else:
-        mode, names = body.choice(field_name, ("none", "auto", "required")) or "auto", ()
-    offered = [tool["function"]["name"] for tool in tools]
-    if mode == "required" and not offered:
-        raise BadRequest(f"'{field_name}' is {show(value)}, which needs 'tools'", field_name)
-    for name in names:
-        if name not in offered:
-            raise BadRequest(f"'{field_name}' names \"{name}\"; 'tools' offers {show(offered)}", field_name)
-    return {"tool_choice": mode if offered else "none", "allowed": names}
-
-
-def _read_choice_object(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
-    """The mode and the allowed names of a `tool_choice` that is an object."""
-    choice = body.required_object(field_name)
-    if field_name == "tool_choice" and choice.get("type") == "allowed_tools":
-        # Chat completions nest the fields in an object `allowed_tools`; the Responses API does not.
-        listed = choice.object("allowed_tools") or choice
-        mode = listed.choice("mode", ("auto", "required")) or "auto"
-        names = tuple(_chosen_name(tool, listed.at("tools")) for tool in listed.objects("tools"))
-        if not names:
-            listed.refuse("tools", "a list of at least one function")
-        return mode, names
-    return "required", (_chosen_name(choice, field_name),)
-
-
-def _chosen_name(choice: Fields, field_name: str) -> str:
-    function = choice.object("function") or choice
-    name = function.text("name")
-    if not name:
-        raise BadRequest(
-            f"'{field_name}' must name a function: "
-            'a mode or {"type": "function", "function": {"name": ...}}, got ' + show(choice.raw),
-            field_name,
-        )
-    return name
+def read_streaming(body: Fields) -> dict[str, Any]:
+    """The fields of a TextRequest that concern streaming."""
+    flags = ("stream", "timings_per_token", "return_progress")
+    options = body.object_or_empty("stream_options")
+    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
+    return {
+        **{name: body.boolean(name) or False for name in flags},
+        "include_usage": include,
+        "continuous_usage": include and continuous is True,
+    }
 
 
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
@@ -292,66 +239,34 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 def _message(message: Fields) -> dict[str, Any]:
     role = message.required_choice("role", _ROLES)
-    content = _content(message)
-    if role == "assistant":
-        if not content:  # A refusal is the text of a message without content.
-            content = message.text("refusal") or content
-    elif content is None and role in ("tool", _OLD_TOOL_ROLE):
-        content = ""  # Some programs send null for a tool that returned nothing.
-    elif content is None:
-        message.refuse("content", "a string or a list of parts")
-    if message.get("audio") is not None:
-        message.refuse("audio", "left out: this server supports only text")
+    role = "tool" if role == _OLD_TOOL_ROLE else role
+    content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
+    if role not in ("assistant", "tool") or message.get("content") is not None:
+        content = read_text(message, "content", is_replayed=role in ("assistant", "tool"))
+    if role == "assistant" and not content:  # A refusal is the text of a message without content.
+        content = message.text("refusal") or (note_of(AUDIO) if message.object("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
-    calls = [_tool_call(call) for call in message.objects("tool_calls")]
+    calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
     older = message.object("function_call")
     if older is not None and not calls:
-        calls = [{"type": "function", "function": _called_function(older)}]
-    role = "tool" if role == _OLD_TOOL_ROLE else role
+        calls = [_called(None, older)]
     return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
-def _content(message: Fields) -> str | None:
-    """The text of a message. Text parts are joined without a separator."""
-    value = message.get("content")
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        message.refuse("content", "a string or a list of parts")
-    is_result = message.get("role") in ("tool", _OLD_TOOL_ROLE)
-    return "".join(_part_text(part, is_result=is_result) for part in message.objects("content"))
+def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
+    """The tool call, unless its type is unknown."""
+    kind, id = call.text("type") or "function", call.text("id")
+    if kind == "function":
+        yield _called(id, call.required_object("function"))
+    elif kind == "custom":
+        custom = call.required_object("custom")
+        yield tool_call(id, custom.required_text("name"), {CUSTOM_INPUT: custom.text("input") or ""})
+    else:
+        call.skip()
 
 
-def _part_text(part: Fields, *, is_result: bool) -> str:
-    kind = part.text("type")
-    if kind in _MEDIA_PARTS:
-        if not is_result:
-            refuse_media(part.path, _MEDIA_PARTS[kind])
-        return note_of(_MEDIA_PARTS[kind])
-    if kind is None:
-        part.refuse("type", '"text"')
-    if kind not in ("text", "refusal"):
-        raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)
-    text = part.text(kind)
-    if text is None:
-        part.refuse(kind, "a string")
-    return text
-
-
-def _tool_call(call: Fields) -> dict[str, Any]:
-    """A tool call of an earlier message. Arguments stay text or object as given; the prompt package decodes them."""
-    call.choice("type", ("function",))
-    function = _called_function(call.required_object("function"))
-    return without_nulls({"id": call.text("id"), "type": "function", "function": function})
-
-
-def _called_function(function: Fields) -> dict[str, Any]:
-    name = function.required_text("name")
+def _called(id: str | None, function: Fields) -> dict[str, Any]:
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    return {"name": name, "arguments": "{}" if arguments is None else arguments}
-
-
-def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in raw.items() if value is not None}
+    return tool_call(id, function.required_text("name"), "{}" if arguments is None else arguments)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.events import PromptProgress
-from ..core.logprobs import logprob_entry, prompt_logprobs
 from ..core.usage import chunk_counts, progress_body
 from .chat import ChatRequest, parse_chat
 from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface
+from .logprobs import logprob_entry, prompt_logprobs
 
 
 class ChatEncoder(Encoder[ChatRequest]):

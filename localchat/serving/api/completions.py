@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest
 from ..core.events import OutputToken, PromptProgress, ResponseHead
-from ..core.fields import Fields, first_given, parse_body, refuse_unsupported, unknown_fields
-from ..core.inputs import Input, read_inputs
-from ..core.logprobs import floored, id_text, prompt_logprobs
-from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_n_probs, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
+from ..core.fields import Fields, first_given, refuse_unsupported
+from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
+from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
 from ..core.usage import Usage, chunk_counts, progress_body
+from .chat import read_text_request
+from .content import read_inputs
 from .encoder import Block, Choice, Encoder, Interface
+from .logprobs import floored, id_text, prompt_logprobs
 
 # The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128
@@ -59,13 +60,8 @@ class CompletionRequest(TextRequest):
         return self.echo and self.params.top_logprobs is not None
 
 
-def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
-    """The request in a body.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_completion(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body."""
     prompts = read_inputs(body, "prompt", MAX_CHOICES)
     n = body.integer("n", 1, MAX_CHOICES) or 1
     refuse_unsupported(body, {"best_of": (n,)})
@@ -75,7 +71,6 @@ def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Com
         params=read_params(body, n=n, top_logprobs=_top_logprobs(body), least_tokens=0, has_prompt_logprobs=True),
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,
-        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
     _check_combinations(request)
     return request

@@ -1,18 +1,18 @@
-"""POST /v1/embeddings: parses the request, and encodes vectors as JSON numbers or base64."""
+"""POST /v1/embeddings and /v1/rerank: parses the requests, and encodes vectors and scores."""
 
 from __future__ import annotations
 
 import base64
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, parse_body, refuse_unsupported, unknown_fields
-from ..core.inputs import Input, read_inputs
-from ..core.request import DEFAULT_OPTIONS, ParseOptions
+from ..core.fields import Fields, refuse_unsupported, show
+from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions
+from .content import read_inputs
 
 # OpenAI's limit.
 MAX_INPUTS = 2048
@@ -24,7 +24,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (-1,),
     "add_special_tokens": (True,),
 }
-_WITHOUT_EFFECT = ("user", "priority")
 
 
 @dataclass(frozen=True)
@@ -39,33 +38,22 @@ class EmbeddingsRequest:
     """Encode vectors in base64 instead of as lists of numbers."""
     truncates: bool = False
     """Cut inputs that are longer than the context. False: refuse them."""
-    unknown: tuple[str, ...] = ()
-    """The names of unknown fields, which were ignored."""
 
 
-def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
-    """The request in a body.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_embeddings(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
+    """The request in a body."""
     refuse_unsupported(body, UNSUPPORTED)
+    body.ignore(("user", "priority"))
     return EmbeddingsRequest(
         model=body.text("model") or "",
         inputs=read_texts(body, "input", MAX_INPUTS),
         dimensions=body.integer("dimensions", 1),
         as_base64=body.choice("encoding_format", ("float", "base64")) == "base64",
-        unknown=unknown_fields(body, _WITHOUT_EFFECT, options.strict),
     )
 
 
 def read_texts(body: Fields, name: str, most: int) -> tuple[Input, ...]:
-    """The inputs in a field, none of them empty.
-
-    Raises:
-        BadRequest: The field is invalid, or has more than `most` inputs.
-    """
+    """The inputs in a field, at most `most` and none of them empty."""
     inputs = read_inputs(body, name, most)
     if "" in inputs:
         raise BadRequest(f"'{name}' has an empty text, which has no embedding", name)
@@ -77,10 +65,10 @@ def embeddings_body(
 ) -> dict[str, Any]:
     encode = _base64 if request.as_base64 else array.tolist
     data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
-    return {"object": "list", "data": data, "model": model, "usage": usage_body(n_tokens)}
+    return {"object": "list", "data": data, "model": model, "usage": _usage_body(n_tokens)}
 
 
-def usage_body(n_tokens: int) -> dict[str, int]:
+def _usage_body(n_tokens: int) -> dict[str, int]:
     return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
 
@@ -89,3 +77,50 @@ def _base64(vector: array[float]) -> str:
         vector = array("f", vector)
         vector.byteswap()
     return base64.b64encode(vector.tobytes()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class RerankRequest:
+    """A query, and the documents to sort by relevance, in the format of Jina and Cohere."""
+
+    model: str
+    query: str
+    documents: tuple[str, ...]
+    top_n: int | None
+    """Return only this many documents; None: all."""
+    returns_documents: bool
+    """Return the texts of the documents, too."""
+
+
+def parse_rerank(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> RerankRequest:
+    """The request in a body."""
+    body.ignore(("user",))
+    documents = body.items("documents", "strings")
+    if not 0 < len(documents) <= MAX_INPUTS:
+        body.refuse("documents", f"a list of 1 to {MAX_INPUTS} strings")
+    return RerankRequest(
+        model=body.text("model") or "",
+        query=body.required_text("query"),
+        documents=tuple(_document_text(value, f"documents[{i}]") for i, value in enumerate(documents)),
+        top_n=body.integer("top_n", 1),
+        returns_documents=body.boolean("return_documents") or False,
+    )
+
+
+def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_tokens: int) -> dict[str, Any]:
+    """The documents, sorted by score. Scores are comparable with one another, but are not probabilities."""
+
+    def result(i: int) -> dict[str, Any]:
+        document = {"document": {"text": request.documents[i]}} if request.returns_documents else {}
+        return {"index": i, "relevance_score": scores[i], **document}
+
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
+    return {"object": "list", "model": model, "results": [*map(result, order)], "usage": _usage_body(n_tokens)}
+
+
+def _document_text(value: Any, path: str) -> str:
+    """The text of a document: the document itself, or its field `text`."""
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise BadRequest(f"'{path}' must be a string, or an object with a 'text', got {show(value)}", path)
+    return text

@@ -26,6 +26,7 @@ from ..core.events import (
     ToolCallArguments,
     ToolCallStart,
 )
+from ..core.fields import Fields
 from ..core.json_text import to_json
 from ..core.request import ParseOptions, TextRequest
 from ..core.usage import Usage
@@ -205,6 +206,6 @@ class Interface(Generic[R]):
     """A wire interface for generated text."""
 
     id_prefix: str
-    parse: Callable[[bytes, ParseOptions], R]
+    parse: Callable[[Fields, ParseOptions], R]
     """Parses a request body; raises BadRequest."""
     encoder: Callable[[ResponseHead, R, Callable[[], Usage]], Encoder[R]]

@@ -1,4 +1,4 @@
-"""POST /v1/messages (Anthropic's Messages API), the request: parses a JSON body into a ChatRequest.
+"""POST /v1/messages (Anthropic's Messages API): parses a JSON body into a ChatRequest, and encodes the response.
 
 A message becomes one or more chat messages. An assistant message with blocks of thinking, text and tool calls becomes
 one chat message; each tool result becomes a separate one.
@@ -6,17 +6,23 @@ one chat message; each tool result becomes a separate one.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.errors import BadRequest
-from ..core.fields import Fields, parse_body, show, texts_in, unknown_fields
-from ..core.media import FILE, IMAGE, note_of, refuse_media
+from ..core.errors import ApiError, ContextLengthExceeded
+from ..core.fields import Fields
 from ..core.params import read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions
-from ..core.response_format import ResponseFormat, without_null_keywords
-from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill, without_nulls
+from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
+from ..core.usage import Usage
+from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
+from .content import part_text, read_text
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
+from .response_format import read_schema
+from .tools import Tool, chosen_tools, function_tool, tool_call
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
 # not need it, and it would prevent requests from sharing a cached prefix.
@@ -25,54 +31,23 @@ _VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
 # Prefix of the result of a failed tool (`is_error`) that does not begin with "error".
 _ERROR_PREFIX = "Error: "
 
-# Fields that have no effect on the output of this server. --strict accepts them.
-_WITHOUT_EFFECT = (
-    "metadata",
-    "service_tier",
-    "cache_control",
-    "context_management",
-    "container",
-    "inference_geo",
-    "diagnostics",
-    "speed",
-)
-
-# Blocks that clients replay from Anthropic's servers. This server passes on the text in them. Blocks of other types are
-# logged too, or refused with --strict.
-_OTHER_BLOCKS = (
-    "server_tool_use", "mcp_tool_use", "mcp_tool_result", "web_search_tool_result", "web_fetch_tool_result",
-    "code_execution_tool_result", "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
-    "tool_search_tool_result", "tool_reference", "container_upload", "compaction",
-)  # fmt: skip
+# Fields that have no effect on the output of this server, besides those of other interfaces.
+_WITHOUT_EFFECT = ("cache_control", "context_management", "container", "inference_geo", "diagnostics", "speed")
 
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
-def parse_messages(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
-    """The request in a body.
-
-    Raises:
-        BadRequest: A field is missing or invalid.
-    """
-    body = parse_body(raw)
+def parse_messages(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body."""
     if body.integer("max_tokens", 1) is None:
         body.refuse("max_tokens", "an integer of at least 1")
-    return _request(body, options)
+    return parse_count_tokens(body, options)
 
 
-def parse_count_tokens(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
-    """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`.
-
-    Raises:
-        BadRequest: A field is missing or invalid.
-    """
-    return _request(parse_body(raw), options)
-
-
-def _request(body: Fields, options: ParseOptions) -> ChatRequest:
-    messages = (*_system(body), *_messages(body))
-    unknown_blocks = _unknown_blocks(body, options.strict)
-    tools, ignored = _tools(body)
+def parse_count_tokens(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`."""
+    body.ignore(_WITHOUT_EFFECT)
+    messages, tools = (*_system(body), *_messages(body)), _tools(body)
     thinking = body.object_or_empty("thinking")
     return ChatRequest(
         model=body.text("model") or "",
@@ -85,7 +60,6 @@ def _request(body: Fields, options: ParseOptions) -> ChatRequest:
         continue_final_message=ends_in_prefill(messages),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
         stream=body.boolean("stream") or False,
-        unknown=(*ignored, *unknown_blocks, *unknown_fields(body, _WITHOUT_EFFECT, options.strict)),
     )
 
 
@@ -103,44 +77,32 @@ def _format(body: Fields) -> ResponseFormat | None:
         format = parent.object(name)
         if format is not None:
             format.choice("type", ("json_schema",))
-            format.check_size("schema")
-            schema = without_null_keywords(format.required_object("schema").raw)
-            return ResponseFormat("json_schema", schema, format.at("schema"))
+            format.required_object("schema")
+            return ResponseFormat("json_schema", read_schema(format, "schema"), format.at("schema"))
     return None
 
 
-def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """The functions, and the names of ignored tools: agents also send tools that run on Anthropic's servers."""
+def _tools(body: Fields) -> tuple[Tool, ...]:
+    """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
-    tools, ignored = [], []
+    tools = []
     for tool in body.objects("tools"):
-        kind = tool.text("type") or "custom"
-        if kind != "custom":
-            ignored.append(f"{tool.path} ({kind})")
-            continue
-        function = {
-            "name": tool.required_text("name"),
-            "description": tool.text("description"),
-            "parameters": without_null_keywords(tool.required_object("input_schema").raw),
-            "strict": tool.boolean("strict"),
-        }
-        tools.append({"type": "function", "function": without_nulls(function)})
-    return tuple(tools), tuple(ignored)
+        if (tool.text("type") or "custom") != "custom":
+            tool.skip()
+        else:
+            schema = tool.required_object("input_schema").raw
+            named = {name: tool.raw.get(name) for name in ("name", "description", "strict")}
+            tools.append(function_tool(tool.child({**named, "parameters": schema}, tool.path)))
+    return tuple(tools)
 
 
-def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+def _tool_choice(body: Fields, tools: tuple[Tool, ...]) -> dict[str, Any]:
     choice = body.object_or_empty("tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
-    name = choice.text("name")
+    names = [choice.required_text("name")] if kind == "tool" else []
     parallel = choice.boolean("disable_parallel_tool_use") is not True
-    offered = [tool["function"]["name"] for tool in tools]
-    if kind in ("any", "tool") and not offered:
-        raise BadRequest(f"'tool_choice' is {show(choice.raw)}, which needs 'tools'", "tool_choice")
-    if kind == "tool" and name not in offered:
-        raise BadRequest(f"'tool_choice' names {show(name)}; 'tools' offers {show(offered)}", "tool_choice")
     return {
-        "tool_choice": _TOOL_CHOICES[kind] if offered else "none",
-        "allowed": (name,) if kind == "tool" else (),
+        **chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools),
         "parallel_tool_calls": parallel,
     }
 
@@ -149,7 +111,7 @@ def _system(body: Fields) -> Iterator[dict[str, Any]]:
     value = body.get("system")
     if value is None:
         return
-    texts = [value] if isinstance(value, str) else [_text_of(block) for block in body.objects("system")]
+    texts = [value] if isinstance(value, str) else [part_text(block) for block in body.objects("system")]
     if texts:
         texts[0] = _VOLATILE_LINE.sub("", texts[0])
     text = "\n\n".join(filter(None, texts))
@@ -164,35 +126,11 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(messages)
 
 
-def _unknown_blocks(body: Fields, strict: bool) -> list[str]:
-    """The unknown types of blocks in the messages.
-
-    Raises:
-        BadRequest: There is one, and `strict` is set.
-    """
-    known = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result", "image")
-    contents = [message for message in body.objects("messages") if isinstance(message.raw.get("content"), list)]
-    blocks = [block for message in contents for block in message.objects("content")]
-    blocks += [part for block in blocks if isinstance(block.raw.get("content"), list) for part in _parts(block)]
-    unknown = [block for block in blocks if block.raw.get("type") not in (*known, *_OTHER_BLOCKS)]
-    if unknown and strict:
-        path = unknown[0].at("type")
-        raise BadRequest(f"'{path}' is {show(unknown[0].raw.get('type'))}, which --strict refuses", path)
-    return [f"blocks of type {block.raw.get('type')}" for block in unknown]
-
-
-def _parts(block: Fields) -> Iterator[Fields]:
-    return block.objects("content") if block.raw.get("type") == "tool_result" else iter(())
-
-
 def _convert(message: Fields) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
     role = message.required_choice("role", ("user", "assistant", "system"))
-    content = message.get("content")
-    if isinstance(content, str):
-        yield {"role": role, "content": content}
-    elif not isinstance(content, list):
-        message.refuse("content", "a string or a list of blocks")
+    if not isinstance(message.get("content"), list):
+        yield {"role": role, "content": read_text(message, "content")}
     elif role == "assistant":
         yield _assistant(message)
     else:
@@ -200,25 +138,23 @@ def _convert(message: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _assistant(message: Fields) -> dict[str, Any]:
-    texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+    content, reasoning = "", ""
     calls = []
     for block in message.objects("content"):
         kind = block.text("type")
         if kind == "tool_use":
-            calls.append(_call(block))
+            arguments = block.object_or_empty("input").raw
+            calls.append(tool_call(block.text("id"), block.required_text("name"), arguments))
         elif kind == "thinking":
-            texts["reasoning_content"].append(block.text("thinking") or "")
+            reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
-            texts["content"].append(_text_of(block))
-    joined = {name: "".join(parts) for name, parts in texts.items()}
-    reasoning = {"reasoning_content": joined["reasoning_content"]} if joined["reasoning_content"] else {}
-    content = {"content": joined["content"]} if joined["content"] or not calls else {}
-    return {"role": "assistant", **content, **reasoning, **({"tool_calls": calls} if calls else {})}
-
-
-def _call(block: Fields) -> dict[str, Any]:
-    function = {"name": block.required_text("name"), "arguments": block.object_or_empty("input").raw}
-    return without_nulls({"id": block.text("id"), "type": "function", "function": function})
+            content += part_text(block, is_replayed=True)
+    return {
+        "role": "assistant",
+        **({"content": content} if content or not calls else {}),
+        **({"reasoning_content": reasoning} if reasoning else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
@@ -226,7 +162,7 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
     texts: list[str] = []
     for block in message.objects("content"):
         if block.get("type") != "tool_result":
-            texts.append(_text_of(block))
+            texts.append(part_text(block))
             continue
         if texts:
             yield {"role": role, "content": "".join(texts)}
@@ -238,47 +174,141 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
 
 def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.required_text("tool_use_id")
-    value = block.get("content")
-    if value is None or isinstance(value, str):
-        text = value or ""
-    else:
-        text = "".join(_result_text(part) for part in block.objects("content"))
+    text = "" if block.get("content") is None else read_text(block, "content", is_replayed=True)
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = _ERROR_PREFIX + text
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
-def _result_text(block: Fields) -> str:
-    """The text of a block in the result of a tool."""
-    if block.get("type") == "image":
-        return note_of(IMAGE)
-    if block.get("type") == "document" and not _is_text(block):
-        return note_of(FILE)
-    return _text_of(block)
+# The error type for each HTTP status. Any other status is an "api_error".
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    411: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+    503: "overloaded_error",
+}
+
+PING = '{"type":"ping"}'
 
 
-def _is_text(document: Fields) -> bool:
-    return document.object_or_empty("source").text("type") == "text"
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The error object in Anthropic's format."""
+    message = error.message
+    if isinstance(error, ContextLengthExceeded) and error.n_ctx:
+        message = f"prompt is too long: {error.n_tokens} tokens > {error.n_ctx} maximum"
+    return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": message}}
 
 
-def _text_of(block: Fields) -> str:
-    """The text of a text block, a plain text document or a search result."""
-    kind = block.text("type")
-    if kind == "document":
-        if not _is_text(block):
-            refuse_media(block.path, FILE)
-        source, title = block.object_or_empty("source"), block.text("title")
-        return (f"{title}\n" if title else "") + (source.text("data") or "")
-    if kind == "search_result":
-        texts = [_text_of(part) for part in block.objects("content")]
-        return "\n".join([block.text("title") or "", block.text("source") or "", *texts]).strip("\n")
-    if kind == "image":
-        refuse_media(block.path, IMAGE)
-    if kind is None:
-        block.refuse("type", "the type of a block")
-    if kind != "text":
-        return "\n".join(texts_in(block.raw))
-    text = block.text("text")
-    if text is None:
-        block.refuse("text", "a string")
-    return text
+def _stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
+    """The `stop_reason` for a finish reason. `stop` is the stop text or token that ended the output, if any."""
+    if reason == "length":
+        return "model_context_window_exceeded" if is_context_full else "max_tokens"
+    if reason == "tool_calls":
+        return "tool_use"
+    return "end_turn" if stop is None else "stop_sequence"
+
+
+def _usage_body(usage: Usage) -> dict[str, Any]:
+    """The token counts. As in Anthropic's API, `input_tokens` excludes cached tokens."""
+    return {
+        "input_tokens": usage.n_prompt - usage.n_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.n_cached,
+        "output_tokens": usage.n_completion,
+    }
+
+
+class MessageEncoder(Encoder[ChatRequest]):
+    """Encodes a message."""
+
+    def started(self) -> None:
+        self._emit("message_start", message=self._message([]))
+        self._emit("ping")
+
+    def opened(self, choice: Choice, block: Block) -> None:
+        self._emit("content_block_start", index=block.index, content_block=_block_body(block, is_open=True))
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        kind, name = _DELTAS[block.kind]
+        self._emit("content_block_delta", index=block.index, delta={"type": kind, name: text})
+
+    def closed(self, choice: Choice, block: Block) -> None:
+        if block.kind == REASONING:
+            delta = {"type": "signature_delta", "signature": _signature(block.text)}
+            self._emit("content_block_delta", index=block.index, delta=delta)
+        self._emit("content_block_stop", index=block.index)
+
+    def finish(self) -> None:
+        usage = self.usage()
+        self._emit("message_delta", delta=self._stop_fields(usage), usage=_usage_body(usage))
+        self._emit("message_stop")
+
+    def failed(self, error: ApiError) -> None:
+        self.emit(error_body(error))
+
+    def body(self) -> dict[str, Any]:
+        return self._message([_block_body(block) for block in self.choices[0].blocks])
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        head, usage = self.head, self.usage()
+        return {
+            "id": head.id,
+            "type": "message",
+            "role": "assistant",
+            "model": head.model,
+            "content": content,
+            **self._stop_fields(usage),
+            "usage": _usage_body(usage),
+        }
+
+    def _stop_fields(self, usage: Usage) -> dict[str, Any]:
+        end, max_tokens = self.choices[0].end, self.request.params.max_tokens
+        if end is None:
+            return {"stop_reason": None, "stop_sequence": None}
+        is_context_full = max_tokens is None or usage.n_completion < max_tokens
+        reason = _stop_reason(end.reason, end.stop, is_context_full=is_context_full)
+        return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self.emit({"type": kind, **fields})
+
+
+# For each kind of block, the type of its deltas and the field with their text.
+_DELTAS = {
+    CONTENT: ("text_delta", "text"),
+    REASONING: ("thinking_delta", "thinking"),
+    CALL: ("input_json_delta", "partial_json"),
+}
+
+
+def _block_body(block: Block, *, is_open: bool = False) -> dict[str, Any]:
+    """A content block, with its text unless it `is_open`."""
+    text = "" if is_open else block.text
+    if block.kind == CALL:
+        return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": _arguments(text)}
+    if block.kind == REASONING:
+        return {"type": "thinking", "thinking": text, "signature": "" if is_open else _signature(text)}
+    return {"type": "text", "text": text}
+
+
+def _signature(thinking: str) -> str:
+    """A signature for thinking: clients require one, and send it back with the thinking. It is not verified here."""
+    return base64.b64encode(hashlib.sha256(thinking.encode("utf-8", "replace")).digest()).decode()
+
+
+def _arguments(text: str) -> Any:
+    """The arguments of a call as an object. Arguments cut by the length limit are kept as text in a field."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {"_incomplete_json": text}
+    return value if isinstance(value, dict) else {"_value": value}
+
+
+INTERFACE = Interface(id_prefix="msg_", parse=parse_messages, encoder=MessageEncoder)

@@ -5,42 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.events import OutputEnd, PromptProgress
-from ..core.fields import Fields, parse_body, unknown_fields
-from ..core.inputs import read_inputs
-from ..core.logprobs import native_entry
-from ..core.params import WITHOUT_EFFECT, read_n_probs, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, read_text_request
+from ..core.fields import Fields
+from ..core.params import read_n_probs, read_params
+from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from ..core.usage import progress_body
+from .chat import read_text_request
 from .completions import MAX_CHOICES, CompletionRequest, SourceFile
+from .content import read_inputs
 from .encoder import Block, Choice, Encoder, Interface
+from .logprobs import native_entry
 
 # The names of the length limit. `n_predict` is llama.cpp's name and takes precedence.
 LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
-def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
-    """The request in a body of /completion.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_native(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body of /completion."""
     n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
     return CompletionRequest(
         prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
         params=read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=LENGTHS),
         **read_text_request(body),
-        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
 
-def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
-    """The request in a body of /infill.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_infill(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body of /infill."""
     before, after = body.text("input_prefix"), body.text("input_suffix")
     if before is None and after is None:
         body.refuse("input_prefix", "the text before the gap")
@@ -52,7 +42,6 @@ def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
         begun=body.text("prompt") or "",
         params=read_params(body, n=1, top_logprobs=read_n_probs(body), least_tokens=0, lengths=LENGTHS),
         **read_text_request(body),
-        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
 

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
-from ..core.fields import Fields, parse_body, unknown_fields
-from ..core.logprobs import logprob_entry
-from ..core.media import IMAGE, note_of, refuse_media
+from ..core.fields import Fields
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
-from ..core.request import ParseOptions
-from ..core.response_format import ResponseFormat, without_null_keywords
+from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
 from ..core.usage import Usage
-from .chat import ChatRequest, ends_in_prefill, parse_tool, without_nulls
+from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
+from .content import IMAGE, note_of, refuse_media, without_nulls
 from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface
+from .logprobs import logprob_entry
 from .ollama_models import time_text
+from .response_format import read_schema
+from .tools import read_tools, tool_call
 
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
@@ -53,26 +54,14 @@ class OllamaText(CompletionRequest):
 Request = Union[OllamaChat, OllamaText]
 
 
-def parse_chat(raw: bytes, options: ParseOptions) -> Request:
-    """The request in a body of /api/chat.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
-    messages = _messages(body)
-    body.check_size("tools")
-    tools = tuple(parse_tool(tool) for tool in body.objects("tools"))
-    return _chat(body, options, messages, tools=tools, tool_choice="auto" if tools else "none")
+def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> Request:
+    """The request in a body of /api/chat."""
+    tools = read_tools(body)
+    return _chat(body, _messages(body), tools=tools, tool_choice="auto" if tools else "none")
 
 
-def parse_generate(raw: bytes, options: ParseOptions) -> Request:
-    """The request in a body of /api/generate.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_generate(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> Request:
+    """The request in a body of /api/generate."""
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
     _refuse_images(body)
@@ -82,16 +71,16 @@ def parse_generate(raw: bytes, options: ParseOptions) -> Request:
         message = "'template' is a Go template, which this server does not support: send the prompt with 'raw': true"
         raise BadRequest(message, "template")
     if prompt and (is_raw or suffix):
-        common = _common(body, options)
+        common = _common(body)
         return OllamaText(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
     messages = [{"role": "system", "content": system}] if system else []
     last = [{"role": "user", "content": prompt}] if prompt else []
-    return _chat(body, options, tuple(messages + last) if last else (), is_generate=True)
+    return _chat(body, tuple(messages + last) if last else (), is_generate=True)
 
 
-def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
+def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
     variables = _think(body)
-    common = _common(body, options)
+    common = _common(body)
     if not messages:
         # A request without messages loads or unloads the model in Ollama. Here it does neither, and prefills one token.
         common["params"] = GenerationParams(max_tokens=0)
@@ -101,21 +90,22 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
     return OllamaChat(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
 
 
-def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
+def _common(body: Fields) -> dict[str, Any]:
     """The fields that both endpoints have."""
     given = body.object_or_empty("options")
     length = given.integer("num_predict")
     if length is not None and length <= 0:  # No limit.
-        given = Fields({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
-    fields = {
+        given = given.child({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
+    given.ignore(_OPTIONS_WITHOUT_EFFECT)
+    body.ignore(("keep_alive", "truncate", "shift", "template"))
+    params = read_params(given, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
+    given.report_unknown()
+    return {
         "model": body.text("model") or body.text("name") or "",
-        "params": read_params(given, top_logprobs=_top_logprobs(body), lengths=("num_predict",)),
+        "params": params,
         "response_format": _response_format(body),
         "stream": body.boolean("stream") is not False,
     }
-    unknown = [f"options.{name}" for name in unknown_fields(given, _OPTIONS_WITHOUT_EFFECT, options.strict)]
-    unknown += unknown_fields(body, ("keep_alive", "truncate", "shift", "template"), options.strict)
-    return {**fields, "unknown": tuple(unknown)}
 
 
 def _top_logprobs(body: Fields) -> int | None:
@@ -124,15 +114,14 @@ def _top_logprobs(body: Fields) -> int | None:
 
 
 def _response_format(body: Fields) -> ResponseFormat | None:
-    body.check_size("format")
     value = body.get("format")
     if value is None or value == "":
         return None
     if value == "json":
         return ResponseFormat("json_object", None, "format")
-    if not isinstance(value, dict):
+    if isinstance(value, str):
         body.refuse("format", '"json" or a JSON schema')
-    return ResponseFormat("json_schema", without_null_keywords(value), "format")
+    return ResponseFormat("json_schema", read_schema(body, "format"), "format")
 
 
 def _think(body: Fields) -> dict[str, Any]:
@@ -177,15 +166,9 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def _call(call: Fields) -> dict[str, Any]:
-    function = call.object("function")
-    name = function.text("name") if function else None
-    if function is None or not name:
-        call.refuse("function", "an object with a name")
-    arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, dict):
-        function.refuse("arguments", "an object")
-    called = {"name": name, "arguments": arguments or {}}
-    return without_nulls({"id": call.text("id"), "type": "function", "function": called})
+    function = call.required_object("function")
+    arguments = function.object_or_empty("arguments").raw
+    return tool_call(call.text("id"), function.required_text("name"), arguments)
 
 
 def _refuse_images(holder: Fields) -> None:

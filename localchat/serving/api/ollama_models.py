@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from ..core.fields import parse_body, unknown_fields
-from ..core.request import ParseOptions
+from ..core.fields import Fields
+from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_texts
 
 # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
@@ -115,46 +115,29 @@ def time_text(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parse_show(raw: bytes) -> str:
-    """The name of the model in a body of /api/show.
-
-    Raises:
-        BadRequest: The body has no name.
-    """
-    body = parse_body(raw)
-    name = body.text("model") or body.text("name")
-    if not name:
-        body.refuse("model", "the name of a model")
-    return name
+def parse_show(body: Fields) -> str:
+    """The name of the model in a body of /api/show."""
+    return body.text("model") or body.required_text("name")
 
 
-def parse_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
-    """The request in a body of /api/embed.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    return _parse_embed(raw, "input", MAX_INPUTS, options)
+def parse_embed(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
+    """The request in a body of /api/embed."""
+    return _parse_embed(body, "input", MAX_INPUTS)
 
 
-def parse_old_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
-    """The request in a body of the older /api/embeddings, with one text in `prompt`.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    return _parse_embed(raw, "prompt", 1, options)
+def parse_old_embed(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
+    """The request in a body of the older /api/embeddings, with one text in `prompt`."""
+    return _parse_embed(body, "prompt", 1)
 
 
-def _parse_embed(raw: bytes, field: str, most: int, options: ParseOptions) -> EmbeddingsRequest:
-    body = parse_body(raw)
+def _parse_embed(body: Fields, field: str, most: int) -> EmbeddingsRequest:
+    body.ignore(("keep_alive", "options"))
     return EmbeddingsRequest(
         model=body.text("model") or "",
         inputs=read_texts(body, field, most),
         dimensions=body.integer("dimensions", 1),
         as_base64=False,
         truncates=body.boolean("truncate") is not False,
-        unknown=unknown_fields(body, ("keep_alive", "options"), options.strict),
     )
 
 

@@ -1,28 +1,25 @@
 """POST /v1/responses, the request: parses a JSON body into a ResponsesRequest, or raises an ApiError.
 
 A ResponsesRequest is a ChatRequest. Its messages are converted from items: first those of an earlier response, then
-those of `input`.
+those of `input`. The model sees a custom tool (with free text as input) as a function with one string argument.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..core.errors import BadRequest
-from ..core.fields import Fields, parse_body, refuse_unsupported, unknown_fields
-from ..core.params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, read_streaming
-from ..core.response_format import read_format_object
-from .chat import ChatRequest, reasoning_budget, template_vars
-from .responses_items import ADDED_TOOLS, input_items, read_messages, unknown_kinds
-from .responses_store import ResponseStore
-from .responses_tools import Tool, read_tool_choice, read_tools
-
-# The name of the length limit. OpenAI's API requires at least 16 tokens; this server, at least 1.
-LENGTHS = ("max_output_tokens",)
+from ..core.fields import Fields, refuse_unsupported
+from ..core.params import MAX_TOP_LOGPROBS, read_params
+from ..core.request import DEFAULT_OPTIONS, ParseOptions
+from .chat import ChatRequest, read_streaming, reasoning_budget, template_vars
+from .content import part_text, read_text, texts_in, without_nulls
+from .response_format import read_format_object
+from .responses_store import Item, ResponseStore
+from .tools import CUSTOM_INPUT, Tool, function_tool, qualified, read_tool_choice, tool_call
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
@@ -32,28 +29,36 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "moderation": (),
 }
 
-# Values of `include` for tools that run on other servers; they are ignored.
-_INCLUDE_WITHOUT_EFFECT = ("web_search_call.", "file_search_call.", "code_interpreter_call.", "computer_call_output.",
-                           "message.input_image.")  # fmt: skip
+# The values of `include` that have an effect. The others are for tools that run on other servers.
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 _SUMMARIES = ("auto", "concise", "detailed")
-_WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options", "truncation")
+_WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation")
+_ROLES = ("user", "assistant", "system", "developer")
+
+# Prefix of the `encrypted_content` of this server, to distinguish it from content that other servers have encrypted.
+_REASONING_MARK = "localchat:"
+
+
+class Offered(NamedTuple):
+    """A tool that the model may call, as the request names it."""
+
+    name: str
+    namespace: str | None
+    is_custom: bool
 
 
 @dataclass(frozen=True)
 class ResponsesRequest(ChatRequest):
     """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
 
-    offered: tuple[Tool, ...] = ()
-    """The tools, in the same order as in `tools`."""
+    offered: Mapping[str, Offered] = field(default_factory=dict)
+    """The tools by their names for the model."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the response that repeat fields of the request."""
-    earlier: tuple[dict[str, Any], ...] = ()
-    """The items of the earlier response."""
-    items: tuple[dict[str, Any], ...] = ()
-    """The items of `input`."""
+    items: tuple[Item, ...] = ()
+    """The items of the earlier response and of `input`."""
     includes_encrypted: bool = False
     """Add `encrypted_content` to reasoning items."""
     summarises: bool = False
@@ -61,89 +66,50 @@ class ResponsesRequest(ChatRequest):
     store: ResponseStore | None = None
     """The store for the response; None: do not store it."""
 
-    def save(self, response: dict[str, Any]) -> None:
-        """Store the response for later requests, if the request asks for that."""
-        if self.store is not None:
-            self.store.put(response, (*self.earlier, *self.items))
 
-
-def parse_response(store: ResponseStore, raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ResponsesRequest:
+def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ResponsesRequest:
     """The request in a body, which may refer to responses in `store`.
 
     Raises:
-        BadRequest: A field is invalid.
         NotFound: The request refers to a response or an item that is not stored.
     """
-    body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
-    tools, ignored_tools = read_tools(body)
-    items = tuple(_resolve_reference(item, f"input[{i}].id", store) for i, item in enumerate(input_items(body)))
+    body.ignore(_WITHOUT_EFFECT)
     previous = body.text("previous_response_id")
-    earlier = store.context(previous) if previous else ()
-    messages, ignored_items = _messages(body, earlier, items), unknown_kinds(items, options.strict)
-    for added in (Fields(item, "input") for item in (*earlier, *items) if item["type"] == ADDED_TOOLS):
-        # Of tools with one name, the first counts.
-        tools = tuple({tool.model_name: tool for tool in reversed((*tools, *read_tools(added)[0]))}.values())[::-1]
-    reasoning, include = body.object_or_empty("reasoning"), _include(body)
-    request = ResponsesRequest(
+    given = [body.child(item, "previous_response_id") for item in (store.context(previous) if previous else ())]
+    n_earlier = len(given)
+    given += _input_items(body, store)
+    added = [item for item in given if item.raw["type"] == "additional_tools"]
+    tools: dict[str, Tool] = {}
+    offered: dict[str, Offered] = {}
+    for holder in (body, *added):
+        for tool, names in _tools(holder, None):
+            if tool["function"]["name"] not in tools:  # Of tools with one name, the first counts.
+                tools[tool["function"]["name"]] = tool
+                offered[tool["function"]["name"]] = names
+    reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    return ResponsesRequest(
         model=body.text("model") or "",
-        messages=messages,
-        tools=tuple({"type": "function", "function": tool.function} for tool in tools),
-        **read_tool_choice(body, tools),
+        messages=_messages(body, given[:n_earlier], given[n_earlier:]),
+        tools=tuple(tools.values()),
+        **read_tool_choice(body, tuple(tools.values())),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         response_format=read_format_object(body.object_or_empty("text").object("format")),
         template_vars=template_vars(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
-        params=read_params(body, lengths=LENGTHS, top_logprobs=_top_logprobs(body, include)),
+        params=read_params(
+            body, lengths=("max_output_tokens",), top_logprobs=top if top or _LOGPROBS in include else None
+        ),
         **read_streaming(body),
         request_id=body.text("request_id"),
-        offered=tools,
-        earlier=earlier,
-        items=items,
+        offered=offered,
+        settings=_settings(body, reasoning),
+        items=tuple(dict(item.raw) for item in given),
         store=None if body.boolean("store") is False else store,
         includes_encrypted=_ENCRYPTED in include,
         summarises=_summary(reasoning) is not None,
     )
-    settings = _settings(body, request, reasoning)
-    unknown = [*unknown_fields(body, _WITHOUT_EFFECT, options.strict)]
-    unknown += [f"tools of type {kind}" for kind in ignored_tools] + [f"input of type {kind}" for kind in ignored_items]
-    return dataclasses.replace(request, settings=settings, unknown=tuple(unknown))
-
-
-def _resolve_reference(item: dict[str, Any], path: str, store: ResponseStore) -> dict[str, Any]:
-    """The item that an `item_reference` refers to. Any other item is returned unchanged."""
-    return store.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
-
-
-def _messages(
-    body: Fields, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
-) -> tuple[dict[str, Any], ...]:
-    """The messages of all items."""
-    given = [Fields(item, "previous_response_id") for item in earlier]
-    given += [Fields(item, f"input[{i}]") for i, item in enumerate(items)]
-    messages = read_messages(body.text("instructions"), given)
-    if not messages or (
-        not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input")
-    ):
-        body.refuse("input", "a string or a list with at least one item")
-    return messages
-
-
-def _include(body: Fields) -> frozenset[str]:
-    given = body.items("include", "strings")
-    for i, name in enumerate(given):
-        is_known = isinstance(name, str) and (
-            name in (_LOGPROBS, _ENCRYPTED) or name.startswith(_INCLUDE_WITHOUT_EFFECT)
-        )
-        if not is_known:
-            path = f"include[{i}]"
-            raise BadRequest(f'\'{path}\' must be "{_LOGPROBS}" or "{_ENCRYPTED}", got {name!r}', path)
-    return frozenset(given)
-
-
-def _top_logprobs(body: Fields, include: frozenset[str]) -> int | None:
-    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
-    return top if top or _LOGPROBS in include else None
 
 
 def _summary(reasoning: Fields) -> str | None:
@@ -151,49 +117,228 @@ def _summary(reasoning: Fields) -> str | None:
     return newer or older
 
 
-def _settings(body: Fields, request: ResponsesRequest, reasoning: Fields) -> dict[str, Any]:
-    """The fields of a response object that do not depend on the generated text.
-
-    The ResponseEncoder adds `temperature` and other sampling values, since they depend on the model's defaults.
-    """
-    text = body.object_or_empty("text")
-    format = text.object_or_empty("format").raw or {"type": "text"}
+def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
+    """The fields of a response object that repeat fields of the request; null if the request has none."""
+    text, metadata = body.object_or_empty("text"), body.object_or_empty("metadata")
+    texts = ("instructions", "previous_response_id", "prompt_cache_key", "safety_identifier", "user")
+    format, verbosity = text.object_or_empty("format").raw, text.choice("verbosity", ("low", "medium", "high"))
     return {
         "background": False,
         "conversation": None,
-        "instructions": body.text("instructions"),
+        **{name: body.text(name) for name in texts},
         "max_output_tokens": body.integer("max_output_tokens"),
         "max_tool_calls": body.integer("max_tool_calls", 1),
-        "metadata": _metadata(body),
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "previous_response_id": body.text("previous_response_id"),
-        "prompt_cache_key": body.text("prompt_cache_key"),
+        "metadata": {name: metadata.text(name) or "" for name in metadata.raw},
+        "parallel_tool_calls": body.boolean("parallel_tool_calls") is not False,
         "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
-        "safety_identifier": body.text("safety_identifier"),
         "service_tier": "default",
-        "store": request.store is not None,
-        "text": {"format": format, "verbosity": text.choice("verbosity", ("low", "medium", "high")) or "medium"},
-        "tool_choice": "auto" if body.get("tool_choice") is None else body.get("tool_choice"),
-        "tools": _wire_tools([tool for tool in request.offered if tool.path.startswith("tools")]),
-        "top_logprobs": request.params.top_logprobs or 0,
+        "store": body.boolean("store") is not False,
+        "text": {"format": format or {"type": "text"}, "verbosity": verbosity or "medium"},
+        "tool_choice": body.raw.get("tool_choice") or "auto",
+        "tools": body.raw.get("tools") or [],
+        "top_logprobs": body.integer("top_logprobs") or 0,
         "truncation": "disabled",
-        "user": body.text("user"),
     }
 
 
-def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The tools as in the request: consecutive tools of a namespace become one object."""
-    listed: list[dict[str, Any]] = []
-    for tool in tools:
-        if tool.namespace is None:
-            listed.append(tool.wire)
-        elif listed and listed[-1]["type"] == "namespace" and listed[-1]["name"] == tool.namespace:
-            listed[-1]["tools"].append(tool.wire)
+# --- tools ---
+
+
+def _tools(holder: Fields, namespace: str | None) -> Iterator[tuple[Tool, Offered]]:
+    """The functions and custom tools. Tools that run on OpenAI's servers, which agents also send, are skipped."""
+    holder.check_size("tools")
+    for given in holder.objects("tools"):
+        kind = given.text("type")
+        if kind is None:
+            given.refuse("type", '"function" or "custom"')
+        if kind == "namespace":
+            yield from _tools(given, given.required_text("name"))
+        elif kind in ("function", "custom"):
+            name = given.required_text("name")
+            described = _custom(given) if kind == "custom" else {**_NO_PARAMETERS, **without_nulls(given.raw)}
+            fields = {"name": qualified(namespace, name)}
+            fields.update((key, described[key]) for key in ("description", "parameters", "strict") if key in described)
+            tool = function_tool(given.child(fields, given.path))
+            yield tool, Offered(name, namespace, kind == "custom")
         else:
-            listed.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": [tool.wire]})
-    return listed
+            given.skip()
 
 
-def _metadata(body: Fields) -> dict[str, str]:
-    metadata = body.object_or_empty("metadata")
-    return {name: metadata.text(name) or "" for name in metadata.raw}
+_NO_PARAMETERS = {"parameters": {"type": "object", "properties": {}}}
+_CUSTOM_PARAMETERS = {
+    "type": "object",
+    "properties": {CUSTOM_INPUT: {"type": "string"}},
+    "required": [CUSTOM_INPUT],
+    "additionalProperties": False,
+}
+
+
+def _custom(given: Fields) -> dict[str, Any]:
+    """A custom tool as a function. The prompt shows the grammar of the input; it is not enforced."""
+    description, format = given.text("description") or "", given.object_or_empty("format")
+    if format.choice("type", ("text", "grammar")) == "grammar":
+        syntax, definition = format.choice("syntax", ("lark", "regex")), format.text("definition") or ""
+        description += f"\n\nThe input must match this grammar ({syntax}):\n{definition}"
+    return {"description": description.lstrip(), "parameters": _CUSTOM_PARAMETERS}
+
+
+# --- items ---
+
+
+def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
+    """The items of `input`, each with its type. A text becomes a user message; references become their items."""
+    value = body.get("input")
+    if isinstance(value, str):
+        yield body.child(_with_parts({"type": "message", "role": "user", "content": value}), "input[0]")
+        return
+    if value is not None and not isinstance(value, list):
+        body.refuse("input", "a string or a list of items")
+    for item in body.objects("input"):
+        is_reference = "type" not in item.raw and "role" not in item.raw and "id" in item.raw
+        if item.text("type") == "item_reference" or is_reference:
+            yield body.child(store.item(str(item.raw.get("id")), item.at("id")), item.path)
+        else:
+            yield body.child(_with_parts({"type": "message", **without_nulls(item.raw)}), item.path)
+
+
+def _with_parts(item: Item) -> Item:
+    """The item with the text of a message as a list of parts, as the API lists items."""
+    text = item.get("content")
+    if item["type"] != "message" or not isinstance(text, str):
+        return item
+    if item.get("role") == "assistant":
+        return {"status": "completed", **item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+    return {**item, "content": [{"type": "input_text", "text": text}]}
+
+
+def _messages(body: Fields, earlier: list[Fields], items: list[Fields]) -> tuple[dict[str, Any], ...]:
+    conversation = _Conversation()
+    instructions = body.text("instructions")
+    if instructions:
+        conversation.message("developer", instructions)
+    for item in (*earlier, *items):
+        _READERS.get(item.raw["type"], _other)(conversation, item)
+    messages = conversation.messages
+    if not messages or not (items or any(message["role"] not in ("system", "developer") for message in messages)):
+        body.refuse("input", "a string or a list with at least one item")
+    return tuple(messages)
+
+
+class _Conversation:
+    """The chat messages of the items so far.
+
+    A response consists of several items: reasoning, text, and an item for each tool call. Chat templates expect one
+    assistant message, so consecutive items of the assistant are joined.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        # The assistant message to which the next item of the assistant is added; None: it begins a new message.
+        self._open: dict[str, Any] | None = None
+
+    def message(self, role: str, text: str) -> None:
+        if role == "assistant":
+            self._add("content", text)
+            return
+        self._open = None
+        # Many templates accept only one system message, at the start.
+        if role in ("system", "developer") and len(self.messages) == 1 and self.messages[0]["role"] in _ROLES[2:]:
+            self.messages[0]["content"] = _join_texts(self.messages[0]["content"], text)
+            return
+        self.messages.append({"role": role, "content": text})
+
+    def reasoning(self, text: str) -> None:
+        self._add("reasoning_content", text)
+
+    def call(self, id: str, name: str, arguments: Any) -> None:
+        self._assistant().setdefault("tool_calls", []).append(tool_call(id, name, arguments))
+
+    def result(self, id: str, text: str) -> None:
+        self._open = None
+        self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
+
+    def _add(self, name: str, text: str) -> None:
+        message = self._assistant(without="content")
+        message[name] = _join_texts(message.get(name), text)
+
+    def _assistant(self, *, without: str | None = None) -> dict[str, Any]:
+        """The open assistant message, or a new one if it has the field `without`.
+
+        A message with tool calls stays open until the results of the calls follow, even if it has this field.
+        """
+        message = self._open
+        if message is None or (without in message and "tool_calls" not in message):
+            message = self._open = {"role": "assistant"}
+            self.messages.append(message)
+        return message
+
+
+def _join_texts(before: str | None, text: str) -> str:
+    return f"{before}\n\n{text}" if before and text else before or text
+
+
+def _message(conversation: _Conversation, item: Fields) -> None:
+    role = item.required_choice("role", _ROLES)
+    conversation.message(role, read_text(item, "content", is_replayed=role == "assistant"))
+
+
+def _call(conversation: _Conversation, item: Fields) -> None:
+    name = qualified(item.text("namespace"), item.required_text("name"))
+    is_custom = item.raw["type"] == "custom_tool_call"
+    arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
+    conversation.call(item.required_text("call_id"), name, arguments)
+
+
+def _result(conversation: _Conversation, item: Fields) -> None:
+    conversation.result(item.required_text("call_id"), read_text(item, "output", is_replayed=True))
+
+
+def _reasoning(conversation: _Conversation, item: Fields) -> None:
+    text = "".join(part_text(part, is_replayed=True) for part in item.objects("content"))
+    text = text or decode_reasoning(item.text("encrypted_content") or "")
+    text = text or "\n\n".join(part_text(part, is_replayed=True) for part in item.objects("summary"))
+    if text:
+        conversation.reasoning(text)
+
+
+def _added_tools(conversation: _Conversation, item: Fields) -> None:
+    """`parse_response` has read the tools."""
+
+
+def _other(conversation: _Conversation, item: Fields) -> None:
+    """An item of another type: its text, in the words of the user unless it names another role."""
+    item.skip()
+    own = decode_reasoning(str(item.get("encrypted_content") or ""))
+    text = "\n".join([*filter(None, [own]), *texts_in({**item.raw, "title": None, "url": None})])
+    role = item.get("role")
+    if text:
+        conversation.message(role if role in _ROLES else "user", text)
+
+
+_READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
+    "message": _message,
+    "function_call": _call,
+    "function_call_output": _result,
+    "custom_tool_call": _call,
+    "custom_tool_call_output": _result,
+    "reasoning": _reasoning,
+    "additional_tools": _added_tools,
+}
+
+
+def encode_reasoning(text: str) -> str:
+    """Encode reasoning as the `encrypted_content` of an item, which clients send back unchanged.
+
+    The text is not encrypted, since the item also has it as plain text. Some clients keep only this field.
+    """
+    return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
+
+
+def decode_reasoning(content: str) -> str:
+    """The text in an `encrypted_content`; empty if another server made it."""
+    if not content.startswith(_REASONING_MARK):
+        return ""
+    try:
+        return base64.b64decode(content[len(_REASONING_MARK) :], validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""

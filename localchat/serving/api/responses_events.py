@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead
-from ..core.logprobs import logprob_entry
 from ..core.usage import Usage
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
-from .responses import ResponsesRequest, parse_response
-from .responses_items import CUSTOM_INPUT, encode_reasoning
+from .logprobs import logprob_entry
+from .responses import ResponsesRequest, encode_reasoning, parse_response
 from .responses_store import ResponseStore, item_id
+from .tools import CUSTOM_INPUT
 
 
 class _Names(NamedTuple):
@@ -63,7 +63,6 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         """`clock` returns the time in seconds since 1970."""
         super().__init__(head, request, usage)
         self._clock = clock
-        self._tools = {tool.model_name: tool for tool in request.offered}
         self._n_events = 0
         # The tokens of each block of content, if the request asks for log probabilities.
         self._tokens: dict[int, list[OutputToken]] = {}
@@ -116,7 +115,8 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         status = "incomplete" if is_cut else "completed"
         usage = _usage_body(self.usage())
         response = self._response(status, incomplete_details=details, completed_at=completed_at, usage=usage)
-        self.request.save(response)
+        if self.request.store is not None:
+            self.request.store.put(response, self.request.items)
         return response
 
     def _response(self, status: str, **fields: Any) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         names, status, text = self._names(block), self._status(block), self._text(block)
         item: dict[str, Any] = {"id": self._item_id(block), "type": names.type, "status": status}
         if block.kind == CALL:
-            tool = self._tools.get(block.call.name)
+            tool = self.request.offered.get(block.call.name)
             namespace = {} if tool is None or not tool.namespace else {"namespace": tool.namespace}
             name = block.call.name if tool is None else tool.name
             return {**item, "call_id": block.call.id, "name": name, **namespace, names.text_field: text}
@@ -170,7 +170,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
             return _MESSAGE
         if block.kind == REASONING:
             return _SUMMARY if self.request.summarises else _REASONING
-        tool = self._tools.get(block.call.name)
+        tool = self.request.offered.get(block.call.name)
         return _CUSTOM_CALL if tool is not None and tool.is_custom else _CALL
 
     def _status(self, block: Block) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.fields import first_given, parse_body, unknown_fields
-from ..core.inputs import is_token
+from ..core.fields import Fields, first_given
+from ..core.params import is_token
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
 
 
@@ -26,8 +26,6 @@ class TokenizeRequest:
     """Parse the texts of control tokens as control tokens."""
     with_pieces: bool
     """Return the text of each token, too."""
-    unknown: tuple[str, ...] = ()
-    """The names of unknown fields, which were ignored."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +34,10 @@ class DetokenizeRequest:
 
     model: str
     tokens: tuple[int, ...]
-    unknown: tuple[str, ...] = ()
 
 
-def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> TokenizeRequest:
-    """The request in a body. `prompt` and `text` are other servers' names for `content`.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_tokenize(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> TokenizeRequest:
+    """The request in a body. `prompt` and `text` are other servers' names for `content`."""
     text = first_given([body.text(name) for name in ("content", "prompt", "text")])
     if text is None:
         body.refuse("content", "a string")
@@ -55,7 +47,6 @@ def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Token
         adds_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
         parses_special=body.boolean("parse_special") is not False,
         with_pieces=body.boolean("with_pieces") or False,
-        unknown=unknown_fields(body, (), options.strict),
     )
 
 
@@ -65,17 +56,12 @@ def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable
     return {"tokens": list(tokens)}
 
 
-def parse_detokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> DetokenizeRequest:
-    """The request in a body.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    body = parse_body(raw)
+def parse_detokenize(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> DetokenizeRequest:
+    """The request in a body."""
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):
         body.refuse("tokens", "a list of token ids")
-    return DetokenizeRequest(body.text("model") or "", tuple(tokens), unknown_fields(body, (), options.strict))
+    return DetokenizeRequest(body.text("model") or "", tuple(tokens))
 
 
 def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..api.chat import ChatRequest
 from ..api.completions import CompletionRequest
 from ..core.errors import BadRequest, NotSupported
 from ..core.params import GenerationParams
-from ..core.response_format import ResponseFormat
+from ..core.request import ResponseFormat
 from ..engine import Constraint
 from .argument_rules import argument_rule
 from .dialects import Dialect

@@ -6,12 +6,11 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 
-from ..api.embeddings import EmbeddingsRequest
-from ..api.rerank import RerankRequest
+from ..api.embeddings import EmbeddingsRequest, RerankRequest
 from ..core import errors
-from ..core.inputs import Input, check_tokens
+from ..core.request import Input
 from ..engine import AnyEngine, Cancelled, pooling_of
-from .model import Model
+from .model import Model, check_tokens
 from .run import wire_errors
 
 # A request can be cancelled each time that this many tokens have been computed, and others are computed between them.

@@ -10,7 +10,6 @@ from typing import Any
 
 from ..api.models import model_body
 from ..core import errors
-from ..core.inputs import check_tokens
 from ..core.params import GenerationParams
 from ..engine import AnyEngine, GenerationRequest
 from .prompt.sandbox import TemplateError
@@ -126,3 +125,11 @@ class Model:
             tokens = self.engine.tokenize(token) if isinstance(token, str) else [token]
             check_tokens(tokens, self.engine.facts.n_vocab, "logit_bias")
             yield from ((id, bias) for id in tokens)
+
+
+def check_tokens(tokens: Iterable[int], n_vocab: int, name: str) -> None:
+    """Raise BadRequest for the field `name` if any token id is not in the vocabulary."""
+    highest = max(tokens, default=0)
+    if highest >= n_vocab:
+        message = f"'{name}' has the token id {highest}; the token ids of this model are 0 to {n_vocab - 1}"
+        raise errors.BadRequest(message, name)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ..api.completions import CompletionRequest, SourceFile
 from ..core import errors
 from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken, PromptLogprobs
-from ..core.inputs import Input, check_tokens
 from ..core.params import GenerationParams
+from ..core.request import Input
 from ..engine import AnyEngine, ModelFacts
 from .constraint import plain_constraint
-from .model import Model
+from .model import Model, check_tokens
 from .output import Output, PlainText, PromptTokens
 from .run import GenerationRun, copies, wire_errors
 

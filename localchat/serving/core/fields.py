@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from .errors import BadRequest
-from .json_decoder import decode_json
-from .json_text import to_json
+from .json_text import decode_json, to_json
 
 # Error messages show this many characters of a value, so that no message repeats a whole prompt.
 _SHOWN_CHARS = 60
@@ -28,6 +27,9 @@ MAX_DEPTH = 200
 T = TypeVar("T")
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+# The index of a list in the path of a field.
+_INDEX = re.compile(r"\[\d+\]")
 
 # The escape of half a surrogate pair. A body that is valid UTF-8 can contain a lone surrogate only in this form.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -75,11 +77,15 @@ class Fields:
     with `required_`. It raises BadRequest if the value has the wrong type or is out of range.
     """
 
-    def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
+    def __init__(
+        self, raw: Mapping[str, Any], path: str = "", ignored: list[tuple[str, BadRequest]] | None = None
+    ) -> None:
         self.raw = raw
         self.path = path
         # The names of fields that have been read. Other fields are unknown.
         self._read: set[str] = set()
+        # What the parser ignored, with the error for `--strict`. All objects of a body share this list.
+        self._ignored = [] if ignored is None else ignored
 
     def at(self, name: str) -> str:
         """The path of a field."""
@@ -161,11 +167,11 @@ class Fields:
         value = self.get(name)
         if not isinstance(value, dict):
             self.refuse(name, "an object")
-        return Fields(value, self.at(name))
+        return self.child(value, self.at(name))
 
     def object_or_empty(self, name: str) -> Fields:
         """An object; for an absent field, an object without fields."""
-        return self.object(name) or Fields({}, self.at(name))
+        return self.object(name) or self.child({}, self.at(name))
 
     def objects(self, name: str) -> Iterator[Fields]:
         """The fields of each object in a list."""
@@ -173,7 +179,11 @@ class Fields:
             if not isinstance(value, dict):
                 path = f"{self.at(name)}[{i}]"
                 raise BadRequest(f"'{path}' must be an object, got {show(value)}", path)
-            yield Fields(value, f"{self.at(name)}[{i}]")
+            yield self.child(value, f"{self.at(name)}[{i}]")
+
+    def child(self, raw: Mapping[str, Any], path: str) -> Fields:
+        """An object inside this body."""
+        return Fields(raw, path, self._ignored)
 
     def check_size(self, name: str) -> None:
         """Refuse a schema, grammar or list of tools of more than `MAX_CONSTRAINT_CHARS` characters."""
@@ -183,21 +193,31 @@ class Fields:
             path = self.at(name)
             raise BadRequest(f"'{path}' has {n_chars} characters, the limit is {MAX_CONSTRAINT_CHARS}", path)
 
-    def unknown(self) -> list[str]:
-        """The names of the fields that have not been read."""
-        return [name for name in self.raw if name not in self._read]
+    def ignore(self, names: Iterable[str]) -> None:
+        """Count fields that have no effect on this server as read."""
+        self._read.update(names)
 
+    def skip(self) -> None:
+        """Note that this object of a list is ignored, because this server does not know its `type`."""
+        kind, path = self.raw.get("type"), self.at("type")
+        error = BadRequest(f"'{path}' is {show(kind)}, which --strict refuses", path)
+        self._ignored.append((f"{_INDEX.sub('', self.path)} of type {kind}", error))
 
-def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) -> tuple[str, ...]:
-    """The names of the fields that have not been read and are not in `without_effect`.
+    def report_unknown(self) -> None:
+        """Note that the fields that have not been read are ignored. For objects inside a body, this is optional."""
+        for name in self.raw.keys() - self._read:
+            path = self.at(name)
+            self._ignored.append((path, BadRequest(f"'{path}' is an unknown field, which --strict refuses", path)))
 
-    Raises:
-        BadRequest: There is an unknown field, and `strict` is set.
-    """
-    unknown = tuple(name for name in body.unknown() if name not in without_effect)
-    if strict and unknown:
-        raise BadRequest(f"'{unknown[0]}' is an unknown field, which --strict refuses", unknown[0])
-    return unknown
+    def ignored(self, *, strict: bool) -> tuple[str, ...]:
+        """What the parser ignored: the paths of fields, and the types of objects in lists.
+
+        Raises:
+            BadRequest: Something was ignored, and `strict` is set.
+        """
+        if strict and self._ignored:
+            raise self._ignored[0][1]
+        return tuple(dict.fromkeys(name for name, _ in self._ignored))
 
 
 def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) -> None:
@@ -213,22 +233,6 @@ def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) ->
         if value is not None and not any(value == other and type(value) is type(other) for other in values):
             path = body.at(name)
             raise BadRequest(f"'{path}' is not supported by this server: leave it out (got {show(value)})", path)
-
-
-# The fields of foreign items and blocks that hold text for the model.
-_TEXT_FIELDS = ("title", "url", "tool_name", "text", "stdout", "stderr", "summary", "content", "tool_references")
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    """The texts in an item or block of a type that this server does not have, in order."""
-    if isinstance(value, str):
-        yield from filter(None, [value])
-    elif isinstance(value, list):
-        for item in value:
-            yield from texts_in(item)
-    elif isinstance(value, dict):
-        for name in _TEXT_FIELDS:
-            yield from texts_in(value.get(name))
 
 
 def first_given(values: Iterable[T | None]) -> T | None:

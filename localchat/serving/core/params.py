@@ -14,8 +14,7 @@ from typing import Any, Union
 
 from .errors import BadRequest
 from .fields import Fields, first_given, refuse_unsupported, show
-from .inputs import is_token
-from .json_decoder import decode_json
+from .json_text import decode_json
 
 # The limit of stop texts: each is searched for after every token.
 MAX_STOPS = 64
@@ -335,6 +334,7 @@ def read_params(
     Raises:
         BadRequest: A parameter is invalid.
     """
+    body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
     max_tokens = _max_tokens(body, least_tokens, lengths)
     params = GenerationParams(
@@ -383,7 +383,8 @@ def parse_default(text: str) -> dict[str, Any]:
     name, _, value = text.partition("=")
     body = Fields({name: _json_or_text(value)})
     values = read_sampling(body)
-    if body.unknown():
+    body.report_unknown()
+    if body.ignored(strict=False):
         known = ", ".join((*NUMBERS, "samplers", "dry_sequence_breakers"))
         raise BadRequest(f"'{name}' is not a sampling parameter; the parameters are {known}", name)
     return values
@@ -397,6 +398,11 @@ def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
             body.refuse(name, f"an integer of at least {least}, or -1 for no limit")
     first = first_given(given.values())
     return None if first == -1 else first
+
+
+def is_token(value: Any) -> bool:
+    """Whether a JSON value may be a token id."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _json_or_text(text: str) -> Any:

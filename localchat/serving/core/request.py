@@ -1,25 +1,32 @@
-"""The request fields that all interfaces for generated text share: model, parameters, response format, streaming."""
+"""Requests for generated text: the values that all interfaces share. Their parsers are in the package `api`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union
 
-from .fields import Fields
 from .params import GenerationParams
-from .response_format import ResponseFormat, read_response_format
 
-# Limits of the interval between SSE comments in a stream. A shorter one would keep the server busy with comments.
-MIN_PING_S = 0.01
-MAX_PING_S = 3600
+# A prompt of a completion, or an input of an embedding: a text, or the ids of its tokens.
+Input = Union[str, "tuple[int, ...]"]
+
+
+@dataclass(frozen=True)
+class ResponseFormat:
+    """A constraint on the output."""
+
+    kind: str
+    """json_object, json_schema, grammar, regex or choice."""
+    value: Any
+    """The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object."""
+    param: str
+    """The path of the field in the request, for error messages."""
 
 
 @dataclass(frozen=True)
 class ParseOptions:
     """The options of the server that parsers and encoders need."""
 
-    strict: bool = False
-    """Refuse unknown fields."""
     allow_template: bool = False
     """Accept `chat_template`."""
     thought_field: bool = False
@@ -46,8 +53,6 @@ class TextRequest:
     """Every chunk has the timings so far."""
     return_progress: bool = False
     """Chunks report how many tokens of the prompt are computed."""
-    ping_s: float | None = None
-    """Seconds without a chunk after which an SSE comment is sent. 0: never; None: the server's default."""
     echo: bool = False
     """Repeat the prompt in the output; in chat, the assistant prefill."""
     return_token_ids: bool = False
@@ -55,48 +60,8 @@ class TextRequest:
     """Show tokens in log probabilities as "token_id:N" instead of as text."""
     request_id: str | None = None
     """The client's id of the request, for the log."""
-    unknown: tuple[str, ...] = ()
-    """The names of unknown fields, which were ignored."""
 
     @property
     def n_choices(self) -> int:
         """The number of outputs."""
         return self.params.n
-
-
-def read_text_request(body: Fields) -> dict[str, Any]:
-    """The fields of a TextRequest in a body of OpenAI's APIs, except `params` and `unknown`.
-
-    Raises:
-        BadRequest: A field is invalid.
-    """
-    return {
-        "model": body.text("model") or "",
-        "response_format": read_response_format(body),
-        "echo": body.boolean("echo") or False,
-        # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.
-        "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
-        "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
-        "request_id": body.text("request_id"),
-        **read_streaming(body),
-    }
-
-
-def read_streaming(body: Fields) -> dict[str, Any]:
-    """The fields of a TextRequest that concern streaming."""
-    flags = ("stream", "timings_per_token", "return_progress")
-    options = body.object_or_empty("stream_options")
-    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
-    return {
-        **{name: body.boolean(name) or False for name in flags},
-        "include_usage": include,
-        "continuous_usage": include and continuous is True,
-        "ping_s": _ping_s(body),
-    }
-
-
-def _ping_s(body: Fields) -> float | None:
-    seconds = body.number("sse_ping_interval", -1, MAX_PING_S)
-    if seconds is None:
-        return None
-    return max(seconds, MIN_PING_S) if seconds > 0 else 0.0

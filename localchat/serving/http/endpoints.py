@@ -10,23 +10,21 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ... import __version__
-from ..api import chat_response, completions, messages_events, native_completion, ollama, responses_events, tokens
+from ..api import chat_response, completions, messages, native_completion, ollama, responses_events, tokens
 from ..api import ollama_models as ollama_api
 from ..api.chat import parse_chat
-from ..api.embeddings import embeddings_body, parse_embeddings
+from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from ..api.encoder import Interface
-from ..api.messages import parse_count_tokens
 from ..api.models import models_body
-from ..api.rerank import parse_rerank, rerank_body
 from ..api.responses_store import ResponseStore
 from ..chat.chat_prompt import prompt_length, prompt_text, start_chat
 from ..chat.embeddings import VectorRun
-from ..chat.model import Model
+from ..chat.model import Model, check_tokens
 from ..chat.run import GenerationRun, wire_errors
 from ..chat.service import Service
 from ..chat.text_prompt import start_text
 from ..core import errors
-from ..core.inputs import check_tokens
+from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
 from ..core.server_state import slots_body
 from ..engine import Cancelled
@@ -58,9 +56,6 @@ class AnyRequest(Protocol):
     @property
     def model(self) -> str: ...
 
-    @property
-    def unknown(self) -> tuple[str, ...]: ...
-
 
 Parsed = TypeVar("Parsed", bound=AnyRequest)
 Generated = TypeVar("Generated", bound=TextRequest)
@@ -73,7 +68,7 @@ class Endpoints:
         self.metrics = Metrics()
         self._service = service
         self._settings = settings
-        self._options = ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field)
+        self._options = ParseOptions(settings.allow_chat_template, settings.thought_field)
         self._store = ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
@@ -100,7 +95,7 @@ class Endpoints:
             "/apply-template": {"POST": self._apply_template},
             "/responses": {"POST": text(responses_events.interface(self._store), start_chat, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
-            "/messages": {"POST": text(messages_events.INTERFACE, start_chat, _MESSAGES)},
+            "/messages": {"POST": text(messages.INTERFACE, start_chat, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama_api.VERSION})},
             "/api/tags": {"GET": partial(self._card, ollama_api.tags_body)},
@@ -139,8 +134,7 @@ class Endpoints:
                 with run, self._in_flight(exchange, run):
                     encoder = interface.encoder(run.head, request, run.usage)
                     if request.stream:
-                        ping_s = self._settings.ping_s if request.ping_s is None else request.ping_s
-                        send_stream(exchange, run, encoder, ping_s or None, format)
+                        send_stream(exchange, run, encoder, self._settings.ping_s or None, format)
                     else:
                         send_whole(exchange, run, encoder)
             finally:
@@ -161,7 +155,7 @@ class Endpoints:
 
     def _vectors(
         self,
-        parse: Callable[[bytes, ParseOptions], Parsed],
+        parse: Callable[[Fields, ParseOptions], Parsed],
         compute: Callable[[VectorRun, Parsed], Sequence[Any]],
         body: Callable[[str, Parsed, Any, int], Any],
     ) -> Handler:
@@ -178,18 +172,20 @@ class Endpoints:
         return handle
 
     def _parsed_for_model(
-        self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Parsed]
+        self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]
     ) -> tuple[Parsed, Model]:
         request = self._parsed(exchange, parse)
         return request, self._service.model(request.model)
 
-    def _parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Parsed]) -> Parsed:
-        request = parse(exchange.request.read(), self._options)
-        self._log_unknown_fields(request.unknown)
+    def _parsed(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]) -> Parsed:
+        body = parse_body(exchange.request.read())
+        request = parse(body, self._options)
+        body.report_unknown()
+        self._log_ignored(body.ignored(strict=self._settings.strict))
         return request
 
-    def _log_unknown_fields(self, names: tuple[str, ...]) -> None:
-        """Log the names of ignored fields of a request, each name once."""
+    def _log_ignored(self, names: tuple[str, ...]) -> None:
+        """Log what a request has and the server ignores, each name once."""
         for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._logged:
             if len(self._logged) < MAX_LOGGED_FIELDS:
                 self._logged.add(name)
@@ -212,7 +208,7 @@ class Endpoints:
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
     def _count_tokens(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, parse_count_tokens)
+        request, model = self._parsed_for_model(exchange, messages.parse_count_tokens)
         exchange.send_json(200, {"input_tokens": prompt_length(model, request)})
 
     # --- stored responses ---
@@ -274,12 +270,12 @@ class Endpoints:
         exchange.send_json(200, body(_model_card(self._service.model())))
 
     def _show(self, exchange: Exchange) -> None:
-        model = self._service.model(ollama_api.parse_show(exchange.request.read()))
+        model = self._service.model(ollama_api.parse_show(parse_body(exchange.request.read())))
         exchange.send_json(200, ollama_api.show_body(_model_card(model)))
 
 
 # Events with names, and an event as ping.
-_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages_events.PING))
+_MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
 
 
 def _start_ollama(model: Model, request: ollama.Request, id_prefix: str) -> GenerationRun:

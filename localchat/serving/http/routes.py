@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from ..api.messages_events import error_body as messages_error
+from ..api.messages import error_body as messages_error
 from ..api.ollama import error_body as ollama_error
 from ..chat.service import Service
 from ..core import errors

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .events import OutputToken
+from ..core.events import OutputToken
 
 # Replaces minus infinity, which JSON cannot represent.
 LOGPROB_FLOOR = -9999.0

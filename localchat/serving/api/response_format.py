@@ -1,46 +1,24 @@
-"""The response format of a request: a JSON schema, grammar, regular expression or choice, in any field that sets one.
-
-This module parses the fields. The package `grammar` compiles the formats.
-"""
+"""Reads the response format of a request: a JSON schema, grammar, regular expression or choice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from .errors import BadRequest
-from .fields import Fields, refuse_unsupported
+from ..core.errors import BadRequest
+from ..core.fields import Fields, refuse_unsupported
+from ..core.request import ResponseFormat
 
-_TYPES = ("text", "json_object", "json_schema")
-
-
-class _Names(NamedTuple):
-    """The name of the field for each kind of format."""
-
-    json_schema: str
-    grammar: str
-    regex: str
-    choice: str
-
-
-_FIELDS = _Names("json_schema", "grammar", "regex", "choice")
-# vLLM's older names.
-_GUIDED = _Names("guided_json", "guided_grammar", "guided_regex", "guided_choice")
-# The names in vLLM's `structured_outputs`.
-_STRUCTURED = _Names("json", "grammar", "regex", "choice")
-
-
-@dataclass(frozen=True)
-class ResponseFormat:
-    """A constraint on the output."""
-
-    kind: str
-    """json_object, json_schema, grammar, regex or choice."""
-    value: Any
-    """The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object."""
-    param: str
-    """The path of the field in the request, for error messages."""
+# The kinds of formats that have a field of their own, by the name of the field: in a body (llama.cpp's, and vLLM's
+# older names), and in vLLM's `structured_outputs`.
+_FIELDS = {
+    **{kind: kind for kind in ("json_schema", "grammar", "regex", "choice")},
+    "guided_json": "json_schema",
+    "guided_grammar": "grammar",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+}
+_STRUCTURED = {"json": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
 
 
 def read_response_format(body: Fields) -> ResponseFormat | None:
@@ -61,7 +39,6 @@ def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
     if formatted is not None:
         yield formatted
     yield from _named(body, _FIELDS)
-    yield from _named(body, _GUIDED)
     structured = body.object("structured_outputs")
     if structured is not None:
         refuse_unsupported(structured, {"structural_tag": ()})
@@ -70,28 +47,28 @@ def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
             yield ResponseFormat("json_object", None, structured.at("json_object"))
 
 
-def _named(holder: Fields, names: _Names) -> Iterator[ResponseFormat]:
+def _named(holder: Fields, kinds: dict[str, str]) -> Iterator[ResponseFormat]:
     """The response formats in the fields with these names."""
-    for name in names:
+    for name, kind in kinds.items():
         holder.check_size(name)
-    if holder.get(names.json_schema) is not None:
-        yield ResponseFormat("json_schema", _schema(holder, names.json_schema), holder.at(names.json_schema))
-    for kind, name in (("grammar", names.grammar), ("regex", names.regex)):
-        text = holder.text(name)
-        if text:
-            yield ResponseFormat(kind, text, holder.at(name))
-    choices = holder.items(names.choice, "texts")
-    if not all(isinstance(choice, str) and choice for choice in choices):
-        holder.refuse(names.choice, "a list of texts that are not empty")
-    if choices:
-        yield ResponseFormat("choice", tuple(choices), holder.at(names.choice))
+        value: Any = None
+        if kind == "json_schema":
+            value = read_schema(holder, name)
+        elif kind == "choice":
+            value = tuple(holder.items(name, "texts"))
+            if not all(isinstance(choice, str) and choice for choice in value):
+                holder.refuse(name, "a list of texts that are not empty")
+        else:
+            value = holder.text(name)
+        if value is not None and value not in ("", ()):
+            yield ResponseFormat(kind, value, holder.at(name))
 
 
 def read_format_object(form: Fields | None) -> ResponseFormat | None:
     """Parse `response_format`. The schema may be beside `type`, as in the Responses API and llama-server."""
     if form is None:
         return None
-    kind = form.required_choice("type", _TYPES)
+    kind = form.required_choice("type", ("text", "json_object", "json_schema"))
     if kind == "text":
         return None
     holder = form if form.get("schema") is not None else form.object("json_schema")
@@ -99,14 +76,16 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
         return ResponseFormat(kind, None, form.path)
     if holder is None:
         form.refuse("json_schema", 'an object with a "schema"')
-    return ResponseFormat("json_schema", _schema(holder, "schema"), holder.at("schema"))
+    if holder.get("schema") is None:
+        holder.refuse("schema", "a JSON schema")
+    return ResponseFormat("json_schema", read_schema(holder, "schema"), holder.at("schema"))
 
 
-def _schema(holder: Fields, name: str) -> Any:
-    """A JSON schema: an object, true or false."""
+def read_schema(holder: Fields, name: str) -> Any:
+    """A JSON schema: an object, true or false; None if the field is absent."""
     holder.check_size(name)
     value = holder.get(name)
-    if not isinstance(value, (dict, bool)):
+    if value is not None and not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")
     return without_null_keywords(value)
 
