@@ -175,7 +175,7 @@ class BaseClient:
         texts, parts = embeddings.check_texts(text), []
         call = self._call(driver, options)
         for batch in embeddings.batches(texts, options.batch_size):
-            model = options.model or (yield from self._embedding_model(call, options.headers))
+            model = options.model or (yield from self._default_model(call, options.headers))
             body = embeddings.embedding_body(options, batch, model)
             raw = yield from call.fetch("POST", "embeddings", body, options.headers)
             parts.append(embeddings.read_vectors(settings, options, raw, len(batch)))
@@ -219,16 +219,6 @@ class BaseClient:
             known = {name: value for name, value in given.items() if name in RequestKeywords.__annotations__}
             options = CallOptions(self._settings, "", known, RequestKeywords, "map")
             yield from self._default_model(self._call(driver, options), options.headers)
-
-    def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> Steps[str | None]:
-        """The model of the client (that of LOCALCHAT_MODEL only if it makes embeddings), or that of the server."""
-        embeddings, settings = companion("extras.embeddings"), self._settings
-        if settings.model is not None and (settings.is_model_named or embeddings.makes_embeddings(settings.model)):
-            return settings.model
-        if settings.found_embedding_model is None:
-            listed = yield from self._listed_models(call, headers)
-            settings.found_embedding_model = embeddings.choose_embedding_model(listed, settings.model)
-        return settings.found_embedding_model
 
     def _listed_models(self, call: Call, headers: Mapping[str, str]) -> Steps[Sequence[Model]]:
         """The models of the server; empty if it has no list, like many servers with one model."""
@@ -496,7 +486,7 @@ class Client(BaseClient):
         A request has at most `batch_size` (256) texts. The result is a list with `usage` and `model`.
 
         Raises:
-            ModelNotNamed: No model is named, and the server has several, of which not exactly one is for embeddings.
+            ModelNotNamed: No model is named, and the server has several.
             ProtocolError: The response does not contain one vector for each text.
         """
         vectors: Embeddings[Any] = self._run(self._embed, text, options)

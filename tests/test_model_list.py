@@ -57,31 +57,19 @@ def test_several_models_and_none_named():
 
 VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
 
-CHOICES: dict[str, tuple[list[str], str | None, str | None]] = {
-    "the only one": (["chat"], None, "chat"),
-    "the only one for embeddings": (["qwen-chat", "nomic-embed-text"], None, "nomic-embed-text"),
-    "not the chat model of the environment": (["qwen-chat", "bge-m3"], "$qwen-chat", "bge-m3"),
-    "that of the environment, made for it": (["a", "b"], "$all-minilm", "all-minilm"),
-    "none of several": (["a", "b"], "$a", None),
-    "the model of the client (C5)": (["qwen-chat", "bge-m3"], "my-vectors", "my-vectors"),
-    "one of two for embeddings": (["bge-m3", "nomic-embed-text"], None, None),
-}
 
-
-@pytest.mark.parametrize(("names", "default", "used"), CHOICES.values(), ids=CHOICES)
-def test_model_of_embeddings(names, default, used, client_class, monkeypatch):
-    """A default with a $ is that of the environment."""
-    entries = [{"id": name} for name in names]
-    if default and default.startswith("$"):
-        monkeypatch.setenv("LOCALCHAT_MODEL", default[1:])
-        default = None
-    with serving(listing(*entries), VECTORS) as server, client_class(server.url, model=default) as client:
-        if used is None:
-            with pytest.raises(ModelNotNamed, match="embed"):
-                client.embed("text")
-        else:
+def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, monkeypatch):
+    """C5: as chat does."""
+    with serving(listing({"id": "a"}, {"id": "b"}), VECTORS) as server, client_class(server.url) as client:
+        with pytest.raises(ModelNotNamed, match="a, b"):
             client.embed("text")
-            assert json.loads(server.requests[-1].body)["model"] == used
+        client.embed("text", model="b")
+        monkeypatch.setenv("LOCALCHAT_MODEL", "nomic")
+        for model in ("my-vectors", None):
+            with client_class(server.url, model=model) as other:
+                other.embed("text")
+        used = [json.loads(request.body)["model"] for request in server.requests if request.method == "POST"]
+    assert used == ["b", "my-vectors", "nomic"]
 
 
 def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():

@@ -27,7 +27,6 @@ from .raw_server import (
     Peer,
     Server,
     always,
-    choice,
     chunked,
     piece,
     serving,
@@ -316,62 +315,6 @@ def test_wrong_usage(arguments, tmp_path):
     done = run("http://127.0.0.1:9/v1", tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage:" in done.stderr
-
-
-TOOL = """
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-"""
-
-
-def calling() -> Server:
-    """A server that calls add(1, 2) and then responds with the result."""
-    call = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
-
-    def respond(request: Any, number: int) -> bytes:
-        last = request.json["messages"][-1]
-        if last["role"] == "tool":
-            return chunked(piece(f"got {last['content']}", "stop"), DONE)
-        return chunked(sse({"choices": [choice({"tool_calls": [call]}, "tool_calls")]}), DONE)
-
-    return serving(respond)
-
-
-@pytest.mark.parametrize(
-    ("typed", "got"),
-    [("y", "got 3"), ("always", "got 3"), ("n", "got Error: the user did not approve"), ("", "got Error: the user")],
-)
-def test_calls_of_tools_need_approval(typed, got, tmp_path):
-    (tmp_path / "my_tools.py").write_text(TOOL, encoding="utf-8")
-    piped = tmp_path / "piped"
-    piped.write_text("from a file")
-    with calling() as server:
-        terminal = Terminal(tmp_path, server.url, "-m", "m", "--tool", "my_tools:add", "sum", stdin=piped)
-        terminal.wait_for('add({"a": 1, "b": 2})\nRun it? [y]es, [n]o, [a]lways: ')
-        terminal.type(f"{typed}\r")
-        terminal.wait_for(got)
-        assert terminal.close()[0] == 0
-
-
-def test_without_a_terminal_tools_run_only_with_yes(tmp_path):
-    (tmp_path / "my_tools.py").write_text(TOOL, encoding="utf-8")
-    with calling() as server:
-        outputs = [
-            # Without a terminal to control it.
-            run(server.url, tmp_path, "-m", "m", "--tool", "my_tools:add", *more, "sum", start_new_session=True)
-            for more in ([], ["--yes"])
-        ]
-    assert outputs[0].stdout == "got Error: there is no terminal to ask the user for approval\n"
-    assert "--yes" in outputs[0].stderr
-    assert outputs[1].stdout == "got 3\n"
-
-
-@pytest.mark.parametrize("name", ["no_colon", "no_such_module:f", "json:no_such", "json:JSONDecodeError", ":", "a:"])
-def test_tool_that_cannot_be_loaded_is_an_error(name, tmp_path):
-    done = run("http://127.0.0.1:9/v1", tmp_path, "--tool", name, "hi")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("localchat: --tool ")
 
 
 def test_escape_sequences_of_the_model_are_shown_on_a_terminal(tmp_path):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from ..errors import ModelNotNamed, ProtocolError
+from ..errors import ProtocolError
 from ..events import Usage
-from ..reply.payloads import as_index, as_list, find_usage, parse_usage, shown_names
+from ..reply.payloads import as_index, as_list, find_usage, parse_usage
 from ..transport.options import CallOptions, Settings
 from ..transport.retries import read_json
-
-# Matches the names of embedding models.
-_EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)
 
 # The number of texts in one request.
 DEFAULT_BATCH_SIZE = 256
@@ -28,26 +24,6 @@ class Embeddings(list[Item]):
     usage: Usage | None = None
     # The name of the model in the response.
     model: str | None = None
-
-
-def makes_embeddings(name: str) -> bool:
-    """Whether a model is an embedding model, judged by its name."""
-    return _EMBEDDING_NAME.search(name) is not None
-
-
-def choose_embedding_model(models: Sequence[str], default: str | None) -> str | None:
-    """The only model of a server, or its only embedding model; `default` if the server lists no models.
-
-    Raises:
-        ModelNotNamed: The server lists several models, and not exactly one of them is an embedding model.
-    """
-    names = list(dict.fromkeys(models))
-    if len(names) < 2:
-        return names[0] if names else default
-    candidates = [name for name in names if makes_embeddings(name)]
-    if len(candidates) != 1:
-        raise ModelNotNamed(f"name the model that makes embeddings, embed(..., model=...), of: {shown_names(names)}")
-    return candidates[0]
 
 
 def check_texts(texts: object) -> list[Any]:

@@ -36,9 +36,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--file", action="append", default=[], metavar="FILE", help="a text file to put before the text")
     add("--image", action="append", default=[], metavar="FILE", help="an image, by file or URL")
     add("--schema", metavar="FILE", help="a JSON Schema; only a valid answer is printed")
-    about = "a Python function that the model may call; each call is shown and needs your approval"
-    add("--tool", action="append", default=[], metavar="MODULE:FUNCTION", help=about)
-    add("--yes", action="store_true", help="run the calls of tools without asking")
     about = "a field of the request, as JSON or text: -o temperature=0.2 -o stop=END"
     add("-o", "--option", action="append", default=[], type=_option, metavar="KEY=VALUE", help=about)
 

@@ -1,4 +1,4 @@
-"""Print the events of a stream: text to stdout, reasoning and tool results to stderr; or one line of JSON."""
+"""Print the events of a stream: text to stdout, reasoning to stderr; or one line of JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import sys
 import time
 from typing import Any
 
-from ..events import Reply
+from ..events import ReasoningDelta, Reply, StreamEvent
 from .ask import output_text, printable, report
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-# A longer tool result is shortened to this length.
-_RESULT_CHARS = 200
 
 
 class Printer:
@@ -22,14 +20,12 @@ class Printer:
         hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
         as_json: Print one line of JSON instead of the text; implies `hold`.
         show_reasoning: Print the reasoning to stderr.
-        runs_tools: Tools are run: print their results to stderr. Otherwise print tool calls to stdout.
     """
 
-    def __init__(self, *, hold: bool, as_json: bool, show_reasoning: bool, runs_tools: bool) -> None:
+    def __init__(self, *, hold: bool, as_json: bool, show_reasoning: bool) -> None:
         self._holds = hold or as_json
         self._as_json = as_json
         self._show_reasoning = show_reasoning
-        self._runs_tools = runs_tools
         self._held = ""
         # Whether the last line on stdout, or the last line of reasoning on stderr, is unfinished.
         self._in_line = False
@@ -37,24 +33,21 @@ class Printer:
         self._start_s = time.monotonic()
         self._first_s: float | None = None
 
-    def add(self, event: Any) -> None:
-        """Print an event of a Stream or a ToolRun."""
+    def add(self, event: StreamEvent) -> None:
+        """Print an event."""
         if self._first_s is None and event.type.endswith("_delta"):
             self._first_s = time.monotonic()
-        if event.type == "tool_result":
-            self.close()
-            report(f"[{event.call.name}: {_shortened(event.content)}]")
-        elif event.type == "reasoning_delta":
+        if event.type == "reasoning_delta":
             self._write_reasoning(event)
-        elif event.type != "tool_call" or not self._runs_tools:
-            text = output_text(event)
-            if self._in_reasoning and (text or event.type == "message_stop"):
-                self._in_reasoning = False
-                report("")  # On a terminal, the text would otherwise continue the last line of the reasoning.
-            if self._holds:
-                self._held += text
-            else:
-                self._write(text)
+            return
+        text = output_text(event)
+        if self._in_reasoning and (text or event.type == "message_stop"):
+            self._in_reasoning = False
+            report("")  # On a terminal, the text would otherwise continue the last line of the reasoning.
+        if self._holds:
+            self._held += text
+        else:
+            self._write(text)
 
     def end(self, reply: Reply[Any]) -> None:
         """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
@@ -79,7 +72,7 @@ class Printer:
                 parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
         return ", ".join(parts)
 
-    def _write_reasoning(self, event: Any) -> None:
+    def _write_reasoning(self, event: ReasoningDelta) -> None:
         if self._show_reasoning and event.choice_index == 0:
             self._in_reasoning = True
             text = printable(event.delta, sys.stderr)
@@ -89,11 +82,6 @@ class Printer:
         if text:
             self._in_line = not text.endswith("\n")
             print(printable(text, sys.stdout), end="", flush=True)
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _RESULT_CHARS else line[:_RESULT_CHARS] + "..."
 
 
 def _fields(reply: Reply[Any]) -> dict[str, Any]:

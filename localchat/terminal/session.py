@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..agent.conversation import read_messages, write_messages
-from ..agent.tool_run import ToolRun
 from ..client import Client
 from ..events import Reply
 from ..extras import media
 from ..transport.keywords import CLIENT_NAMES, StreamKeywords
-from .approval import Approval, load_tool
 from .ask import finish_code, read_prompt, report
 from .printing import Printer
 
@@ -32,7 +30,7 @@ class Session:
         arguments: The parsed command line.
 
     Raises:
-        ValueError: A tool, the schema, an option or the conversation to continue is not valid.
+        ValueError: The schema, an option or the conversation to continue is not valid.
         OSError: A file cannot be read.
     """
 
@@ -43,8 +41,6 @@ class Session:
         self._options = _as_options(dict(arguments.option))
         if arguments.schema:
             self._options["response_format"] = _read_schema(arguments.schema)
-        self._tools = [load_tool(name) for name in arguments.tool]
-        self._approval = Approval(arguments.yes)
         self.messages: list[Json] = _load_last() if arguments.continues else []
         system = self._options.pop("system", None)
         self.set_system(arguments.system if arguments.system is not None else system)
@@ -87,29 +83,22 @@ class Session:
             hold=arguments.no_stream or bool(arguments.schema),
             as_json=arguments.json,
             show_reasoning=arguments.show_reasoning,
-            runs_tools=bool(self._tools),
         )
         try:
-            with self._start(messages) as stream:
+            options = {**self._options, **({"model": self.model} if self.model else {})}
+            with self.client.stream(messages, **options) as stream:
                 for event in stream:
                     printer.add(event)
             reply: Reply[Any] = stream.reply
             printer.end(reply)
         finally:
             printer.close()
-        self.messages = list(stream.messages) if isinstance(stream, ToolRun) else [*messages, reply.message]
+        self.messages = [*messages, reply.message]
         if not arguments.no_save:
             _save_last(self.messages)
         if arguments.usage:
             report(printer.usage(reply))
         return finish_code(reply.finish_reason)
-
-    def _start(self, messages: list[Json]) -> Any:
-        """Start the request. With tools, the stream includes the rounds of tool calls."""
-        options = {**self._options, **({"model": self.model} if self.model else {})}
-        if self._tools:
-            return self.client.run_stream(messages, self._tools, on_call=self._approval, **options)
-        return self.client.stream(messages, **options)
 
 
 def _as_options(fields: Json) -> Json:

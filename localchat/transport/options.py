@@ -57,7 +57,6 @@ class Settings:
         self.address = parse_base_url(self.base_url)
         self.key = _clean_key(self._environment_key() if api_key is None else api_key)
         self.model = model or environment["LOCALCHAT_MODEL"] or None
-        self.is_model_named = bool(model)
         self.timeout = Timeout.of(options.get("timeout"))
         self.max_retries = _max_retries(options.get("max_retries"), DEFAULT_MAX_RETRIES)
         self.on_retry = options.get("on_retry")
@@ -67,7 +66,6 @@ class Settings:
         self.max_bytes = options.get("max_bytes", DEFAULT_MAX_BYTES)
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
-        self.found_embedding_model: str | None = None
         self.takes_stream_options = True
         self.request_headers({})  # Raises ValueError for a header that is not valid.
 
