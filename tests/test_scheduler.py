@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.engine.batch import BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.tuning import CPU, GPU, Tuning
 
 from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, run_step, sequence, shape, with_prompt
 
@@ -125,6 +126,45 @@ def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
     while not only.is_full:
         assert run_step(scheduler).chunks
     assert len(only.tokens) == 20
+
+
+def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_the_oldest():
+    """So a short prompt waits for about twice its own time at most, and short ones do not stop a long one."""
+    scheduler = new_scheduler(100_000, 16, 2048)
+    for id, n_prompt in ((1, 900), (2, 2000), (3, 10), (4, 300)):
+        scheduler.add(sequence(id, n_prompt, 9000))
+    half = CPU.n_prompt_alone // 2
+    assert shape(run_step(scheduler)) == [(1, half, False), (3, 10, True), (4, half - 10, False)]
+    n_shared = CPU.n_prompt_beside // 2
+    assert shape(run_step(scheduler)) == [(3, 1, True), (1, n_shared, False), (4, n_shared, False)]
+
+
+@pytest.mark.parametrize("tuning", [CPU, GPU], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
+def test_long_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, is_unified: bool):
+    """And a short prompt that comes after them has its first token within two steps."""
+    scheduler = new_scheduler(400_000, 32, 2048, is_unified=is_unified, tuning=tuning)
+    for id in range(1, 9):
+        scheduler.add(sequence(id, 5, 9000))
+    run_step(scheduler)
+    for id in range(10, 26):
+        scheduler.add(sequence(id, 1500, 9000))
+    n_between, gaps, waited = 0, [], None
+    for i in range(120):
+        if i == 5:
+            scheduler.add(sequence(30, 20, 9000))
+        batch = run_step(scheduler)
+        if i >= 5 and waited is None and any(chunk.sequence.id == 30 for chunk in batch.outputs()):
+            waited = i - 5
+        decoding = {chunk.sequence.id for chunk in batch.outputs()} & {*range(1, 9)}
+        n_between += batch.n_tokens - len(decoding)
+        assert len(decoding) in (0, 8)
+        if decoding:
+            gaps.append(n_between)
+            n_between = 0
+    assert max(gaps) <= tuning.n_prompt_beside + 64
+    assert waited is not None
+    assert waited <= 1
 
 
 @pytest.mark.parametrize(

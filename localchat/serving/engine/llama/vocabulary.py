@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cached_property
-from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -69,25 +69,28 @@ class Vocabulary:
         blocks = self._all_blocks if parse_special else self._plain_blocks
         tokens: list[int] = []
         for block in [data] if add_bos and self._adds_end else blocks.split(data):
-            tokens += self._tokenize_block(block, add_bos, parse_special)
-            if len(tokens) > limit:
-                raise text_too_long(len(tokens), limit)
+            found, n = self._tokenize_block(block, add_bos, parse_special)
+            if len(tokens) + n > limit:
+                raise text_too_long(len(tokens) + n, limit)
+            for i in range(0, n, _SLICE):
+                tokens += found[i : min(i + _SLICE, n)]
             add_bos = False
         return tokens
 
-    def _tokenize_block(self, data: bytes, add_bos: bool, parse_special: bool) -> list[int]:
+    def _tokenize_block(self, data: bytes, add_bos: bool, parse_special: bool) -> tuple[Any, int]:
+        """An array that begins with the tokens, and their number."""
         n_buffer = len(data) + 2
         while True:
             buffer = (L.llama_token * n_buffer)()
             n = L.llama_tokenize(self.pointer, data, len(data), buffer, n_buffer, add_bos, parse_special)
             if n >= 0:
-                return list(chain.from_iterable(buffer[i : min(i + _SLICE, n)] for i in range(0, n, _SLICE)))
+                return buffer, n
             n_buffer = -n
 
     @cached_property
     def _adds_end(self) -> bool:
         """Whether a text that begins with BOS also ends with a token, so that it must not be cut."""
-        return len(self._tokenize_block(b"", True, False)) > self.add_bos
+        return self._tokenize_block(b"", True, False)[1] > self.add_bos
 
     @cached_property
     def _longest_piece(self) -> int:
