@@ -23,11 +23,10 @@ from .serving.http.access import is_loopback
 from .serving.http.listener import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.http.options import chosen_model, option_warnings, read_options, settings_of
+from .serving.http.options import catalog_of, chosen_model, option_warnings, read_options, serves_all, settings_of
 from .serving.http.settings import Settings
 from .serving.models.catalog import ModelFile, ModelFileError
 from .serving.models.gguf import GGUFError, check_start
-from .serving.models.names import Catalog
 from .serving.models.summary import list_text
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings_of(options)
     try:
         if options.list:
-            print(list_text(Catalog(options.models_dir).models()))
+            print(list_text(catalog_of(options).models()))
             return 0
         file = chosen_model(options)
         check_start(file.path)
@@ -83,9 +82,19 @@ def _serve(options: argparse.Namespace, settings: Settings, file: ModelFile, lis
         from .serving.chat.service import Service
         from .serving.http.http_server import ChatServer, Stopped
 
-        server = ChatServer(Service(file, any_name=options.any_name), settings, listener)
+        service = Service(
+            file,
+            catalog=catalog_of(options) if serves_all(options) else None,
+            load=loader.load,
+            any_name=options.any_name,
+            max_models=options.max_models,
+            idle_unload_s=options.idle_unload,
+            waits=not options.no_wait,
+        )
+        server = ChatServer(service, settings, listener)
         with contextlib.closing(server):
-            loader.serve(server.service, server.url, on_failure=server.shutdown)
+            loader.url, loader.on_failure = server.url, server.shutdown
+            service.load(service.default)
             with contextlib.suppress(Stopped):
                 _stop_on_signals(server, options.drain)
                 server.serve_forever()

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from localchat.serving.chat.service import Service
-from localchat.serving.core.errors import ModelLoading, ModelNotFound
+from localchat.serving.core.errors import ModelNotFound
 from localchat.serving.http.loading import reason_of
 from localchat.serving.http.logs import NO_MEMORY
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_at
@@ -110,15 +110,17 @@ def test_error_of_another_name_gives_both_names():
     service = Service(ModelFile(DEMO_PATH, "tiny"))
     message = "there is no model 'other' here; on offer: 'tiny'; started with --any-name"
     with pytest.raises(ModelNotFound, match=message):
-        service.model(" other")
+        service.find(" other")
 
 
 @pytest.mark.parametrize("any_name", [False, True])
 def test_model_may_be_served_under_any_name(any_name: bool):
     service = Service(ModelFile(DEMO_PATH, "tiny"), any_name=any_name)
-    # The model is not loaded, which is the error for an accepted name.
-    with pytest.raises(ModelLoading if any_name else ModelNotFound):
-        service.model("gpt-4")
+    if any_name:
+        assert service.find("gpt-4") is service.default
+    else:
+        with pytest.raises(ModelNotFound):
+            service.find("gpt-4")
 
 
 @pytest.mark.parametrize(

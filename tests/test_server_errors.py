@@ -217,7 +217,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
     with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
         for method, path, body in (
             ("GET", "/health", None),
-            ("GET", "/v1/models", None),
+            ("GET", "/props", None),
             ("POST", "/v1/chat/completions", GOOD),
         ):
             client.request(method, path, body)
@@ -240,7 +240,7 @@ def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, sec
     """K32: the estimate is based on the time so far. The error rounds and limits it."""
     now = iter((100.0, 106.0))
     service = Service(ModelFile(DEMO_PATH, "Fake"), clock=lambda: next(now))
-    service.progress = progress
+    service.default.progress = progress
     with pytest.raises(ModelLoading) as loading:
         service.model()
     assert loading.value.headers() == ModelLoading("", seconds).headers()

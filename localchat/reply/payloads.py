@@ -232,6 +232,14 @@ class Model(str):
         found += [meta.get(name) for name in _META_LENGTH_FIELDS.split()] if isinstance(meta, dict) else []
         return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
 
+    @property
+    def state(self) -> str | None:
+        """ "loaded", "loading", "unloaded" or "failed"; None if the server does not report it."""
+        entry = self.raw if isinstance(self.raw, dict) else {}
+        status = entry.get("status")  # llama.cpp's field; that of LM Studio is `state`.
+        found = status.get("value") if isinstance(status, dict) else entry.get("state")
+        return found if isinstance(found, str) else None
+
 
 def parse_models(body: Any) -> list[Model]:
     """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.

@@ -38,6 +38,8 @@ class EmbeddingsRequest:
     """Encode vectors in base64 instead of as lists of numbers."""
     truncates: bool = False
     """Cut inputs that are longer than the context. False: refuse them."""
+    keep_alive_s: float | None = None
+    """How many seconds the model stays loaded after the request; None: the server's default."""
 
 
 def parse_embeddings(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:

@@ -18,7 +18,7 @@ from .completions import CompletionRequest
 from .content import IMAGE, note_of, refuse_media, without_nulls
 from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface
 from .logprobs import logprob_entry
-from .ollama_models import time_text
+from .ollama_models import read_keep_alive, time_text
 from .response_format import read_schema
 from .tools import read_tools, tool_call
 
@@ -82,7 +82,7 @@ def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> Ol
     variables = _think(body)
     common = _common(body)
     if not messages:
-        # A request without messages loads or unloads the model in Ollama. Here it does neither, and prefills one token.
+        # A request without messages loads the model, or unloads it with a `keep_alive` of 0.
         common["params"] = GenerationParams(max_tokens=0)
         more["done_reason"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
@@ -97,7 +97,7 @@ def _common(body: Fields) -> dict[str, Any]:
     if length is not None and length <= 0:  # No limit.
         given = given.child({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
     given.ignore(_OPTIONS_WITHOUT_EFFECT)
-    body.ignore(("keep_alive", "truncate", "shift", "template"))
+    body.ignore(("truncate", "shift", "template"))
     params = read_params(given, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
     given.report_unknown()
     return {
@@ -105,6 +105,7 @@ def _common(body: Fields) -> dict[str, Any]:
         "params": params,
         "response_format": _response_format(body),
         "stream": body.boolean("stream") is not False,
+        "keep_alive_s": read_keep_alive(body),
     }
 
 

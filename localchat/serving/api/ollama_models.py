@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -16,21 +18,26 @@ from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_texts
 # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 VERSION = "0.13.0"
 
-# Reported as the time at which the model is unloaded. The server never unloads it.
-_NEVER = "2318-01-01T00:00:00Z"
+# Reported as the time at which a model is unloaded that stays loaded.
+_NEVER_S = 10982044800
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
+# A duration as in Go.
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?)(ns|us|ms|s|m|h)?")
+_DURATION = re.compile(rf"(-?)((?:{_PART.pattern})+)")
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A description of the served model."""
+    """A description of a model."""
 
     name: str
     created: int
     n_bytes: int
     n_params: int
     n_ctx: int
+    quantisation: str
     metadata: Mapping[str, str]
     template: str
     capabilities: tuple[str, ...]
@@ -40,13 +47,17 @@ class ModelCard:
         return self.metadata.get("general.architecture", "unknown")
 
 
-def tags_body(card: ModelCard) -> dict[str, Any]:
-    return {"models": [{**_entry(card), "modified_at": time_text(card.created)}]}
+def tags_body(cards: Iterable[ModelCard]) -> dict[str, Any]:
+    return {"models": [{**_entry(card), "modified_at": time_text(card.created)} for card in cards]}
 
 
-def ps_body(card: ModelCard) -> dict[str, Any]:
-    state = {"expires_at": _NEVER, "size_vram": 0, "context_length": card.n_ctx}
-    return {"models": [{**_entry(card), **state}]}
+def ps_body(loaded: Iterable[tuple[ModelCard, float]]) -> dict[str, Any]:
+    """The loaded models, each with the time in seconds since 1970 at which it is unloaded."""
+    return {"models": [{**_entry(card), **_state(card, end)} for card, end in loaded]}
+
+
+def _state(card: ModelCard, end: float) -> dict[str, Any]:
+    return {"expires_at": time_text(min(end, _NEVER_S)), "size_vram": 0, "context_length": card.n_ctx}
 
 
 def show_body(card: ModelCard) -> dict[str, Any]:
@@ -81,16 +92,6 @@ def _entry(card: ModelCard) -> dict[str, Any]:
     return {"name": card.name, "model": card.name, "size": card.n_bytes, "digest": digest, "details": details}
 
 
-# The names for `general.file_type` of GGUF files (llama_ftype in llama.h).
-_FILE_TYPES: Mapping[str, str] = {
-    "0": "F32", "1": "F16", "2": "Q4_0", "3": "Q4_1", "7": "Q8_0", "8": "Q5_0", "9": "Q5_1", "10": "Q2_K",
-    "11": "Q3_K_S", "12": "Q3_K_M", "13": "Q3_K_L", "14": "Q4_K_S", "15": "Q4_K_M", "16": "Q5_K_S", "17": "Q5_K_M",
-    "18": "Q6_K", "19": "IQ2_XXS", "20": "IQ2_XS", "21": "Q2_K_S", "22": "IQ3_XS", "23": "IQ3_XXS", "24": "IQ1_S",
-    "25": "IQ4_NL", "26": "IQ3_S", "27": "IQ3_M", "28": "IQ2_S", "29": "IQ2_M", "30": "IQ4_XS", "31": "IQ1_M",
-    "32": "BF16", "36": "TQ1_0", "37": "TQ2_0", "38": "MXFP4_MOE",
-}  # fmt: skip
-
-
 def _details(card: ModelCard) -> dict[str, Any]:
     return {
         "parent_model": "",
@@ -98,7 +99,7 @@ def _details(card: ModelCard) -> dict[str, Any]:
         "family": card.family,
         "families": [card.family],
         "parameter_size": _parameters(card.n_params),
-        "quantization_level": _FILE_TYPES.get(card.metadata.get("general.file_type", ""), "unknown"),
+        "quantization_level": card.quantisation or "unknown",
     }
 
 
@@ -110,7 +111,7 @@ def _number(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def time_text(seconds: int) -> str:
+def time_text(seconds: float) -> str:
     """A time in seconds since 1970 as in Ollama's responses."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -131,14 +132,37 @@ def parse_old_embed(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> Em
 
 
 def _parse_embed(body: Fields, field: str, most: int) -> EmbeddingsRequest:
-    body.ignore(("keep_alive", "options"))
+    body.ignore(("options",))
     return EmbeddingsRequest(
         model=body.text("model") or "",
         inputs=read_texts(body, field, most),
         dimensions=body.integer("dimensions", 1),
         as_base64=False,
         truncates=body.boolean("truncate") is not False,
+        keep_alive_s=read_keep_alive(body),
     )
+
+
+def read_keep_alive(body: Fields) -> float | None:
+    """How many seconds the model stays loaded after the request: a number, or a duration such as "5m" or "1h30m".
+
+    A negative value means for ever; None: the server's default.
+
+    Raises:
+        BadRequest: The value is neither.
+    """
+    value = body.get("keep_alive")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match is None:
+            body.refuse("keep_alive", 'a number of seconds or a duration such as "5m"')
+        parts = _PART.findall(match[2])
+        seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts) * (-1 if match[1] else 1)
+    else:
+        seconds = body.number("keep_alive", -math.inf, math.inf) or 0.0
+    return seconds if seconds >= 0 else math.inf
 
 
 def embed_body(

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..api.models import model_body
 from ..core import errors
 from ..core.params import GenerationParams
 from ..engine import AnyEngine, GenerationRequest
@@ -29,6 +28,7 @@ class Model:
         *,
         max_tokens: int | None = None,
         defaults: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
         keep_tools: bool = False,
         reasoning_budget: int | None = None,
         reasoning_message: str = "",
@@ -38,6 +38,7 @@ class Model:
         Args:
             max_tokens: The length limit of requests that set none; None: what is left of the context.
             defaults: Sampling values that override those of the model file. Values of a request override both.
+            chat_template: The template in place of that of the model file.
             keep_tools: Whether the prompt shows the tools even if `tool_choice` is "none".
             reasoning_budget: The limit of reasoning tokens of requests that set none; None: no limit.
             reasoning_message: The text that is appended to reasoning at the limit.
@@ -50,13 +51,13 @@ class Model:
         self.created = int(time.time())
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
         self.max_tokens = max_tokens
-        self.template = self._compiled(engine.facts.chat_template)
+        self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
-    def body(self) -> dict[str, Any]:
-        """The model's entry in the list of models."""
+    def meta(self) -> dict[str, Any]:
+        """A description of the model, with llama.cpp's names."""
         facts = self.engine.facts
-        meta = {
+        return {
             "description": facts.description,
             "n_params": facts.n_params,
             "size": facts.n_bytes,
@@ -64,7 +65,6 @@ class Model:
             "n_ctx_train": facts.n_ctx_train,
             "n_ctx": facts.n_ctx,
         }
-        return model_body(self.name, self.created, meta)
 
     def template_for(self, chat_template: str | None) -> ChatTemplate:
         """The template of a request, or the model's own template if `chat_template` is None.

@@ -58,6 +58,8 @@ class TextRequest:
     return_token_ids: bool = False
     tokens_as_ids: bool = False
     """Show tokens in log probabilities as "token_id:N" instead of as text."""
+    keep_alive_s: float | None = None
+    """How many seconds the model stays loaded after the request; None: the server's default."""
     request_id: str | None = None
     """The client's id of the request, for the log."""
 

@@ -29,6 +29,7 @@ from .values import (
     Histogram,
     LoadOptions,
     ModelFacts,
+    NotEnoughMemory,
     WrongDraftModel,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "Histogram",
     "LoadOptions",
     "ModelFacts",
+    "NotEnoughMemory",
     "RequestRun",
     "WrongDraftModel",
     "load",
@@ -86,7 +88,7 @@ def load(
     """
     from .llama import load_backend, load_draft_backend, supports_gpu
 
-    if options.n_gpu_layers > 0 and not supports_gpu():
+    if (options.n_gpu_layers or 0) > 0 and not supports_gpu():
         log.warning(
             "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; docs/install.md says how to build it",
             options.n_gpu_layers,

@@ -17,6 +17,7 @@ from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, Infe
 from ..core.events import OutputToken, PromptProgress
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
+from ..models.catalog import gigabytes
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,22 @@ class LoadOptions:
     """Whether all sequences share the cells of the KV cache even if memory holds a whole context for each."""
     n_parallel: int = 8
     """The limit of running sequences."""
-    n_gpu_layers: int = -1
-    """Layers that are computed on GPUs; -1: all."""
+    n_gpu_layers: int | None = None
+    """Layers that are computed on GPUs; -1: all, None: as many as fit."""
+    split_mode: str | None = None
+    """How several GPUs share a model: "none", "layer" or "row"; None: llama.cpp's default."""
+    tensor_split: tuple[float, ...] = ()
+    """The share of each GPU; empty: by their free memory."""
+    main_gpu: int = 0
+    """The GPU of the whole model, if it is not split."""
+    cpu_moe: bool = False
+    """Whether the experts of a mixture-of-experts model stay in the memory of the machine."""
+    kv_type: str = "f16"
+    """The type of the numbers in the KV cache: "f16", "q8_0" or "q4_0"."""
+    use_mmap: bool = True
+    """Whether the file is mapped into memory, where processes share it. False: it is read."""
+    use_mlock: bool = False
+    """Whether the weights are locked in memory."""
     n_threads: int = 0
     """CPU threads of a step; 0: chosen by the cores and the size of the model."""
     use_extra_bufts: bool = True
@@ -267,6 +282,14 @@ class ModelFacts:
 
 class EngineError(InferenceError):
     """The engine cannot load a model or run a request. The message has the cause and a remedy."""
+
+
+class NotEnoughMemory(EngineError):
+    """The weights of a model do not fit into the free memory."""
+
+    def __init__(self, path: str, n_bytes: float, n_free: int, where: str, advice: str):
+        taken, free = gigabytes(n_bytes), gigabytes(n_free)
+        super().__init__(f"{path}: the weights take {taken}, and {free} are free{where}: {advice}")
 
 
 class WrongDraftModel(EngineError):

@@ -114,7 +114,12 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
         report.advice.append(f"{MATRIX_INSTRUCTIONS_OFF}: {rebuild_command()}")
     if facts.chat_template is None:
         report.advice.append("the file has no chat template, so chats use a general one: prefer an instruct model")
-    if facts.resources is not None and report.build["gpu"] and options.gpu_layers and not facts.resources.n_gpu_layers:
+    if (
+        facts.resources is not None
+        and report.build["gpu"]
+        and options.gpu_layers != 0
+        and not facts.resources.n_gpu_layers
+    ):
         report.advice.append("llama.cpp is built for a GPU, but no layer is on a GPU: check the driver")
 
 

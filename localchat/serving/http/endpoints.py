@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ... import __version__
@@ -15,7 +14,6 @@ from ..api import ollama_models as ollama_api
 from ..api.chat import parse_chat
 from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from ..api.encoder import Interface
-from ..api.models import models_body
 from ..api.responses_store import ResponseStore
 from ..chat.chat_prompt import prompt_length, prompt_text, start_chat
 from ..chat.embeddings import VectorRun
@@ -31,10 +29,11 @@ from ..engine import Cancelled
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .metrics import TYPE, Metrics
+from .models import ModelEndpoints
 from .page import chat_page, wants_page
 from .request import PeerGone
 from .settings import Settings
-from .stream import CHAT, LINES, NAMED, WITHOUT_END, StreamFormat, send_stream, send_whole
+from .stream import CHAT, LINES, NAMED, WITHOUT_END, StreamFormat, pinging, send_stream, send_whole
 
 log = logging.getLogger("localchat.server")
 
@@ -72,7 +71,7 @@ class Endpoints:
         self._store = ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
-        text, vectors = self._text, self._vectors
+        text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
         rerank = vectors(parse_rerank, VectorRun.scores, rerank_body)
         self.table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
@@ -81,8 +80,10 @@ class Endpoints:
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
             "/metrics": {"GET": lambda exchange: exchange.send_text(TYPE, self.metrics.text(service))},
-            "/models": {"GET": self._models},
-            "/models/": {"GET": lambda exchange: exchange.send_json(200, service.model(exchange.tail).body())},
+            "/models": {"GET": models.list},
+            "/models/load": {"POST": models.load},
+            "/models/unload": {"POST": models.unload},
+            "/models/": {"GET": models.get},
             "/chat/completions": {"POST": text(chat_response.INTERFACE, start_chat)},
             "/completions": {"POST": text(completions.INTERFACE, start_text)},
             "/completion": {"POST": text(native_completion.NATIVE, start_text, WITHOUT_END)},
@@ -98,9 +99,9 @@ class Endpoints:
             "/messages": {"POST": text(messages.INTERFACE, start_chat, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama_api.VERSION})},
-            "/api/tags": {"GET": partial(self._card, ollama_api.tags_body)},
-            "/api/ps": {"GET": partial(self._card, ollama_api.ps_body)},
-            "/api/show": {"POST": self._show},
+            "/api/tags": {"GET": models.tags},
+            "/api/ps": {"GET": models.running},
+            "/api/show": {"POST": models.show},
             "/api/chat": {"POST": text(ollama.CHAT, _start_ollama, LINES)},
             "/api/generate": {"POST": text(ollama.GENERATE, _start_ollama, LINES)},
             "/api/embed": {"POST": vectors(ollama_api.parse_embed, VectorRun.embed, ollama_api.embed_body)},
@@ -128,19 +129,33 @@ class Endpoints:
             request = self._parsed(exchange, interface.parse)
 
             exchange.name_request(request.request_id)
-            run = start(self._service.model(request.model), request, interface.id_prefix)
+            ping_s = self._settings.ping_s or None
+            waiting = pinging(exchange, ping_s if request.stream else None, format)
+            model = self._model(exchange, request.model, request.keep_alive_s, waiting)
+            run = start(model, request, interface.id_prefix)
             exchange.id = run.head.id
             try:
                 with run, self._in_flight(exchange, run):
                     encoder = interface.encoder(run.head, request, run.usage)
                     if request.stream:
-                        send_stream(exchange, run, encoder, self._settings.ping_s or None, format)
+                        send_stream(exchange, run, encoder, ping_s, format)
                     else:
                         send_whole(exchange, run, encoder)
             finally:
                 exchange.summary = run.summary
 
         return handle
+
+    def _model(
+        self,
+        exchange: Exchange,
+        name: str,
+        keep_alive_s: float | None = None,
+        waiting: Callable[[], None] | None = None,
+    ) -> Model:
+        """The model that a request names, loaded until the end of the exchange."""
+        served, waiting = self._service.find(name), waiting or pinging(exchange, None, CHAT)
+        return exchange.closing.enter_context(self._service.using(served, keep_alive_s, waiting))
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
@@ -175,7 +190,7 @@ class Endpoints:
         self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]
     ) -> tuple[Parsed, Model]:
         request = self._parsed(exchange, parse)
-        return request, self._service.model(request.model)
+        return request, self._model(exchange, request.model, getattr(request, "keep_alive_s", None))
 
     def _parsed(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]) -> Parsed:
         body = parse_body(exchange.request.read())
@@ -235,12 +250,8 @@ class Endpoints:
         exchange.send_text("text/plain; charset=utf-8", _HOME.format(state), {"Cache-Control": "no-store"})
 
     def _health(self, exchange: Exchange) -> None:
-        self._service.model()
+        self._service.check()
         exchange.send_json(200, {"status": "ok"})
-
-    def _models(self, exchange: Exchange) -> None:
-        model = self._service.model()
-        exchange.send_json(200, models_body([model.body()], [ollama_api.model_entry(_model_card(model))]))
 
     def _props(self, exchange: Exchange) -> None:
         """The settings, with llama.cpp's field names. The path of the model file is left out."""
@@ -266,13 +277,6 @@ class Endpoints:
         engine = self._service.model().engine
         exchange.send_json(200, slots_body(engine.running(), engine.facts.n_parallel, engine.facts.n_ctx))
 
-    def _card(self, body: Callable[[ollama_api.ModelCard], Any], exchange: Exchange) -> None:
-        exchange.send_json(200, body(_model_card(self._service.model())))
-
-    def _show(self, exchange: Exchange) -> None:
-        model = self._service.model(ollama_api.parse_show(parse_body(exchange.request.read())))
-        exchange.send_json(200, ollama_api.show_body(_model_card(model)))
-
 
 # Events with names, and an event as ping.
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
@@ -282,29 +286,3 @@ def _start_ollama(model: Model, request: ollama.Request, id_prefix: str) -> Gene
     if isinstance(request, ollama.OllamaText):
         return start_text(model, request, id_prefix)
     return start_chat(model, request, id_prefix)
-
-
-def _model_card(model: Model) -> ollama_api.ModelCard:
-    """The description of a model in Ollama's lists."""
-    facts = model.engine.facts
-    capabilities = {
-        "completion": True,
-        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
-        # system message describes the tools.
-        "tools": model.template.capabilities.shows_tools,
-        "thinking": "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source,
-        "insert": facts.fim_tokens is not None,
-    }
-    names = tuple(name for name, has in capabilities.items() if has)
-    if f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata:
-        names = ("embedding",)
-    return ollama_api.ModelCard(
-        name=model.name,
-        created=model.created,
-        n_bytes=facts.n_bytes,
-        n_params=facts.n_params,
-        n_ctx=facts.n_ctx,
-        metadata=facts.metadata,
-        template=model.template.source,
-        capabilities=names,
-    )

@@ -55,6 +55,10 @@ class Exchange:
         self.route, self.tail = "other", ""
         # For the log: the id of the response, and its number of tokens and speeds, or the error.
         self.id, self.summary = "-", ""
+        # Closed at the end of the exchange.
+        self.closing = contextlib.ExitStack()
+        # Makes the end of a stream that has begun, but has no events yet, from an error; None: there is no such stream.
+        self.failed_stream: Callable[[errors.ApiError], bytes] | None = None
         # The format of errors, and the headers that repeat the id of the request, of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         self.id_headers: tuple[str, ...] = ("X-Request-Id",)
@@ -131,7 +135,8 @@ class Exchange:
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Call `route`, which sends the response. If `route` raises an error, send an error response."""
         try:
-            route(self)
+            with self.closing:
+                route(self)
         except errors.ApiError as error:
             self._send_error(error)
         except (PeerGone, OSError):
@@ -144,6 +149,11 @@ class Exchange:
             self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _send_error(self, error: errors.ApiError) -> None:
+        if self.status is not None and self.failed_stream is not None:
+            self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
+            with contextlib.suppress(OSError):
+                self.send_part(self.failed_stream(error), is_last=True)
+                return
         if self.status is not None:
             # The response has begun, so closing the connection is the only way to show that it is incomplete.
             self._set_incomplete()

@@ -1,4 +1,4 @@
-"""Loads the model on a separate thread, while the server responds with 503 and Retry-After."""
+"""How a model is loaded: from the options of the command line and of a mapping file to an engine process."""
 
 from __future__ import annotations
 
@@ -6,98 +6,128 @@ import argparse
 import errno
 import gc
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine import EngineDied, EngineStopped, Front, LoadOptions
+from ..engine import EngineDied, EngineError, EngineStopped, Front, LoadOptions, NotEnoughMemory
 from ..models.catalog import ModelFile
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report_failure
+from .options import with_settings
 from .start_block import LoadProgress, report_ready
 
 if TYPE_CHECKING:
     from ..chat.model import Model
-    from ..chat.service import Service
+    from ..chat.service import ServedModel
 
 # The engine process loads the model while this process imports the modules of chat/, which takes as long.
 
 log = logging.getLogger("localchat.server")
 
 
-class Loader(threading.Thread):
-    """Starts the engine process at once, and passes the loaded model to the service of `serve`.
-
-    If the model cannot be loaded, `has_failed` is set and `on_failure` is called.
-    """
+class Loader:
+    """Loads models for a Service. The engine process of the first one starts at once."""
 
     def __init__(self, file: ModelFile, options: argparse.Namespace) -> None:
-        super().__init__(name="localchat-loader", daemon=True)
+        # Set if the first model cannot be loaded. Then `on_failure` is called, which ends the server.
         self.has_failed = False
-        self._file = file
+        self.on_failure: Callable[[], None] = lambda: None
+        # The base URL for clients, for the report.
+        self.url = ""
         self._options = options
-        self._progress = LoadProgress(file.name, options.log_format)
-        self._front = Front(str(file.path), load_options(options), self._show)
-        self._service: Service | None = None
-        self._url = ""
-        self._on_failure: Callable[[], None] = lambda: None
-        # Set when the server has been made, or has failed.
-        self._has_server = threading.Event()
-        self.start()
-
-    def serve(self, service: Service, url: str, on_failure: Callable[[], None]) -> None:
-        """Serve the model by `service`; `url` is the base URL for clients."""
-        self._service, self._url, self._on_failure = service, url, on_failure
-        self._has_server.set()
+        # The engines that load, which `close` ends.
+        self._engines: set[Front] = set()
+        self._first_progress = LoadProgress(file.name, options.log_format)
+        self._first_served: ServedModel | None = None
+        threads = ThreadPoolExecutor(1)
+        first = self._engine(file, self._show_first)
+        self._first: Future[Front] | None = threads.submit(first.start)
+        threads.shutdown(wait=False)
 
     def close(self) -> None:
-        """End the engine process, also one that still loads."""
-        self._front.close()
-        self._has_server.set()
-        self.join()
+        """End the engine processes that load."""
+        for engine in list(self._engines):
+            engine.close()
 
-    def run(self) -> None:
+    def load(self, served: ServedModel) -> Model:
+        """Load a model. The first call is for the model with which the loader was made.
+
+        Raises:
+            EngineError: As `Front.start`; the message has the path and the reason in one line.
+        """
+        if self._first is not None:
+            return self._load_first(served, self._first)
+        progress = LoadProgress(served.file.name, "json")  # without a bar, which would disturb the log
+
+        def show(share: float) -> None:
+            served.progress = share
+            progress.show(share)
+
+        engine = self._engine(served.file, show)
         try:
-            self._front.start()
-            self._has_server.wait()
-            if self._service is None:
-                return
-            model = self._model()
+            model = self._model(served.file, engine.start())
+        except (EngineStopped, NotEnoughMemory):
+            raise
+        except Exception as error:
+            reason = reason_of(served.file.path, error)
+            log.error("cannot load %s", reason)
+            raise EngineError(reason) from error
+        finally:
+            self._engines.discard(engine)
+        log.info("the model %s is ready, in %.1f s", served.file.name, progress.seconds)
+        return model
+
+    def _load_first(self, served: ServedModel, first: Future[Front]) -> Model:
+        self._first, self._first_served = None, served
+        progress = self._first_progress
+        try:
+            engine = first.result()
+            model = self._model(served.file, engine)
         except EngineStopped:
-            return  # The server closes.
+            raise
         except Exception as error:
             self.has_failed = True
-            self._progress.clear()
+            progress.clear()
             log.debug("loading failed", exc_info=True)
-            report_failure(f"cannot load {reason_of(self._file.path, error)}")
-            self._has_server.wait()
-            self._on_failure()
-            return
+            reason = reason_of(served.file.path, error)
+            report_failure(f"cannot load {reason}")
+            self.on_failure()
+            raise EngineError(reason) from error
+        self._engines.discard(engine)
         # The existing objects live as long as the process. A collection of all of them would delay all requests.
         gc.freeze()
-        self._service.ready(model)
-        self._progress.clear()
-        report_ready(self._file, self._front.facts, self._url, self._progress.seconds, self._options.log_format)
+        progress.clear()
+        report_ready(served.file, engine.facts, self.url, progress.seconds, self._options.log_format)
+        return model
 
-    def _model(self) -> Model:
+    def _show_first(self, share: float) -> None:
+        if self._first_served is not None:
+            self._first_served.progress = share
+        self._first_progress.show(share)
+
+    def _engine(self, file: ModelFile, show: Callable[[float], None]) -> Front:
+        engine = Front(str(file.path), load_options(with_settings(self._options, file)), show)
+        self._engines.add(engine)
+        return engine
+
+    def _model(self, file: ModelFile, engine: Front) -> Model:
         from ..chat.model import Model
 
         options = self._options
+        given = {name: value for default in options.default for name, value in default.items()}
+        template = file.settings.get("template")
         return Model(
-            self._file.name,
-            self._front,
+            file.name,
+            engine,
             max_tokens=options.max_tokens,
-            defaults={name: value for given in options.default for name, value in given.items()},
+            defaults={**file.settings.get("sampling", {}), **given},
+            chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
             keep_tools=options.keep_tools,
             reasoning_budget=options.reasoning_budget,
             reasoning_message=options.reasoning_budget_message,
         )
-
-    def _show(self, done: float) -> None:
-        if self._service is not None:
-            self._service.progress = done
-        self._progress.show(done)
 
 
 def load_options(options: argparse.Namespace) -> LoadOptions:
@@ -106,6 +136,13 @@ def load_options(options: argparse.Namespace) -> LoadOptions:
         n_ctx=options.ctx,
         n_parallel=options.parallel,
         n_gpu_layers=options.gpu_layers,
+        split_mode=options.split_mode,
+        tensor_split=options.tensor_split,
+        main_gpu=options.main_gpu,
+        cpu_moe=options.cpu_moe,
+        kv_type=options.kv_type,
+        use_mmap=not options.no_mmap,
+        use_mlock=options.mlock,
         n_threads=options.threads,
         speculates=not options.no_speculation,
         draft_path=options.draft,
@@ -115,6 +152,8 @@ def load_options(options: argparse.Namespace) -> LoadOptions:
 
 def reason_of(path: Path, error: BaseException) -> str:
     """Why a model file cannot be loaded, in one line."""
+    if isinstance(error, NotEnoughMemory):
+        return str(error)
     # If the header has an error, this message is clearer than that of llama.cpp.
     try:
         read_header(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,9 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.model is not None and options.model_option is not None:
-        parser.error(f"two models are given, {options.model} and {options.model_option}: a server has one model")
+        parser.error(
+            f"two models are given, {options.model} and {options.model_option}: name one; --models-dir serves several"
+        )
     options.model = options.model or options.model_option
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
     if options.tls_key and not options.tls_cert:
@@ -57,23 +60,39 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_model(options: argparse.Namespace) -> ModelFile:
-    """The model that the options name. Settings of a mapping file apply where the command line sets none.
+    """The model that the options name.
 
     Raises:
         ModelFileError: There is no such model.
         OSError: A folder cannot be read.
     """
-    catalog = Catalog(options.models_dir)
+    catalog = catalog_of(options)
     if options.model is None:
         file, why = catalog.default()
         if why:
             log.info("the model is %s: %s", file.name, why)
     else:
         file = catalog.find(options.model, takes_paths=True)
-    for name, value in file.settings.items():
-        if getattr(options, name) == _parser().get_default(name):
-            setattr(options, name, value)
     return file if options.alias is None else replace(file, name=printable(options.alias))
+
+
+def catalog_of(options: argparse.Namespace) -> Catalog:
+    return Catalog(options.models_dir, options.models)
+
+
+def serves_all(options: argparse.Namespace) -> bool:
+    """Whether requests may name every model that is found. A model on the command line is served alone, unless a
+    folder or a mapping file is given as well."""
+    return options.model is None or bool(options.models_dir) or options.models is not None
+
+
+def with_settings(options: argparse.Namespace, file: ModelFile) -> argparse.Namespace:
+    """The options for one model: settings of a mapping file apply where the command line sets none."""
+    merged = argparse.Namespace(**vars(options))
+    for name, value in file.settings.items():
+        if name in vars(options) and getattr(options, name) == _parser().get_default(name):
+            setattr(merged, name, value)
+    return merged
 
 
 def option_warnings(options: argparse.Namespace) -> Iterator[str]:
@@ -97,8 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localchat.server",
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
-        epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight. While the model loads, requests "
-        "get status 503 with Retry-After.",
+        epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight.",
     )
     parser.add_argument(
         "model",
@@ -115,8 +133,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder with models (may be repeated; default: ~/.localchat/models)",
     )
+    parser.add_argument(
+        "--models",
+        type=_path,
+        metavar="FILE",
+        help="mapping file with names and settings of models (default: models.toml or models.json in --models-dir)",
+    )
     parser.add_argument("--list", action="store_true", help="list the models of this machine, and exit")
     parser.add_argument("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL.gguf")
+    _add_models(parser)
     _add_http(parser)
     _add_access(parser)
     _add_engine(parser)
@@ -135,6 +160,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     return parser
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("several models").add_argument
+    add(
+        "--max-models",
+        type=_between(1),
+        default=0,
+        metavar="N",
+        help="loaded models; for a further one, the least recently used one is ended (default: by memory)",
+    )
+    add(
+        "--idle-unload",
+        type=_minutes,
+        default=math.inf,
+        metavar="MINUTES",
+        help="end a model that no request has used for this time (default: never)",
+    )
+    add("--no-wait", action="store_true", help="answer 503 while a model loads; by default, requests wait")
 
 
 def _add_http(parser: argparse.ArgumentParser) -> None:
@@ -200,7 +244,28 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     )
     number("-np", "--parallel", low=1, default=8, help="requests that run at the same time (default: %(default)s)")
     number("--queue", low=0, default=256, help="requests that may wait in the queue (default: %(default)s)")
-    number("-ngl", "--gpu-layers", "--n-gpu-layers", low=-1, default=-1, help="layers on the GPU (default: all)")
+    add = group.add_argument
+    add(
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        type=_layers,
+        metavar="N",
+        help="layers on the GPU; -1 for all (default: auto, as many as fit)",
+    )
+    add("--split-mode", choices=("none", "layer", "row"), help="how several GPUs share a model (default: layer)")
+    add(
+        "--tensor-split",
+        type=_shares,
+        default=(),
+        metavar="N,N,...",
+        help="share of each GPU, such as 3,1 (default: by their free memory)",
+    )
+    number("--main-gpu", low=0, default=0, help="the GPU with --split-mode none (default: %(default)s)")
+    add("--cpu-moe", action="store_true", help="keep the experts of a mixture-of-experts model in the machine's memory")
+    add("--kv-type", choices=("f16", "q8_0", "q4_0"), default="f16", help="type of the KV cache (default: %(default)s)")
+    add("--no-mmap", action="store_true", help="read the model file in place of mapping it into memory")
+    add("--mlock", action="store_true", help="lock the weights in memory")
     number("-t", "--threads", low=0, high=512, default=0, help="CPU threads (default: chosen for the machine)")
     drafts = group.add_mutually_exclusive_group()
     drafts.add_argument(
@@ -257,6 +322,31 @@ def _between(low: int, high: int = _MAX_NUMBER) -> Callable[[str], int]:
         return value
 
     return integer
+
+
+def _layers(text: str) -> int | None:
+    return None if text == "auto" else _between(-1)(text)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(share) for share in text.split(","))
+    except ValueError:
+        shares = (-1,)
+    if min(shares) < 0 or not any(shares) or not math.isfinite(sum(shares)):
+        raise argparse.ArgumentTypeError(f"expected shares, such as 3,1, got {text!r}")
+    return shares
+
+
+def _minutes(text: str) -> float:
+    """Minutes as seconds."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = -1
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
+    return minutes * 60
 
 
 def _context(text: str) -> int:

@@ -15,9 +15,11 @@ from typing import Any
 from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
+from ..core.json_text import to_json
 from ..engine import Cancelled
 from .exchange import Exchange
 from .logs import printable
+from .request import PeerGone
 
 log = logging.getLogger("localchat.server")
 
@@ -47,6 +49,11 @@ class StreamFormat:
     ping: bytes = COMMENT
     """Bytes that clients ignore, sent after some time without a chunk; empty if the format has none."""
 
+    def failed(self, body: Any) -> bytes:
+        """The end of a stream that fails before its first event. Events with names begin with their type."""
+        body = body if self.encode is not encode_named or "type" in body else {"type": "error", **body}
+        return b"".join(map(self.encode, [to_json(body), *([self.end] if self.end else [])]))
+
 
 CHAT = StreamFormat()
 # For interfaces in which a field marks the last chunk.
@@ -73,7 +80,8 @@ def send_stream(
     The status line is sent with the first chunks, or after `ping_s`. An error before the status line is raised. A later
     error is sent as the last chunks of the stream.
     """
-    is_begun = is_over = False
+    is_begun, is_over = exchange.status is not None, False  # It has begun if the request waited for its model.
+    exchange.failed_stream = None
     sent_at = time.monotonic()
     while not is_over:
         try:
@@ -102,6 +110,26 @@ def send_stream(
         else:
             continue
         sent_at = time.monotonic()
+
+
+def pinging(exchange: Exchange, ping_s: float | None, format: StreamFormat) -> Callable[[], None]:
+    """A function that keeps a stream alive whose model loads: it begins the stream, and sends a ping after each
+    `ping_s`. It raises PeerGone if the client has disconnected."""
+    sent_at = time.monotonic()
+
+    def ping() -> None:
+        nonlocal sent_at
+        if exchange.has_disconnected():
+            raise PeerGone
+        if ping_s is None or not format.ping or time.monotonic() - sent_at < ping_s:
+            return
+        if exchange.status is None:
+            exchange.start_stream(format.content_type)
+            exchange.failed_stream = lambda error: format.failed(exchange.error_body(error))
+        exchange.send_part(format.ping)
+        sent_at = time.monotonic()
+
+    return ping
 
 
 def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:

@@ -47,6 +47,14 @@ class ModelFile:
         except OSError:
             return 0
 
+    @property
+    def stamp(self) -> int:
+        """The modification time of the file in nanoseconds, 0 if there is none."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
 
 class ModelFileError(ValueError):
     """An argument or a mapping file does not name a model file."""

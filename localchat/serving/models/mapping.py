@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import BadRequest
+from ..core.params import parse_default
 from .catalog import ModelFile, ModelFileError, first_part
 
 # The keys of a model, each with the types of its value and what it must be, for errors.
@@ -28,6 +30,8 @@ _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "parallel": ((int,), "a number of requests"),
     "gpu_layers": ((int,), "a number of layers"),
     "draft": ((str,), "the path of a file"),
+    "template": ((str,), "the path of a file with a chat template"),
+    "sampling": ((dict,), "a table of sampling parameters"),
 }
 # A larger file is no mapping.
 _MAX_BYTES = 1 << 20
@@ -57,11 +61,22 @@ def read_mapping(path: Path) -> list[ModelFile]:
         if "path" not in given:
             raise ModelFileError(f"{path}: {name!r} has no 'path'")
         settings = {key: item for key, item in given.items() if key not in ("path", "aliases")}
-        if "draft" in settings:
-            settings["draft"] = str(_absolute(path, settings["draft"]))
+        for key in {"draft", "template"} & settings.keys():
+            settings[key] = str(_absolute(path, settings[key]))
+        if "sampling" in settings:
+            settings["sampling"] = _sampling(path, name, settings["sampling"])
         aliases = tuple(str(alias) for alias in given.get("aliases", ()))
         models.append(ModelFile(first_part(_absolute(path, given["path"])), name, "mapping file", aliases, settings))
     return models
+
+
+def _sampling(path: Path, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The sampling defaults of a model, by the names in SamplingParams."""
+    try:
+        values = [parse_default(f"{key}={json.dumps(value, default=str)}") for key, value in given.items()]
+    except BadRequest as error:
+        raise ModelFileError(f"{path}: 'sampling' of {name!r}: {error.message}") from error
+    return {key: value for found in values for key, value in found.items()}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class Summary:
     quantisation: str = ""
     n_ctx_train: int = 0
     """The context of the training, 0 if it is not known."""
+    n_params: int = 0
+    """The number of parameters, 0 if it is not known."""
+    is_embedding: bool = False
+    """Whether the model computes vectors of texts."""
     problem: str = ""
     """Why the header cannot be read; "" if it can."""
 
@@ -47,12 +51,19 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     except (GGUFError, OSError) as error:
         return Summary(problem=str(error))
     architecture = str(found.get("general.architecture", ""))
-    context = found.get(f"{architecture}.context_length")
+    context, n_params = found.get(f"{architecture}.context_length"), found.get("general.parameter_count")
     return Summary(
         architecture,
-        _QUANTISATIONS.get(found.get("general.file_type", -1), ""),
+        quantisation_of(found.get("general.file_type")),
         context if isinstance(context, int) else 0,
+        n_params if isinstance(n_params, int) else 0,
+        f"{architecture}.pooling_type" in found,
     )
+
+
+def quantisation_of(file_type: object) -> str:
+    """The name of a file type of llama.cpp, given as a number or its text; "" if it is unknown."""
+    return _QUANTISATIONS.get(int(str(file_type)), "") if str(file_type).isdecimal() else ""
 
 
 def list_text(models: Iterable[ModelFile]) -> str:

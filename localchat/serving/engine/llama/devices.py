@@ -50,7 +50,7 @@ class Device:
 def devices() -> list[Device]:
     """All devices with their memory at this time; none if the library lacks the functions."""
     try:
-        return [_device(i) for i in range(_ggml("ggml_backend_dev_count", ctypes.c_size_t)())]
+        return [_device(i) for i in range(ggml("ggml_backend_dev_count", ctypes.c_size_t)())]
     except (AttributeError, OSError):
         return []
 
@@ -67,12 +67,12 @@ def uses_gpu(options: LoadOptions) -> bool:
 
 def _device(i: int) -> Device:
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-    device = _ggml("ggml_backend_dev_get", pointer, size)(i)
+    device = ggml("ggml_backend_dev_get", pointer, size)(i)
     free, total = size(), size()
-    _ggml("ggml_backend_dev_memory", None, pointer, ctypes.POINTER(size), ctypes.POINTER(size))(device, free, total)
-    name = _ggml("ggml_backend_dev_name", text, pointer)(device) or b""
-    description = _ggml("ggml_backend_dev_description", text, pointer)(device) or b""
-    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, pointer)(device)
+    ggml("ggml_backend_dev_memory", None, pointer, ctypes.POINTER(size), ctypes.POINTER(size))(device, free, total)
+    name = ggml("ggml_backend_dev_name", text, pointer)(device) or b""
+    description = ggml("ggml_backend_dev_description", text, pointer)(device) or b""
+    kind = ggml("ggml_backend_dev_type", ctypes.c_int, pointer)(device)
     return Device(
         name.decode("utf-8", "replace"),
         description.decode("utf-8", "replace").strip(),
@@ -82,7 +82,7 @@ def _device(i: int) -> Device:
     )
 
 
-def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+def ggml(name: str, result: Any, *arguments: Any) -> Any:
     """A function of ggml. Linux and macOS resolve it through libllama, Windows only in ggml's own files."""
     libraries = [L._lib]
     if sys.platform == "win32":

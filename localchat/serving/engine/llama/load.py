@@ -19,8 +19,9 @@ from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_contex
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts, Resources, WrongDraftModel
 from .backend import LlamaBackend
-from .devices import devices, free_memory, supports_gpu, uses_gpu
+from .devices import Device, devices, free_memory, supports_gpu, uses_gpu
 from .library import L, Model, last_errors
+from .placement import KV_TYPES, placed, set_placement
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -52,8 +53,10 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
     free = free_memory()
+    gpus = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
+    options = placed(path, options, free, gpus)
     owner = Model(_load_model(path, options, progress))
-    model = _LoadedModel(owner.pointer, options)
+    model = _LoadedModel(owner.pointer, options, gpus)
     model.check(path)
     vocabulary = Vocabulary(owner)
     memories = model.cache_memories(free, vocabulary.n_tokens)
@@ -93,8 +96,7 @@ def default_threads(n_model_bytes: int) -> int:
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Any:
     params = L.llama_model_default_params()
-    params.n_gpu_layers = options.n_gpu_layers
-    params.use_extra_bufts = options.use_extra_bufts
+    kept = set_placement(params, options)
 
     @L.llama_progress_callback  # type: ignore[untyped-decorator]  # ctypes
     def on_progress(done: float, _: ctypes.c_void_p) -> bool:
@@ -104,6 +106,7 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 
     params.progress_callback = on_progress
     model = L.llama_model_load_from_file(os.fsencode(path), params)
+    kept.clear()
     if model is None:
         raise EngineError(f"llama.cpp cannot load {path!r}: {last_errors()}")
     return model
@@ -112,9 +115,10 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 class _LoadedModel:
     """A loaded model and its options: what its context may be, and takes."""
 
-    def __init__(self, pointer: Any, options: LoadOptions):
+    def __init__(self, pointer: Any, options: LoadOptions, gpus: Sequence[Device]):
         self.pointer = pointer
         self.options = options
+        self.gpus = gpus
         self.n_bytes: int = L.llama_model_size(pointer)
         self.n_ctx_train: int = L.llama_model_n_ctx_train(pointer)
         self.can_truncate = not (L.llama_model_is_recurrent(pointer) or L.llama_model_is_hybrid(pointer))
@@ -126,10 +130,10 @@ class _LoadedModel:
         # The limit of rows with logits in a batch; in the unified layout also the number of llama.cpp's sequences.
         n_slots = options.n_parallel + max(_IDLE_SLOTS, options.n_parallel)
         self.n_outputs = min(n_slots * self.n_ids, int(L.llama_max_parallel_sequences()))
-        # The GPUs, and the layers on them and in all.
-        self.gpus = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
+        # The layers in all, and those on the GPUs.
         self.n_layers = max(L.llama_model_n_layer(pointer), 1)
-        n_on_gpus = self.n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, self.n_layers)
+        n_wanted = -1 if options.n_gpu_layers is None else options.n_gpu_layers
+        n_on_gpus = self.n_layers if n_wanted < 0 else min(n_wanted, self.n_layers)
         self.n_on_gpus = n_on_gpus if self.gpus else 0
         self.is_on_gpus = self.n_on_gpus == self.n_layers
 
@@ -226,6 +230,9 @@ class _LoadedModel:
         params.n_outputs_max = self.n_outputs
         params.n_threads = params.n_threads_batch = self.options.n_threads or default_threads(self.n_bytes)
         params.kv_unified = not n_streams
+        params.type_k = params.type_v = KV_TYPES[self.options.kv_type]
+        if self.options.kv_type != "f16":
+            params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_ENABLED  # which quantised values need
         return params
 
     def cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:

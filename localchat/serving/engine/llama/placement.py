@@ -1,0 +1,93 @@
+"""Where the weights of a model go, and whether they fit, by the header of its file; llama.cpp would only fail."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...models.catalog import ModelFile
+from ...models.gguf import GGUFError, read_start
+from ..context_size import GPU_SHARE, LIKELY_TOKENS
+from ..values import EngineError, LoadOptions, NotEnoughMemory
+from .devices import Device, ggml
+from .library import L
+
+KV_TYPES: Mapping[str, int] = {"f16": L.GGML_TYPE_F16, "q8_0": L.GGML_TYPE_Q8_0, "q4_0": L.GGML_TYPE_Q4_0}
+_SPLIT_MODES: Mapping[str, int] = {"none": 0, "layer": 1, "row": 2}
+# The weights of the experts of a mixture-of-experts model.
+_EXPERTS = rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+
+
+def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Device]) -> LoadOptions:
+    """The options with the number of layers on the GPUs.
+
+    Args:
+        free: The free bytes of the machine; None if they are not known.
+        gpus: The GPUs that may take layers.
+
+    Raises:
+        NotEnoughMemory: The weights do not fit.
+    """
+    n_bytes = ModelFile(Path(path), "").n_bytes
+    n_layers, n_cache_bytes = _layers(path, options)
+    free_on_gpus = sum(gpu.n_free for gpu in gpus)
+    n_on_gpus = options.n_gpu_layers
+    if n_on_gpus is None:
+        n_fitting = int(free_on_gpus * GPU_SHARE / (n_bytes / n_layers + n_cache_bytes)) if n_bytes else n_layers
+        # Some drivers do not report their memory. llama.cpp takes -1 as all layers.
+        n_on_gpus = -1 if not free_on_gpus or options.cpu_moe or n_fitting >= n_layers else n_fitting
+    if not options.cpu_moe:
+        share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / n_layers, 1)
+        names = ", ".join(gpu.name for gpu in gpus)
+        if free_on_gpus and n_bytes * share > free_on_gpus:
+            raise NotEnoughMemory(path, n_bytes * share, free_on_gpus, f" on {names}", "use --gpu-layers auto")
+        if free is not None and n_bytes * (1 - share) > free:
+            raise NotEnoughMemory(path, n_bytes * (1 - share), free, "", "use a smaller model or quantisation")
+    return replace(options, n_gpu_layers=n_on_gpus)
+
+
+def _layers(path: str, options: LoadOptions) -> tuple[int, float]:
+    """The number of layers with that of the output, and the bytes of the KV cache of each for likely requests."""
+    try:
+        header = read_start(path)
+    except (GGUFError, OSError):  # llama.cpp says what is wrong.
+        header = {}
+    architecture = header.get("general.architecture", "")
+
+    def number(name: str, otherwise: int) -> int:
+        value = header.get(f"{architecture}.{name}", otherwise)
+        return max(value) if isinstance(value, list) and value else value if isinstance(value, int) else otherwise
+
+    n_heads = max(number("attention.head_count", 1), 1)
+    width = number("attention.key_length", number("embedding_length", 0) // n_heads)
+    n_kv_heads = number("attention.head_count_kv", n_heads)
+    n_tokens = options.n_parallel * min(options.n_ctx or LIKELY_TOKENS, LIKELY_TOKENS)
+    return max(number("block_count", 1), 1) + 1, 4.0 * n_tokens * n_kv_heads * width
+
+
+def set_placement(params: Any, options: LoadOptions) -> list[Any]:
+    """Set the fields of llama.cpp's model parameters. Keep the returned objects until the model is loaded."""
+    params.n_gpu_layers = options.n_gpu_layers
+    params.use_extra_bufts = options.use_extra_bufts
+    params.use_mmap, params.use_mlock = options.use_mmap, options.use_mlock
+    params.main_gpu = options.main_gpu
+    if options.split_mode is not None:
+        params.split_mode = _SPLIT_MODES[options.split_mode]
+    kept: list[Any] = []
+    if options.tensor_split:
+        n_devices = int(L.llama_max_devices())
+        if len(options.tensor_split) > n_devices:
+            given = len(options.tensor_split)
+            raise EngineError(f"--tensor-split has {given} shares, and llama.cpp can use {n_devices} devices")
+        kept.append((ctypes.c_float * n_devices)(*options.tensor_split))
+        params.tensor_split = kept[0]
+    if options.cpu_moe:
+        buffer = ggml("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+        # An array of (pattern, type of buffer), which ends with an empty pair.
+        overrides = (ctypes.c_void_p * 4)(ctypes.cast(ctypes.c_char_p(_EXPERTS), ctypes.c_void_p), buffer)
+        kept += [overrides, _EXPERTS]
+        params.tensor_buft_overrides = ctypes.addressof(overrides)
+    return kept

@@ -1,0 +1,132 @@
+"""The endpoints that list, describe, load and unload models."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..api import ollama_models as ollama
+from ..api.models import model_body, models_body
+from ..chat.model import Model
+from ..chat.service import ServedModel, Service
+from ..core.fields import parse_body
+from ..models.gguf import GGUFError, read_header
+from ..models.summary import quantisation_of, summary_of
+from .exchange import Exchange
+
+
+@dataclass(frozen=True)
+class ModelEndpoints:
+    """The handlers. Lists have the models that are not loaded, too, as far as the start of their files tells."""
+
+    service: Service
+
+    def list(self, exchange: Exchange) -> None:
+        served = self.service.served()
+        exchange.send_json(
+            200, models_body([_entry(one) for one in served], [ollama.model_entry(_card(one)) for one in served])
+        )
+
+    def get(self, exchange: Exchange) -> None:
+        exchange.send_json(200, _entry(self.service.find(exchange.tail)))
+
+    def load(self, exchange: Exchange) -> None:
+        """Load a model in the background, as llama-server's router does."""
+        self.service.load(self._named(exchange))
+        exchange.send_json(200, {"success": True})
+
+    def unload(self, exchange: Exchange) -> None:
+        self.service.unload(self._named(exchange))
+        exchange.send_json(200, {"success": True})
+
+    def tags(self, exchange: Exchange) -> None:
+        exchange.send_json(200, ollama.tags_body(map(_card, self.service.served())))
+
+    def running(self, exchange: Exchange) -> None:
+        loaded = [one for one in self.service.served() if one.model is not None]
+        now, clock = time.time(), self.service.clock()
+        ends = [one.expires_at if one.expires_at == math.inf else now + one.expires_at - clock for one in loaded]
+        exchange.send_json(200, ollama.ps_body(zip(map(_card, loaded), ends)))
+
+    def show(self, exchange: Exchange) -> None:
+        served = self.service.find(ollama.parse_show(parse_body(exchange.request.read())))
+        exchange.send_json(200, ollama.show_body(_card(served, with_template=True)))
+
+    def _named(self, exchange: Exchange) -> ServedModel:
+        return self.service.find(parse_body(exchange.request.read()).required_text("model"))
+
+
+def _entry(served: ServedModel) -> dict[str, Any]:
+    """The entry of a model in /v1/models."""
+    card = _card(served)
+    if served.model is not None:
+        meta = served.model.meta()
+    else:
+        header = summary_of(served.file)
+        meta = {"description": f"{header.architecture} {header.quantisation}".strip(), "size": served.file.n_bytes}
+        meta["n_ctx_train"] = header.n_ctx_train
+    status = {"value": served.state, **({"error": served.failure.reason} if served.failure else {})}
+    capabilities = list(card.capabilities)
+    return {**model_body(card.name, card.created, meta), "status": status, "capabilities": capabilities}
+
+
+def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCard:
+    """The description of a model. `with_template` reads the whole header of a model that is not loaded."""
+    if served.model is not None:
+        return _loaded_card(served.model)
+    file, header = served.file, summary_of(served.file)
+    metadata: Mapping[str, str] = {"general.architecture": header.architecture}
+    if with_template:
+        try:
+            found = read_header(file.path)
+            metadata = {name: str(value) for name, value in found.items() if not isinstance(value, list)}
+        except (GGUFError, OSError):  # The summary tells that there is a problem.
+            pass
+    template = metadata.get("tokenizer.chat_template", "")
+    capabilities = {
+        "completion": not header.is_embedding,
+        "tools": "tools" in template,
+        "thinking": "think" in template,
+    }
+    return ollama.ModelCard(
+        name=file.name,
+        created=file.stamp // 10**9,
+        n_bytes=file.n_bytes,
+        n_params=header.n_params,
+        n_ctx=header.n_ctx_train,
+        quantisation=header.quantisation,
+        metadata=metadata,
+        template=template,
+        capabilities=("embedding",)
+        if header.is_embedding
+        else tuple(name for name, has in capabilities.items() if has),
+    )
+
+
+def _loaded_card(model: Model) -> ollama.ModelCard:
+    facts, template = model.engine.facts, model.template
+    capabilities = {
+        "completion": True,
+        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
+        # system message describes the tools.
+        "tools": template.capabilities.shows_tools,
+        "thinking": "think" in template.source or template.dialect.reasoning.start in template.source,
+        "insert": facts.fim_tokens is not None,
+    }
+    names = tuple(name for name, has in capabilities.items() if has)
+    if f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata:
+        names = ("embedding",)
+    return ollama.ModelCard(
+        name=model.name,
+        created=model.created,
+        n_bytes=facts.n_bytes,
+        n_params=facts.n_params,
+        n_ctx=facts.n_ctx,
+        quantisation=quantisation_of(facts.metadata.get("general.file_type")),
+        metadata=facts.metadata,
+        template=template.source,
+        capabilities=names,
+    )

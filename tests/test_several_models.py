@@ -1,0 +1,339 @@
+"""Several models of one server: loaded at their first request, swapped, unloaded, and failing, over real HTTP.
+
+Models are files of a folder; their engines are fakes that repeat the prompt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.serving.api.ollama_models import read_keep_alive
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.service import ServedModel, Service
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.fields import Fields
+from localchat.serving.engine import Engine, EngineError, NotEnoughMemory
+from localchat.serving.http.http_server import ChatServer, Stopped
+from localchat.serving.http.settings import Settings
+from localchat.serving.models.catalog import DEMO_PATH, ModelFile
+from localchat.serving.models.names import Catalog
+
+from .exchanges import ask, events_of
+from .fakes import FakeBackend
+from .serving import LAST_MESSAGE, wait_for
+
+HI = [{"role": "user", "content": "hello"}]
+NAMES = ("one", "two", "three")
+
+
+class Loads:
+    """Loads fake models, and records what was loaded. `gate` is acquired before each load."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.engines: dict[str, Engine] = {}
+        self.most_at_once = 0
+        self.memory = math.inf
+        self.error: Exception | None = None
+        self.gate = threading.Semaphore(1_000_000)
+
+    def __call__(self, served: ServedModel) -> Model:
+        name = served.file.name
+        self.names.append(name)
+        assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        if self.error is not None:
+            raise self.error
+        if self.n_open + 1 > self.memory:
+            raise NotEnoughMemory(name, 2e9, int(1e9), "", "use a smaller model")
+        engine = self.engines[name] = Engine(FakeBackend(chat_template=LAST_MESSAGE)).start()
+        self.most_at_once = max(self.most_at_once, self.n_open)
+        return Model(name, engine)
+
+    @property
+    def n_open(self) -> int:
+        return sum(not engine.backend.is_closed for engine in self.engines.values())
+
+
+class Running:
+    """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
+
+    def __init__(self, folder: Path, *, ping_s: float = 20, **options: Any) -> None:
+        for name in NAMES:
+            (folder / f"{name}.gguf").touch()
+        self.folder, self.loads = folder, Loads()
+        self.catalog = Catalog([folder], environment={"HOME": str(folder)})
+        self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
+        self.server = ChatServer(self.service, Settings(port=0, ping_s=ping_s))
+
+    def chat(self, model: str, **fields: Any) -> tuple[int, Any]:
+        return ask(self.server.server_port, "/v1/chat/completions", {"model": model, "messages": HI, **fields})
+
+    def post(self, path: str, **body: Any) -> tuple[int, Any]:
+        return ask(self.server.server_port, path, body)
+
+    def state(self, model: str) -> str:
+        return self.service.find(model).state
+
+
+@contextlib.contextmanager
+def running(folder: Path, **options: Any) -> Iterator[Running]:
+    found = Running(folder, **options)
+
+    def serve() -> None:
+        with contextlib.suppress(Stopped):
+            found.server.serve_forever(poll_interval=0.01)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.server.shutdown()
+        found.loads.gate.release(1000)
+        found.server.close()
+        thread.join(30)
+    assert found.loads.n_open == 0
+
+
+def together(calls: list[Any]) -> list[Any]:
+    """The results of functions that run at the same time."""
+    results: list[Any] = [None] * len(calls)
+
+    def run(i: int) -> None:
+        results[i] = calls[i]()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_first_requests_at_once_load_a_model_once(tmp_path):
+    with running(tmp_path) as server:
+        found = together([lambda: server.chat("one"), lambda: server.chat("ONE"), lambda: server.chat("one.gguf")])
+        assert [status for status, _ in found] == [200] * 3
+        assert server.loads.names == ["one"]
+        assert {body["model"] for _, body in found} == {"one"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_request_waits_while_its_model_loads_and_the_others_answer(tmp_path, stream):
+    with running(tmp_path) as server:
+        assert server.chat("two")[0] == 200
+        server.loads.gate = threading.Semaphore(0)
+        waiting: list[Any] = []
+        thread = threading.Thread(target=lambda: waiting.append(server.chat("one", stream=stream)))
+        thread.start()
+        wait_for(lambda: server.state("one") == "loading")
+        for _ in range(3):
+            assert server.chat("two")[0] == 200
+        states = {
+            model["id"]: model["status"]["value"] for model in ask(server.server.server_port, "/v1/models")[1]["data"]
+        }
+        assert states == {"demo": "unloaded", "one": "loading", "two": "loaded", "three": "unloaded"}
+        server.loads.gate.release()
+        thread.join(30)
+        status, found = waiting[0]
+        assert status == 200
+        if stream:
+            text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in found[:-1])
+            assert (text, found[-1]) == ("hello", "[DONE]")
+        else:
+            assert found["choices"][0]["message"]["content"] == "hello"
+
+
+def raw_stream(server: Running, path: str, body: dict[str, Any]) -> Any:
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", server.server.server_port, timeout=30)
+    connection.request("POST", path, json.dumps(body))
+    return connection
+
+
+def test_stream_that_waits_for_its_model_gets_comments(tmp_path):
+    with running(tmp_path, ping_s=0.02) as server:
+        server.loads.gate = threading.Semaphore(0)
+        body = {"model": "one", "messages": HI, "stream": True}
+        with contextlib.closing(raw_stream(server, "/v1/chat/completions", body)) as connection:
+            response = connection.getresponse()  # before the model is loaded
+            assert response.status == 200
+            assert [response.readline() for _ in range(4)] == [b": \n", b"\n"] * 2
+            server.loads.gate.release()
+            text = response.read().decode()
+        events = events_of(text.replace(": \n\n", ""))
+        assert "".join(event["choices"][0]["delta"].get("content") or "" for event in events[:-1]) == "hello"
+        assert events[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "event"),
+    [
+        ("/v1/chat/completions", {}, 'data: {"error":{"message":"the model \'one\' cannot be loaded: broken'),
+        ("/v1/messages", {"max_tokens": 5}, 'event: error\ndata: {"type":"error","error":{"type":"api_error"'),
+    ],
+)
+def test_stream_whose_model_fails_to_load_ends_with_the_reason(tmp_path, path, more, event):
+    with running(tmp_path, ping_s=0.02) as server:
+        server.loads.gate, server.loads.error = threading.Semaphore(0), EngineError("broken")
+        body = {"model": "one", "messages": HI, "stream": True, **more}
+        with contextlib.closing(raw_stream(server, path, body)) as connection:
+            response = connection.getresponse()
+            response.readline()
+            server.loads.gate.release()
+            text = response.read().decode()
+        assert event in text
+        assert "cannot be loaded: broken" in text
+
+
+def test_client_that_leaves_while_its_model_loads_is_not_waited_for(tmp_path):
+    with running(tmp_path) as server:
+        server.loads.gate = threading.Semaphore(0)
+        connection = raw_stream(server, "/v1/chat/completions", {"model": "one", "messages": HI})
+        wait_for(lambda: server.state("one") == "loading")
+        connection.close()
+        wait_for(lambda: server.service.in_flight.is_idle)
+        server.loads.gate.release()
+        wait_for(lambda: server.state("one") == "loaded")
+
+
+def test_without_waiting_a_request_gets_503_while_its_model_loads(tmp_path):
+    with running(tmp_path, waits=False) as server:
+        status, body = server.chat("one")
+        assert (status, body["error"]["code"]) == (503, "model_loading")
+        wait_for(lambda: server.state("one") == "loaded")
+        assert server.chat("one")[0] == 200
+
+
+def test_mixed_requests_to_more_models_than_may_be_loaded_are_all_served(tmp_path):
+    random_ = random.Random(5)
+    names = [random_.choice(NAMES) for _ in range(60)]
+    with running(tmp_path, max_models=2) as server:
+        found = together([lambda name=name: server.chat(name) for name in names])
+        assert Counter(status for status, _ in found) == {200: 60}
+        assert server.loads.most_at_once == 2
+
+
+def test_least_recently_used_model_is_ended_for_another(tmp_path):
+    with running(tmp_path, max_models=2) as server:
+        for name in ("one", "two", "one", "three"):
+            assert server.chat(name)[0] == 200
+        assert [server.state(name) for name in NAMES] == ["loaded", "unloaded", "loaded"]
+
+
+def test_model_is_ended_if_another_one_needs_its_memory(tmp_path):
+    with running(tmp_path) as server:
+        server.loads.memory = 1
+        assert [server.chat(name)[0] for name in ("one", "two", "one")] == [200] * 3
+        assert server.loads.names == ["one", "two", "two", "one", "one"]
+        server.loads.memory = 0
+        status, body = server.chat("three")
+        assert status == 500
+        assert "the weights take 2.0 GB, and 1.0 GB are free" in body["error"]["message"]
+
+
+def test_failed_load_is_told_and_tried_again_when_the_file_changes(tmp_path):
+    with running(tmp_path) as server:
+        server.loads.error = EngineError("it is broken")
+        for _ in range(2):
+            status, body = server.chat("one")
+            assert (status, body["error"]["type"]) == (500, "inference_error")
+            assert body["error"]["message"] == "the model 'one' cannot be loaded: it is broken"
+        assert server.loads.names == ["one"]
+        assert server.chat("two")[0] == 500  # another one is tried
+        entry = ask(server.server.server_port, "/v1/models/one")[1]
+        assert entry["status"] == {"value": "failed", "error": "it is broken"}
+        server.loads.error = None
+        os.utime(tmp_path / "one.gguf", (1, 1))
+        assert server.chat("one")[0] == 200
+
+
+def test_idle_model_is_unloaded(tmp_path):
+    with running(tmp_path, idle_unload_s=0.05) as server:
+        assert server.chat("one")[0] == 200
+        wait_for(lambda: server.state("one") == "unloaded" and server.loads.n_open == 0)
+        assert server.chat("one")[0] == 200
+        assert ask(server.server.server_port, "/health")[0] == 503  # the default model has never been loaded
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "states"), [(0, ["unloaded"]), ("0s", ["unloaded"]), (-1, ["loaded"]), ("5m", ["loaded"])]
+)
+def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(tmp_path, keep_alive, states):
+    with running(tmp_path, idle_unload_s=3600) as server:
+        status, body = server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=keep_alive)
+        assert (status, body["message"]["content"]) == (200, "hello")
+        wait_for(lambda: [server.state("one")] == states)
+        listed = ask(server.server.server_port, "/api/ps")[1]["models"]
+        assert [model["name"] for model in listed] == (["one"] if states == ["loaded"] else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None), (0, 0), (1.5, 1.5), (-1, math.inf), ("-1", math.inf), ("-5m", math.inf), ("0", 0), ("5m", 300),
+        ("1h30m", 5400), ("300ms", 0.3), ("1.5h", 5400), ("soon", BadRequest), ("", BadRequest), (True, BadRequest),
+    ],
+)  # fmt: skip
+def test_keep_alive_is_a_number_of_seconds_or_a_duration(value, seconds):
+    body = Fields({"keep_alive": value})
+    if seconds is BadRequest:
+        with pytest.raises(BadRequest):
+            read_keep_alive(body)
+    else:
+        assert read_keep_alive(body) == (seconds if seconds is None else pytest.approx(seconds))
+
+
+def test_models_are_loaded_and_unloaded_by_request(tmp_path):
+    with running(tmp_path) as server:
+        assert server.post("/models/load", model="two") == (200, {"success": True})
+        wait_for(lambda: server.state("two") == "loaded")
+        assert server.post("/models/unload", model="two") == (200, {"success": True})
+        wait_for(lambda: server.state("two") == "unloaded")
+        assert server.post("/models/load", model="four")[0] == 404
+        assert server.post("/api/generate", model="one", keep_alive="1m", stream=False)[1]["done_reason"] == "load"
+        assert server.state("one") == "loaded"
+        assert server.post("/api/generate", model="one", keep_alive=0, stream=False)[1]["done_reason"] == "unload"
+        wait_for(lambda: server.state("one") == "unloaded")
+
+
+def test_lists_have_all_models_and_new_files(tmp_path):
+    with running(tmp_path) as server:
+        port = server.server.server_port
+        (tmp_path / "four.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
+        names = ["demo", "four", "one", "three", "two"]
+        assert sorted(model["id"] for model in ask(port, "/v1/models")[1]["data"]) == names
+        assert sorted(model["name"] for model in ask(port, "/api/tags")[1]["models"]) == names
+        four = ask(port, "/v1/models/four")[1]
+        assert (four["status"], four["meta"]["n_ctx_train"]) == ({"value": "unloaded"}, 4096)
+        assert server.post("/api/show", model="demo")[1]["capabilities"] == ["completion", "tools", "thinking"]
+        status, body = server.chat("thre")
+        assert (status, "did you mean 'three'" in body["error"]["message"]) == (404, True)
+
+
+def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
+    with running(tmp_path) as server:
+        server.loads.gate = threading.Semaphore(0)
+        waiting: list[Any] = []
+        thread = threading.Thread(target=lambda: waiting.append(server.chat("one")))
+        thread.start()
+        wait_for(lambda: server.state("one") == "loading")
+        server.service.in_flight.stop()
+        closing = threading.Thread(target=server.service.close)
+        closing.start()
+        server.loads.gate.release()
+        closing.join(30)
+        thread.join(30)
+        assert waiting[0][0] == 503
