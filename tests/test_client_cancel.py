@@ -13,7 +13,6 @@ from localchat import Cancelled, Client, Timeout
 from .clients import make_client
 from .raw_server import (
     DEADLINE_S,
-    HELLO,
     OPEN,
     Peer,
     Server,
@@ -124,15 +123,6 @@ def test_dropping_the_stream_closes_its_connection():
         stream = client.stream("hi")
         next(stream)
         del stream
-
-
-def test_close_before_the_request_is_sent():
-    with always(HELLO) as server, make_client(server) as client:
-        stream = client.stream("hi")
-        stream.close()
-        with pytest.raises(Cancelled):
-            next(stream)
-        assert server.requests == []
 
 
 def test_close_while_waiting_to_retry():

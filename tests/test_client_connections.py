@@ -228,22 +228,27 @@ NO_PROXY = {
 }
 
 
+def test_c20_addresses_of_ipv6():
+    """A zone has a meaning on this machine alone."""
+    address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
+    assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
+    address = Settings(base_url="https://[2001:db8::1]/v1").address
+    request = localchat.transport.addresses.tunnel_request(address, Proxy("proxy", 80, {}))
+    assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
+
+
 @pytest.mark.parametrize(("no_proxy", "url", "proxied"), NO_PROXY.values(), ids=NO_PROXY)
 def test_no_proxy(no_proxy, url, proxied, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
     assert find_proxy(url) == ("http://proxy:3128" if proxied else None)
+    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
+    assert find_proxy("http://h.example/v1", False) is None
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
     found = localchat.transport.addresses.find_proxy(Settings(base_url=url).address, proxy)
     return found and f"http://{found.host}:{found.port}"
-
-
-def test_proxy_by_argument(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://env:1")
-    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
-    assert find_proxy("http://h.example/v1", False) is None
 
 
 @pytest.mark.parametrize("scheme", ["http://", ""])
@@ -297,17 +302,6 @@ def test_proxy_that_refuses_the_tunnel(raw, client_class):
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
 def test_host_that_does_not_exist(host, client_class):
     failure_at(f"http://{host}/v1", ConnectError, "not known|no connection", client_class)
-
-
-def test_tunnel_to_an_ipv6_address():
-    address = Settings(base_url="https://[2001:db8::1]/v1").address
-    request = localchat.transport.addresses.tunnel_request(address, Proxy("proxy", 80, {}))
-    assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
-
-
-def test_c20_zone_of_an_ipv6_address_stays_on_this_machine():
-    address = Settings(base_url="http://[fe80::1%25eth0]:8080/v1").address
-    assert (address.host, address.host_header) == ("fe80::1%eth0", "[fe80::1]:8080")
 
 
 def test_proxy_with_a_wrong_url_is_a_connect_error():
