@@ -500,31 +500,14 @@ class Client(BaseClient):
         return driver.run(steps(driver, *arguments))
 
 
-@overload
 def chat(
     prompt: Prompt | None = None,
     *,
-    response_format: type[T],
     base_url: str | None = None,
     api_key: str | None = None,
+    response_format: Any = None,
     **options: Unpack[ChatKeywords],
-) -> Reply[T]: ...
-
-
-@overload
-def chat(
-    prompt: Prompt | None = None,
-    *,
-    response_format: object = None,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    **options: Unpack[ChatKeywords],
-) -> Reply[Any]: ...
-
-
-def chat(
-    prompt: Prompt | None = None, *, base_url: str | None = None, api_key: str | None = None, **options: Any
 ) -> Reply[Any]:
     """Send a prompt with a new client and return the complete reply; see Client.chat."""
     with Client(base_url, api_key) as client:
-        return client.chat(prompt, **options)
+        return client.chat(prompt, response_format=response_format, **options)
