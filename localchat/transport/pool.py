@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 import time
 from typing import Any
 
@@ -48,20 +46,20 @@ class BaseConnection:
 
 
 class Pool:
-    """The idle connections of one client. The one that was used last is reused first. Safe for many threads."""
+    """The idle connections of one client. The one that was used last is reused first.
+
+    Many threads may use it, also after a fork: it has no lock, as the operations of a list are atomic.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = os.getpid()
         self._idle: list[Any] = []
 
     def take(self) -> Any:
         """Remove and return a connection that can be reused; None if there is none."""
-        self._reset_after_fork()
         while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
                 return None
             if time.monotonic() - connection.idle_since < _MAX_IDLE_S and connection.is_usable():
                 return connection
@@ -69,23 +67,14 @@ class Pool:
 
     def give(self, connection: BaseConnection) -> None:
         """Keep a connection for the next call, or close it if the pool is full or it cannot be reused."""
-        self._reset_after_fork()
-        if connection.is_usable():
-            connection.idle_since = time.monotonic()
-            with self._lock:
-                if len(self._idle) < MAX_IDLE_CONNECTIONS:
-                    self._idle.append(connection)
-                    return
-        connection.close()
+        connection.idle_since = time.monotonic()
+        if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     def close(self) -> None:
         """Close all idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
+        idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
-
-    def _reset_after_fork(self) -> None:
-        """In a child process, begin with an empty pool: the parent uses the connections, and may hold the lock."""
-        if self._process != os.getpid():
-            self._process, self._lock, self._idle = os.getpid(), threading.Lock(), []
