@@ -65,7 +65,7 @@ class _Choice:
         self._content: list[str] = []
         self.logprobs: list[Any] = []
         self._splitter = ThinkSplitter(think_tags)
-        self._joiners: dict[str, SurrogateJoiner] = {}  # By field.
+        self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
         self._calls = ToolCalls(index, warnings)
         # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
         # some servers send a call in both fields.
@@ -114,12 +114,12 @@ class _Choice:
         if text and self._reasoning_field is None:
             self._reasoning_field = name
             self._release()  # The splitter gets no more content.
-        self._emit("reasoning", self._joined("reasoning", text))
+        self._emit("reasoning", text)
         if content:
             self._take_content(content)
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
-            self._emit("refusal", self._joined("refusal", refusal))
+            self._emit("refusal", refusal)
         for call in as_list(delta.get("tool_calls")):
             event = self._calls.take(call, self._chunk, is_summary) if isinstance(call, dict) else None
             self._events += [] if event is None else [event]
@@ -147,25 +147,17 @@ class _Choice:
                 else:
                     self._emit(kind, text)
             return
-        content = self._joined("content", content)
         self._content.append(content)
         # Content is not searched for tags if the server separates the reasoning itself.
         is_plain = self._reasoning_field is not None
         for kind, text in [("content", content)] if is_plain else self._splitter.feed(content):
             self._emit(kind, text)
 
-    def _joined(self, field: str, text: str) -> str:
-        """Return the text without a split surrogate pair."""
-        if field not in self._joiners:
-            if text.isascii():
-                return text
-            self._joiners[field] = SurrogateJoiner(self._warn)
-        return self._joiners[field].feed(text)
-
     def _warn(self, text: str) -> None:
         self._warnings.add(text, self.index)
 
-    def _emit(self, kind: str, text: str) -> None:
+    def _emit(self, kind: str, text: str, ended: bool = False) -> None:
+        text = self._joiners[kind].feed(text, ended)
         if text:
             self.pieces[kind].append(text)
             self._events.append(_DELTA_CLASSES[kind](text, self.index, self._chunk))
@@ -174,9 +166,8 @@ class _Choice:
         """Emit the text that may have been the beginning of a tag or of a surrogate pair."""
         for kind, text in self._splitter.feed("", ended=True):
             self._emit(kind, text)
-        for field, joiner in self._joiners.items():
-            kind = "reasoning" if field == "content" and self._splitter.unclosed else field
-            self._emit(kind, joiner.feed("", ended=True))
+        for kind in self._joiners:
+            self._emit(kind, "", ended=True)
 
     def flush(self) -> list[StreamEvent]:
         """The events of the held text."""
