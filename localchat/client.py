@@ -169,18 +169,10 @@ class BaseClient:
             return text
 
     def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Steps[Any]:
-        settings = self._settings
-        options = CallOptions(settings, "", given, EmbeddingKeywords, "embed")
-        embeddings = companion("extras.embeddings")
-        texts, parts = embeddings.check_texts(text), []
-        call = self._call(driver, options)
-        for batch in embeddings.batches(texts, options.batch_size):
-            model = options.model or (yield from self._default_model(call, options.headers))
-            body = embeddings.embedding_body(options, batch, model)
-            raw = yield from call.fetch("POST", "embeddings", body, options.headers)
-            parts.append(embeddings.read_vectors(settings, options, raw, len(batch)))
-        vectors = embeddings.joined(parts)
-        return embeddings.first_of(vectors) if isinstance(text, str) else vectors
+        options = CallOptions(self._settings, "", given, EmbeddingKeywords, "embed")
+        steps, call = companion("extras.embeddings").embed, self._call(driver, options)
+        model = options.model or (yield from self._default_model(call, options.headers))
+        return (yield from steps(self._settings, call, options, model, text))
 
     # Parts of these steps.
 

@@ -1,13 +1,14 @@
-"""Embeddings: the bodies of requests to /embeddings, and the validated vectors of the responses. No I/O."""
+"""Embeddings: the requests to /embeddings for Client.embed, and the validated vectors of the responses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ..errors import ProtocolError
 from ..events import Usage
 from ..reply.payloads import as_index, as_list, find_usage, parse_usage
+from ..transport.call import Call, Steps
 from ..transport.options import CallOptions, Settings
 from ..transport.retries import read_json
 
@@ -26,12 +27,41 @@ class Embeddings(list[Item]):
     model: str | None = None
 
 
-def check_texts(texts: object) -> list[Any]:
-    """The texts of a call as a list. A text may also be a list of tokens.
+def embed(settings: Settings, call: Call, options: CallOptions, model: str | None, text: Any) -> Steps[Any]:
+    """The steps that return the vector of a text, or the vectors of several texts.
 
     Raises:
-        TypeError: An argument is neither.
+        TypeError, ValueError: The texts or the size of a batch are wrong.
+        StreamError: A response reports an error.
+        ProtocolError: A response does not have one vector for each text, or the vectors have different lengths.
     """
+    texts, size = _checked_texts(text), options.batch_size
+    size = DEFAULT_BATCH_SIZE if size is None else size
+    if size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {size}")
+    vectors, usages = Embeddings[Any](), []
+    for start in range(0, len(texts), size):
+        batch = texts[start : start + size]
+        body = {"model": model, **options.fields, "input": batch}
+        body = {name: value for name, value in body.items() if value is not None}
+        raw = yield from call.fetch("POST", "embeddings", body, options.headers)
+        is_base64 = options.fields.get("encoding_format") == "base64"
+        part = parse_embeddings(read_json(settings, "embeddings are", raw), len(batch), is_base64)
+        vectors += part
+        vectors.model = vectors.model or part.model
+        usages += [part.usage] if part.usage else []
+    lengths = sorted({len(vector) for vector in vectors})
+    if len(lengths) > 1:
+        raise ProtocolError(f"the embeddings have different lengths: {lengths[0]} and {lengths[-1]}")
+    if usages:
+        vectors.usage = Usage(sum(one.input_tokens for one in usages), 0, sum(one.total_tokens for one in usages))
+    if isinstance(text, str):
+        vectors[:] = vectors[0]
+    return vectors
+
+
+def _checked_texts(texts: object) -> list[Any]:
+    """The texts of a call as a list. A text may also be a list of tokens."""
     if isinstance(texts, str):
         return [texts]
     listed = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, (bytes, bytearray)) else [None]
@@ -40,18 +70,6 @@ def check_texts(texts: object) -> list[Any]:
         if not isinstance(text, str) and not is_tokens:
             raise TypeError(f"embed takes a text or a list of texts or of lists of tokens, not {texts!r:.100}")
     return listed
-
-
-def batches(texts: Sequence[Any], size: int | None) -> Iterator[Sequence[Any]]:
-    """Split the texts into the batches of the requests. A size of None is DEFAULT_BATCH_SIZE.
-
-    Raises:
-        ValueError: The size is less than 1.
-    """
-    size = DEFAULT_BATCH_SIZE if size is None else size
-    if size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {size}")
-    return (texts[start : start + size] for start in range(0, len(texts), size))
 
 
 def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list[float]]:
@@ -63,7 +81,7 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
         base64: Whether a vector may be little-endian 32-bit floats in base64, as with encoding_format "base64".
 
     Raises:
-        ProtocolError: The response does not have `n` vectors of the same length, each with an index of its own.
+        ProtocolError: The response does not have `n` vectors, each with an index of its own.
     """
     data = body.get("data") if isinstance(body, dict) else None
     items = [item for item in as_list(data) if isinstance(item, dict)]
@@ -73,17 +91,10 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
     if vectors.keys() != set(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
     embeddings = Embeddings(vectors[i] for i in range(n))
-    _check_lengths(embeddings)
     usage, model = find_usage(body), body.get("model")
     embeddings.usage = None if usage is None else parse_usage(usage)
     embeddings.model = model if isinstance(model, str) else None
     return embeddings
-
-
-def _check_lengths(vectors: Sequence[list[float]]) -> None:
-    lengths = sorted({len(vector) for vector in vectors})
-    if len(lengths) > 1:
-        raise ProtocolError(f"the embeddings have different lengths: {lengths[0]} and {lengths[-1]}")
 
 
 def _vector(value: Any, base64: bool) -> list[float]:
@@ -100,44 +111,3 @@ def _vector(value: Any, base64: bool) -> list[float]:
     if not abs(sum(value)) < float("inf"):
         raise ProtocolError("an embedding has NaN or infinity in it")
     return value
-
-
-def joined(parts: Sequence[Embeddings[list[float]]]) -> Embeddings[list[float]]:
-    """Join the vectors of several responses, and add up their usage.
-
-    Raises:
-        ProtocolError: The vectors have different lengths.
-    """
-    vectors = [vector for part in parts for vector in part]
-    _check_lengths(vectors)
-    embeddings = Embeddings(vectors)
-    usages = [part.usage for part in parts if part.usage is not None]
-    if usages:
-        input_tokens = sum(usage.input_tokens for usage in usages)
-        embeddings.usage = Usage(input_tokens, 0, sum(usage.total_tokens for usage in usages))
-    embeddings.model = parts[0].model if parts else None
-    return embeddings
-
-
-def first_of(vectors: Embeddings[list[float]]) -> Embeddings[float]:
-    """The first vector, with the usage and the model of the response."""
-    vector = Embeddings(vectors[0])
-    vector.usage, vector.model = vectors.usage, vectors.model
-    return vector
-
-
-def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None) -> dict[str, Any]:
-    """The body of a request to /embeddings."""
-    body = {"model": model, **options.fields, "input": texts}
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def read_vectors(settings: Settings, given: CallOptions, raw: bytes, n_texts: int) -> Embeddings[list[float]]:
-    """The vectors of the body of a response of /embeddings.
-
-    Raises:
-        StreamError: The body reports an error.
-        ProtocolError: The body is not JSON, or does not have one vector for each text.
-    """
-    body = read_json(settings, "embeddings are", raw)
-    return parse_embeddings(body, n_texts, given.fields.get("encoding_format") == "base64")
