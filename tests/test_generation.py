@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from localchat.serving.chat.dialects.reasoning import ReasoningTags
+from localchat.serving.chat.dialects import DIALECTS
+from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.output import Output, PlainText
 from localchat.serving.chat.run import GenerationRun
 from localchat.serving.core.events import (
@@ -16,35 +17,17 @@ from localchat.serving.core.events import (
     OutputToken,
     PromptLogprobs,
     PromptProgress,
-    ReasoningDelta,
     SampledTokens,
 )
 from localchat.serving.core.usage import Usage
 from localchat.serving.engine import Delta, Finish
 
 from .engines import request_for
+from .serving import TOOLS
 
 USAGE = Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0)
 TOKEN = OutputToken(97, b"a")
-
-
-class Scripted:
-    """A parser that returns the given events for the text of each token."""
-
-    reasoning_is_open = False
-
-    def __init__(
-        self, events: dict[str, list[OutputEvent]], *, has_calls: bool = False, is_inside: bool = False
-    ) -> None:
-        self.has_tool_calls = has_calls
-        self.inside_tool_call = is_inside
-        self._events = events
-
-    def feed(self, text: str) -> list[OutputEvent]:
-        return self._events.get(text, [])
-
-    def finish(self) -> list[OutputEvent]:
-        return []
+CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 
 
 def read(output: Output, *items: PromptProgress | Delta | Finish) -> list[OutputEvent]:
@@ -52,20 +35,21 @@ def read(output: Output, *items: PromptProgress | Delta | Finish) -> list[Output
 
 
 @pytest.mark.parametrize(
-    ("reason", "has_calls", "is_cut", "expected"),
+    ("text", "reason", "expected"),
     [
-        ("stop", False, False, "stop"),
-        ("length", False, False, "length"),
-        ("stop", True, False, "tool_calls"),
-        ("length", True, False, "tool_calls"),
-        ("length", True, True, "length"),
-        ("stop", True, True, "stop"),
+        ("Hi", "stop", "stop"),
+        ("Hi", "length", "length"),
+        (CALL, "stop", "tool_calls"),
+        (CALL, "length", "tool_calls"),
+        (CALL + CALL[:-15], "length", "length"),
+        (CALL[:-15], "stop", "stop"),
     ],
 )
-def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: str):
-    """V31."""
-    output = Output(Scripted({}, has_calls=has_calls, is_inside=is_cut))  # type: ignore[arg-type]
-    assert read(output, Finish(reason, None, USAGE)) == [OutputEnd(expected)]
+def test_k6_finish_reason(text: str, reason: str, expected: str):
+    """V31: an output with a call that is cut does not end with "tool_calls", since clients would run it."""
+    output = Output(OutputParser(DIALECTS["hermes"], tools=TOOLS))
+    events = read(output, Delta((OutputToken(0, text.encode()),)), Finish(reason, None, USAGE))
+    assert events[-1] == OutputEnd(expected)
     assert output.finish_reason == expected
 
 
@@ -79,19 +63,6 @@ def test_first_events_come_before_the_first_token_and_after_progress():
         SampledTokens((TOKEN,)),
         ContentDelta("a"),
         OutputEnd("stop", 5, TOKEN),
-    ]
-
-
-def test_reasoning_is_in_the_content_within_its_tags():
-    parser = Scripted({"1": [ReasoningDelta("h")], "2": [ReasoningDelta("m"), ContentDelta("yes")]})
-    output = Output(parser, reasoning_tags=ReasoningTags("<t>", "</t>"))  # type: ignore[arg-type]
-    assert read(output, *(Delta((OutputToken(0, piece),)) for piece in (b"1", b"2"))) == [
-        SampledTokens((OutputToken(0, b"1"),)),
-        ContentDelta("<t>h"),
-        SampledTokens((OutputToken(0, b"2"),)),
-        ContentDelta("m"),
-        ContentDelta("</t>"),
-        ContentDelta("yes"),
     ]
 
 

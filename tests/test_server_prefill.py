@@ -12,59 +12,37 @@ CHAT = (
 )
 ASKED = {"role": "user", "content": "hi"}
 BEGUN = {"role": "assistant", "content": "Once"}
+LAST = {"messages": [ASKED, BEGUN]}
 CALLED = {
     "role": "assistant",
     "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
 }
 
 
-@pytest.mark.parametrize(
-    ("fields", "prompt", "opening"),
-    [
-        pytest.param({"messages": [ASKED]}, "[user]hi[assistant]", "", id="plain"),
-        pytest.param({"messages": [ASKED, BEGUN]}, "[user]hi[assistant]Once", "Once", id="last assistant message"),
-        pytest.param(
-            {"messages": [ASKED, BEGUN], "continue_final_message": True},
-            "[user]hi[assistant]Once",
-            "Once",
-            id="continue_final_message",
-        ),
-        pytest.param(
-            {"messages": [ASKED, BEGUN], "continue_final_message": "content", "add_generation_prompt": False},
-            "[user]hi[assistant]Once",
-            "Once",
-            id="as in vLLM",
-        ),
-        pytest.param(
-            {"messages": [ASKED, BEGUN], "add_generation_prompt": True},
-            "[user]hi[assistant]Once[assistant]",
-            "",
-            id="new turn",
-        ),
-        pytest.param(
-            {"messages": [ASKED, BEGUN], "continue_final_message": False},
-            "[user]hi[assistant]Once[assistant]",
-            "",
-            id="not continued",
-        ),
-        pytest.param(
-            {"messages": [ASKED, {"role": "assistant", "content": [{"type": "text", "text": "On"}] * 2}]},
-            "[user]hi[assistant]OnOn",
-            "OnOn",
-            id="list joined as text",
-        ),
-        pytest.param(
-            {"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{", id="t32-response_prefix"
-        ),
-        pytest.param(
-            {"messages": [ASKED, BEGUN], "response_prefix": " upon"},
-            "[user]hi[assistant]Once upon",
-            "Once upon",
-            id="message and prefix",
-        ),
-        pytest.param({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", "", id="no generation prompt"),
-    ],
-)
+# The fields of the request, the prompt, and the text that `echo` repeats.
+PREFILLS = {
+    "plain": ({"messages": [ASKED]}, "[user]hi[assistant]", ""),
+    "last assistant message": (LAST, "[user]hi[assistant]Once", "Once"),
+    "continue_final_message": ({**LAST, "continue_final_message": True}, "[user]hi[assistant]Once", "Once"),
+    "as in vLLM": (
+        {**LAST, "continue_final_message": "content", "add_generation_prompt": False},
+        "[user]hi[assistant]Once",
+        "Once",
+    ),
+    "new turn": ({**LAST, "add_generation_prompt": True}, "[user]hi[assistant]Once[assistant]", ""),
+    "not continued": ({**LAST, "continue_final_message": False}, "[user]hi[assistant]Once[assistant]", ""),
+    "list joined as text": (
+        {"messages": [ASKED, {"role": "assistant", "content": [{"type": "text", "text": "On"}] * 2}]},
+        "[user]hi[assistant]OnOn",
+        "OnOn",
+    ),
+    "t32-response_prefix": ({"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{"),
+    "message and prefix": ({**LAST, "response_prefix": " upon"}, "[user]hi[assistant]Once upon", "Once upon"),
+    "no generation prompt": ({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", ""),
+}
+
+
+@pytest.mark.parametrize(("fields", "prompt", "opening"), PREFILLS.values(), ids=PREFILLS)
 def test_k24_assistant_prefill(fields, prompt, opening):
     """K24, T32, V10, V17, V41: it is in the prompt, and in the response only with `echo`."""
     with serving(generating("!"), chat_template=CHAT) as running:
@@ -94,40 +72,27 @@ def test_k24_reasoning_may_be_left_open(reasoning):
     assert [message["content"] for message in messages] == ["42", "42"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        pytest.param(
-            {"messages": [ASKED, BEGUN], "continue_final_message": True, "add_generation_prompt": True},
-            "continue_final_message",
-            id="both",
-        ),
-        pytest.param(
-            {"messages": [ASKED], "continue_final_message": True}, "continue_final_message", id="nothing to continue"
-        ),
-        pytest.param(
-            {"messages": [ASKED, CALLED], "continue_final_message": True}, "continue_final_message", id="tool calls"
-        ),
-        pytest.param(
-            {"messages": [ASKED], "response_prefix": "x", "add_generation_prompt": False}, "response_prefix", id="t32"
-        ),
-        pytest.param(
-            {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}], "continue_final_message": "reasoning_content"},
-            "continue_final_message",
-            id="content beside continued reasoning",
-        ),
-        pytest.param(
-            {
-                "messages": [ASKED, {"role": "assistant", "content": "", "reasoning_content": "So"}],
-                "continue_final_message": "reasoning_content",
-                "response_prefix": "x",
-            },
-            "continue_final_message",
-            id="prefix beside continued reasoning",
-        ),
-    ],
-)
+OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
+CONTINUED = {"continue_final_message": "reasoning_content"}
+IMPOSSIBLE = {
+    "both": ({**LAST, "continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    "nothing to continue": ({"messages": [ASKED], "continue_final_message": True}, "continue_final_message"),
+    "tool calls": ({"messages": [ASKED, CALLED], "continue_final_message": True}, "continue_final_message"),
+    "t32": ({"messages": [ASKED], "response_prefix": "x", "add_generation_prompt": False}, "response_prefix"),
+    "content beside reasoning": (
+        {"messages": [ASKED, {**OPEN, "content": "x"}], **CONTINUED},
+        "continue_final_message",
+    ),
+    "prefix beside reasoning": (
+        {"messages": [ASKED, OPEN], "response_prefix": "x", **CONTINUED},
+        "continue_final_message",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "param"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_k24_impossible_prefills_are_refused(fields, param):
+    """T32."""
     with serving(chat_template=CHAT) as running:
         status, body = running.chat(**fields)
     assert (status, body["error"]["param"]) == (400, param)

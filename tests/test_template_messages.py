@@ -63,10 +63,10 @@ TWO_CALLS = {
     ("results", "expected"),
     [
         pytest.param(["call_1", "call_2"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="in order"),
-        pytest.param(["call_2", "call_1"], "SECOND[tool]call_2FIRST[tool]call_1[user]hi", id="by their ids"),
+        pytest.param(["call_2", "call_1"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="by their ids"),
         pytest.param([None, None], "FIRST[tool]NoneSECOND[tool]None[user]hi", id="without ids"),
         pytest.param(["call_1"], "FIRST[tool]call_1SECOND[user]hi", id="one is missing"),
-        pytest.param(["call_1", "x"], "FIRST[tool]call_1[tool]xSECOND[user]hi", id="of no call"),
+        pytest.param(["call_1", "x"], "FIRST[tool]call_1SECOND[tool]x[user]hi", id="of no call"),
         pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
     ],
 )

@@ -14,9 +14,8 @@ from typing import Any, Callable
 from ...core.literals import pattern_of
 from ..dialects import Dialect, detect
 from ..dialects.reasoning import ReasoningStart
-from .capabilities import Capabilities, Messages, find_capabilities
 from .marked import Marked, copy_json, user_ranges
-from .messages import adapt_messages, adapt_tools
+from .messages import Capabilities, Messages, adapt_messages, adapt_tools, find_capabilities
 from .sandbox import TemplateError, compile_template, render_template
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
