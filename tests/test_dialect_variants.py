@@ -144,14 +144,13 @@ CASES = {
         ("no recipient at all", PYTHON, [PYTHON]),
         ("recipient that is cut", "all\nHi\n>>>weath", ["Hi\n>>>weath"]),
         ("name that was not offered", "all\nHi\n>>>storm\n{}", ["Hi\n>>>storm\n{}"]),
-        ("name without the end of its line", "all\nHi\n>>>now {}", ["Hi\n>>>now {}"]),
+        ("name without the end of its line", "all\nHi\n>>>now {}", ["Hi", NOW]),
         ("text twice", "all\nHi\n>>>all\nMore", ["HiMore"]),
         ("bracket before the marker", "all\n<b>>>>now\n{}", ["<b>", NOW]),
         ("a call after it", "all\n" + PYTHON + ">>>now\n{}", [PYTHON.rstrip(), NOW]),
         ("text after a call", "now\n{}\n" + PYTHON, [NOW, PYTHON]),
         ("two calls", "now\n{}>>>now\n{}", [NOW, NOW]),
-        ("call without arguments", "now\n>>>all\nHi", [NOW, "Hi"]),
-        ("raw arguments", "now\n>>> f(1)\n>>>all\nHi", [("now", ">>> f(1)"), "Hi"]),
+        ("name without arguments", "all\nIs it\n>>>now\nor never", ["Is it\n>>>now\nor never"]),
     ],
     "granite-3": [
         ("around the text", "<response>\nHi \n</response>\n", ["Hi"]),
@@ -276,7 +275,7 @@ def test_only_text_that_may_be_a_marker_is_held_back():
 @given(text=st.lists(st.sampled_from([">>>", ">", "all", "now", "\n", " ", "x", "all\n"]), max_size=12).map("".join))
 def test_functionary_drops_only_its_markers(text):
     first = re.sub(r"\A(>>>)?all\n", "", text)
-    expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
+    expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n\s*", "", first)) else []
     assert parse([text], DIALECTS["functionary-3.2"], tools=()) == expected
     for tools in ((), TOOLS):
         whole = parse([text], DIALECTS["functionary-3.2"], tools=tools)

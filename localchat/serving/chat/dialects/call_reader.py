@@ -60,8 +60,8 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]
     if f"{THE_NAME}:{A_NUMBER}" in layout.head:
         call_id = f"functions.{name}:{call_id}"
     ends = parts_of(layout.after_call)[:1]
-    # Without a text after the name, the bracket of an object must follow it.
-    is_object = layout.arguments is None and not layout.head.endswith(THE_NAME)
+    # Without a marker after the name, the bracket of an object must follow it.
+    is_object = layout.arguments is None and parts_of(layout.head)[-1] != THE_NAME
     if is_object or (yield from is_next(cursor, "{")):
         yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=NOTATIONS[layout.notation])
     elif layout.arguments is None or not (yield from _Arguments(layout.arguments, cursor, calls, name, *ends).read()):
@@ -217,8 +217,8 @@ def _key(cursor: Cursor) -> Reader[str | None]:
 
 def read_arguments(
     cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None, notation: Notation = JSON
-) -> Reader[str | None]:
-    """Emit a call whose name was read, and read its arguments, one object. Returns the marker after it, if any.
+) -> Reader[None]:
+    """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`.
 
     The text of broken arguments is emitted as it is.
     """
@@ -229,27 +229,23 @@ def read_arguments(
         forbidden = () if notation.is_json else ends
         if (yield from stream_value(cursor, calls.arguments, notation, *forbidden)):
             calls.close()
-            return (yield from read_end(cursor, *ends))
-    else:
-        end = yield from read_one_of(cursor, *ends)
-        if end:
-            calls.arguments("{}")
-            calls.close()
-        if end or not cursor.left():
-            return end
-    end = yield from _raw_arguments(cursor, calls, *ends)
+            yield from read_end(cursor, *ends)
+            return
+    elif (yield from read_one_of(cursor, *ends)):
+        calls.arguments("{}")
+        calls.close()
+        return
+    yield from _raw_arguments(cursor, calls, *ends)
     # A call counts as cut if its arguments were not JSON, so that only a part of them has been converted.
     calls.is_open = calls.is_open or not notation.is_json
-    return end
 
 
-def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
-    """Emit the text of a broken call as its arguments, up to one of the markers `ends`. Returns the marker, if any."""
+def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
+    """Emit the text of a broken call as its arguments, up to one of the markers `ends`."""
     end = yield from emit_until(cursor, Markers(*ends), calls.arguments)
     if end:
         read_marker(cursor, end)
         calls.close()
-    return end
 
 
 def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:

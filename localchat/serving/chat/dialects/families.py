@@ -9,8 +9,8 @@ from typing import Any
 from .call_layout import CallLayout, call_layouts
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import Dialect
+from .parser import RESPONSE, RESPONSE_END, GraniteParser
 from .reasoning import ReasoningTags
-from .special_parsers import ALL, NEXT_PART, RESPONSE, RESPONSE_END, FunctionaryParser, GraniteParser
 
 _OBJECT = '{"name": "$name", "arguments": $args}'
 _FUNCTION = "<function=$name>*(~<parameter=$key>\n$value\n</parameter>)*~</function>"
@@ -84,13 +84,14 @@ _FAMILIES = (
     ),
     Dialect(
         "functionary-3.2",
-        # No layout begins with the marker: the prompt ends with it.
-        call_layouts(f"@($name\n$args){NEXT_PART}@"),
+        # The first call does not begin with the marker: the prompt ends with it.
+        call_layouts("@($name\n$args)>>>@"),
         detected_by=((">>>all",), (">>>", "all\\n")),
-        parser=FunctionaryParser,
-        text_start=(ALL, ALL),
-        text_end=NEXT_PART,
-        part_mark=NEXT_PART,
+        also_read=call_layouts(">>>$name\n$args"),
+        section_markers=(">>>all\n",),
+        text_start=("all\n", "all\n"),
+        text_end=">>>",
+        part_mark=">>>",
     ),
     Dialect(
         "gemma-4",

@@ -16,10 +16,13 @@ from .call_layout import CallLayout
 from .call_reader import read_calls
 from .calls import CallFound, Calls, new_call_id
 from .reasoning import ReasoningStart
-from .scan import Cursor, Emit, Markers, Reader, emit_until, read_marker, read_one_of, read_run
+from .scan import Cursor, Emit, Markers, Reader, emit_until, has_text, read_marker, read_one_of, read_run
 
 if TYPE_CHECKING:
     from .dialect import Dialect
+
+
+RESPONSE, RESPONSE_END = "<response>", "</response>"
 
 
 class OutputParser:
@@ -102,18 +105,20 @@ class OutputParser:
 
     def _read(self) -> Reader[None]:
         """Read the whole output."""
+        cursor, dialect = self._cursor, self._dialect
         end = yield from self._first_reasoning()
         # A call may have ended the reasoning.
         is_call = self.has_tool_calls
-        if self._is_constrained and not is_call:
-            # The constraint has this text before the content.
-            if end in self._dialect.section_markers:
-                yield from read_run(self._cursor)
-            yield from read_one_of(self._cursor, self._dialect.text_start[end == self._dialect.reasoning.end])
         if not is_call:
+            if self._is_constrained and end in dialect.section_markers:
+                yield from read_run(cursor)
+            start = dialect.text_start[end == dialect.reasoning.end]
+            # White space belongs to the format only if the constraint requires it.
+            if self._is_constrained or not start.isspace():
+                yield from read_one_of(cursor, start)
             is_call = yield from self._first_call()
         if self._is_constrained and not is_call:
-            yield from emit_until(self._cursor, Markers(), self._content)
+            yield from emit_until(cursor, Markers(), self._content)
         yield from self._text_and_calls()
 
     # Calls
@@ -148,13 +153,13 @@ class OutputParser:
         return [layout for layout in self._dialect.styles if layout.opener.startswith(opener)]
 
     def _call(self, opener: str, emit: Emit) -> Reader[bool]:
-        """Read a call, beginning with its opener. If it is none after all, emit the opener."""
+        """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
         self._cursor.begin()
         is_call = yield from self._any_call(self._styles(opener))
         if is_call:
             yield from self._end_record(True)
         else:
-            read_marker(self._cursor, opener)
+            read_marker(self._cursor, opener[0])
             emit(self._cursor.end_record())
         return is_call
 
@@ -271,6 +276,35 @@ class OutputParser:
             n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
             yield
         return False
+
+
+class GraniteParser(OutputParser):
+    """`<response>text</response>`, then calls. The tags are dropped only around the whole text."""
+
+    def _text_and_calls(self) -> Reader[None]:
+        cursor = self._cursor
+        cursor.begin()
+        yield from read_run(cursor)
+        is_opened = (yield from read_one_of(cursor, RESPONSE)) is not None
+        yield from self._end_record(is_opened)
+        # Without the start tag, an end tag belongs to the text.
+        markers = Markers(*self._openers, *((RESPONSE_END,) if is_opened else ()))
+        while True:
+            marker = yield from emit_until(cursor, markers, self._content)
+            if marker is None:
+                return
+            if marker != RESPONSE_END:
+                yield from self._call(marker, self._content)
+                continue
+            cursor.begin()
+            read_marker(cursor, marker)
+            yield from read_run(cursor)
+            is_last = not (yield from has_text(cursor))
+            if is_last or (self._openers and (yield from self._any_call(self._dialect.styles))):
+                yield from self._end_record(True)
+            else:
+                # An end tag that other text follows belongs to the text.
+                self._content(cursor.end_record())
 
 
 def merged(events: Iterable[Event]) -> list[Event]:

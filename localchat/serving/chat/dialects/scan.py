@@ -12,6 +12,8 @@ from collections.abc import Generator
 from re import Pattern
 from typing import Callable, TypeVar
 
+from ...core.literals import pattern_of
+
 T = TypeVar("T")
 Reader = Generator[None, None, T]
 Emit = Callable[[str], object]
@@ -80,15 +82,18 @@ class Markers:
 
     def __init__(self, *literals: str) -> None:
         self.literals = tuple(filter(None, literals))
-        longest_first = sorted(self.literals, key=len, reverse=True)
-        # An empty alternation would match everywhere; "(?!)" matches nowhere.
-        self._pattern: Pattern[str] = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._pattern = re.compile(pattern_of(literals))
         self._longest = max(map(len, literals), default=0)
 
-    def find(self, text: str, at: int) -> tuple[int, str] | None:
-        """The index of the first marker and the marker; None if there is none."""
+    def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
+        """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
         match = self._pattern.search(text, at)
-        return (match.start(), match.group()) if match else None
+        if match is None:
+            return None
+        tail = text[match.start() : match.start() + self._longest]
+        if not ended and any(literal.startswith(tail) and literal != match.group() for literal in self.literals):
+            return None
+        return match.start(), match.group()
 
     def safe_end(self, text: str, at: int) -> int:
         """The index up to which `text` cannot belong to an incomplete marker at its end."""
@@ -171,7 +176,7 @@ def emit_until(cursor: Cursor, markers: Markers, emit: Emit, *, holds_space: boo
     unread, since it belongs to the format. If `markers` is empty, no text is held back.
     """
     while True:
-        hit = markers.find(cursor.text, cursor.at)
+        hit = markers.find(cursor.text, cursor.at, ended=cursor.ended)
         end = hit[0] if hit else markers.safe_end(cursor.text, cursor.at)
         if cursor.ended and not hit:
             end = len(cursor.text)
