@@ -35,12 +35,13 @@ _FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
 # The parts of the texts around arguments: names, ids, and literal texts. White space separates them.
 _PARTS = re.compile(f"([{A_NUMBER}{AN_ID}{THE_NAME}])|[{A_BREAK}{A_SPACE}\\s]+")
 
+# The parts of a call format: placeholders and brackets; the texts around calls; around the arguments; of an argument.
+_HOLES = re.compile(r"\$[a-z]+|[~^]|@\(?|\*\(|\)[*@]?")
 _CALLS = re.compile(r"(.*)@\((.*)\)([^)@]*)@(.*)", re.DOTALL)
 _CALL = re.compile(r"(.*?\$name.*?)(?:\$args|\*\((.*)\)\*)(.*)", re.DOTALL)
 _ARGUMENT = re.compile(r"(.*)\$key(.*?)(?:(\$type|\$string)(.*))?\$value(.*)", re.DOTALL)
 # The attributes of values: the JSON types of a value, and its attribute.
 _ATTRIBUTES = {
-    "": (),
     "$type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
     "$string": ((STRING, ' string="true"'), (ALL_TYPES - STRING, ' string="false"')),
 }
@@ -134,6 +135,8 @@ class CallLayout:
     """Markers that some models generate instead of `end`."""
     template_text: str = ""
     """The layout applies only to models whose chat template contains this text. "": to all models of the family."""
+    markers: tuple[str, ...] = ()
+    """The texts that are the same in all calls. The parser needs them as text."""
 
     @property
     def is_object(self) -> bool:
@@ -145,16 +148,6 @@ class CallLayout:
         """The markers after the arguments: of the call, if there is one, then those after all calls."""
         own = parts_of(self.after_call.partition("}")[2] if self.is_object else self.after_call.lstrip(")"))
         return (*own, *parts_of(self.end.lstrip(A_SPACE).removeprefix("]")), *self.other_ends)
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """The texts that are the same in all calls, without placeholders. The parser needs them as text."""
-        texts = [self.begin, self.head, self.after_call, self.separator, self.end, *self.other_ends]
-        for value in self.arguments.values if self.arguments else ():
-            texts += [value.start, value.end]
-        if self.notation == "gemma":
-            texts.append(GEMMA_QUOTE)
-        return tuple(piece for text in texts for piece in re.split("[\x00-\x04]", text) if piece)
 
     def head_of(self, name: str, before: str = "") -> str:
         """The beginning of a call of the tool `name`, up to its arguments, after one of the texts around calls."""
@@ -183,7 +176,7 @@ def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any
     """The layouts of call formats. Calls in tags also have a layout without the texts around all calls.
 
     Args:
-        quotes: See ArgumentsLayout.
+        quotes: The texts around strings. See ArgumentsLayout.
         options: Other fields of CallLayout.
     """
     layouts: list[CallLayout] = []
@@ -200,6 +193,7 @@ def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any
             _layout_text(separator),
             _layout_text(end),
             arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
+            markers=(*filter(None, _HOLES.split(text)), *quotes, *options.get("other_ends", ())),
             **{"opener": _opener(begin) or _opener(call), **options},
         )
         layouts.append(layout)

@@ -92,12 +92,10 @@ class ChannelParser(OutputParser):
         if not self._openers:
             yield from read_arguments(cursor, self._calls, name, *ends)
             return
-        cursor.begin()
         if (yield from self._any_call(self._dialect.styles)):
-            cursor.end_record()
             yield from read_end(cursor, *ends)
         else:
-            self._content(raw + cursor.end_record())
+            self._content(raw)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from .call_layout import CallLayout, call_layouts
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import Dialect
+from .notation import GEMMA_QUOTE
 from .parser import RESPONSE, RESPONSE_END, GraniteParser
 from .reasoning import ReasoningTags
 
@@ -95,7 +96,7 @@ _FAMILIES = (
     ),
     Dialect(
         "gemma-4",
-        call_layouts("<|tool_call>call:$name$args<tool_call|>", notation="gemma"),
+        call_layouts("<|tool_call>call:$name$args<tool_call|>", notation="gemma", quotes=(GEMMA_QUOTE, GEMMA_QUOTE)),
         calls_start="",
         reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
         reasons_anywhere=True,

@@ -116,60 +116,47 @@ class OutputParser:
             # White space belongs to the format only if the constraint requires it.
             if self._is_constrained or not start.isspace():
                 yield from read_one_of(cursor, start)
-            is_call = yield from self._first_call()
+            # In a constrained output the call may have any format, in others only one without opener.
+            styles, skipped = (dialect.styles, dialect.dropped) if self._is_constrained else (self._styles(""), ())
+            is_call = yield from self._any_call(styles, *skipped)
         if self._is_constrained and not is_call:
             yield from emit_until(cursor, Markers(), self._content)
         yield from self._text_and_calls()
 
     # Calls
 
-    def _first_call(self) -> Reader[bool]:
-        """Read a call that begins the text: in any format if the output is constrained, else in one without opener."""
-        cursor, styles = self._cursor, self._dialect.styles
-        if not self._is_constrained:
-            styles = tuple(layout for layout in styles if not layout.opener)
-        if not styles or not self._calls.schemas:
-            return False
+    def _any_call(self, styles: Sequence[CallLayout], *skipped: str) -> Reader[bool]:
+        """Read a call in the first of these formats that matches, and the white space after it.
+
+        Markers `skipped` may precede it. If there is no call, nothing is read.
+        """
+        cursor = self._cursor
         cursor.begin()
         marker: str | None = ""
-        while self._is_constrained and marker is not None:
+        while skipped and marker is not None:
             yield from read_run(cursor)
-            marker = yield from read_one_of(cursor, *self._dialect.dropped)
-        is_call = yield from self._any_call(styles)
-        yield from self._end_record(is_call)
-        return is_call
-
-    def _any_call(self, styles: Sequence[CallLayout]) -> Reader[bool]:
-        """Read a call in the first of these formats that matches. If there is none, nothing is read."""
-        n_read = len(self._cursor.record)
-        for layout in styles:
-            if (yield from read_calls(layout, self._cursor, self._calls)):
+            marker = yield from read_one_of(cursor, *skipped)
+        n_skipped = len(cursor.record)
+        for layout in styles if self._calls.schemas else ():
+            if (yield from read_calls(layout, cursor, self._calls)):
+                cursor.end_record()
+                yield from read_run(cursor)
                 return True
-            self._cursor.rewind(n_read)
+            cursor.rewind(n_skipped)
+        cursor.put_back()
         return False
 
     def _styles(self, opener: str) -> Sequence[CallLayout]:
-        """The formats of calls that may begin with this marker."""
-        return [layout for layout in self._dialect.styles if layout.opener.startswith(opener)]
+        """The formats of calls that may begin with this marker. "": those without opener."""
+        styles = self._dialect.styles
+        return [layout for layout in styles if layout.opener.startswith(opener) and bool(layout.opener) == bool(opener)]
 
     def _call(self, opener: str, emit: Emit) -> Reader[bool]:
         """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
-        self._cursor.begin()
         is_call = yield from self._any_call(self._styles(opener))
-        if is_call:
-            yield from self._end_record(True)
-        else:
-            read_marker(self._cursor, opener[0])
-            emit(self._cursor.end_record())
+        if not is_call:
+            emit((yield from read_run(self._cursor)) + self._cursor.take(1))
         return is_call
-
-    def _end_record(self, is_format: bool) -> Reader[None]:
-        """Drop the recorded text, if it belongs to the format, and the white space after it. If not, unread it."""
-        if is_format:
-            self._cursor.end_record()
-            yield from read_run(self._cursor)
-        else:
-            self._cursor.put_back()
 
     # Text
 
@@ -256,16 +243,14 @@ class OutputParser:
 
         A call inside closed reasoning is reasoning, so it waits for the end of the reasoning or of the output.
         """
-        cursor = self._cursor
-        cursor.begin()
-        self._calls.is_trial, is_call = True, False
+        cursor, n_searched, is_call = self._cursor, 0, False
+        self._calls.is_trial = True
         try:
             yield from self._any_call(self._styles(opener))
         except CallFound:
             is_call = True
+            cursor.put_back()
         self._calls.is_trial = False
-        cursor.put_back()
-        n_searched = 0
         while is_call:
             hit = ends.find(cursor.text, cursor.at + n_searched)
             if hit:
@@ -286,7 +271,11 @@ class GraniteParser(OutputParser):
         cursor.begin()
         yield from read_run(cursor)
         is_opened = (yield from read_one_of(cursor, RESPONSE)) is not None
-        yield from self._end_record(is_opened)
+        if is_opened:
+            cursor.end_record()
+            yield from read_run(cursor)
+        else:
+            cursor.put_back()
         # Without the start tag, an end tag belongs to the text.
         markers = Markers(*self._openers, *((RESPONSE_END,) if is_opened else ()))
         while True:
@@ -295,16 +284,14 @@ class GraniteParser(OutputParser):
                 return
             if marker != RESPONSE_END:
                 yield from self._call(marker, self._content)
-                continue
-            cursor.begin()
-            read_marker(cursor, marker)
-            yield from read_run(cursor)
-            is_last = not (yield from has_text(cursor))
-            if is_last or (self._openers and (yield from self._any_call(self._dialect.styles))):
-                yield from self._end_record(True)
-            else:
+            elif not (yield from self._any_call(self._dialect.styles, RESPONSE_END)):
                 # An end tag that other text follows belongs to the text.
-                self._content(cursor.end_record())
+                cursor.begin()
+                read_marker(cursor, marker)
+                yield from read_run(cursor)
+                is_last = not (yield from has_text(cursor))
+                text = cursor.end_record()
+                self._content("" if is_last else text)
 
 
 def merged(events: Iterable[Event]) -> list[Event]:
