@@ -71,7 +71,6 @@ def test_smallest_request_has_only_the_message():
             {"typical_p": 0.5},
             id="the name takes precedence over its alias",
         ),
-        pytest.param({"samplers": "kt"}, "sampling", {"samplers": ("top_k", "temperature")}, id="samplers as letters"),
         pytest.param({"samplers": []}, "sampling", {"samplers": ()}, id="no samplers"),
         pytest.param(
             {"stream_options": {"continuous_usage_stats": True}}, "continuous_usage", False, id="v18-needs usage"
@@ -314,7 +313,7 @@ def test_message_is_normalised(message, expected):
     [
         ("temperature=0", {"temperature": 0}),
         ("typical=0.5", {"typical_p": 0.5}),
-        ("samplers=kt", {"samplers": ("top_k", "temperature")}),
+        ('samplers=["top_k"]', {"samplers": ("top_k",)}),
         ('dry_sequence_breakers=["."]', {"dry_sequence_breakers": (".",)}),
         ("max_tokens=5", None),
         ("temperature", None),

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from localchat.serving.chat.model import Model
-from localchat.serving.core.params import SAMPLERS, SamplingParams, parse_default
+from localchat.serving.core.params import SamplingParams, parse_default
 
 from .fakes import endless
 from .serving import serving
@@ -54,14 +54,11 @@ from .serving import serving
         pytest.param({"presence_penalty": 1, "frequency_penalty": -1}, {"presence_penalty": 1}, id="penalties"),
         pytest.param({"min_keep": 3, "seed": 11}, {"min_keep": 3, "seed": 11}, id="min_keep and seed"),
         pytest.param({"samplers": ["top_k", "typ_p"]}, {"samplers": ("top_k", "typical_p")}, id="samplers"),
-        pytest.param({"samplers": "kt"}, {"samplers": ("top_k", "temperature")}, id="letters"),
         pytest.param(
             {"adaptive_target": 0.5, "adaptive_decay": 0.2, "samplers": ["min_p", "adaptive_p"]},
             {"adaptive_target": 0.5, "adaptive_decay": 0.2, "samplers": ("min_p",)},
             id="adaptive_p, which is no step but the draw",
         ),
-        pytest.param({"samplers": "ka"}, {"samplers": ("top_k",)}, id="adaptive_p by its letter"),
-        pytest.param({"samplers": "edskypmxt"}, {"samplers": SAMPLERS}, id="llama.cpp's own order"),
         pytest.param({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}, id="bias by id"),
         pytest.param({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}, id="bias by text"),
         pytest.param(

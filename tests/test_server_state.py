@@ -11,7 +11,8 @@ from localchat.serving.api.tokens import parse_detokenize, parse_tokenize, text_
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
-from localchat.serving.core.server_state import SequenceStats, slots_body
+from localchat.serving.engine.values import SequenceStats
+from localchat.serving.http.endpoints import slots_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.catalog import ModelFile
 

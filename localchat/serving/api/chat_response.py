@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.events import PromptProgress
-from ..core.usage import chunk_counts, progress_body
 from .chat import ChatRequest, parse_chat
-from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface
+from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface, progress_body
 from .logprobs import logprob_entry, prompt_logprobs
 
 
@@ -17,8 +16,7 @@ class ChatEncoder(Encoder[ChatRequest]):
 
     def started(self) -> None:
         # These chunks come before all text, also if tokens have been sampled already.
-        usage = replace(self.usage(), n_completion=0, n_reasoning=0)
-        counts = chunk_counts(self.request, lambda: usage)
+        counts = self.counts(replace(self.usage(), n_completion=0, n_reasoning=0))
         for choice in self.choices:
             prompt_ids = self._prompt_ids() if choice.index == 0 else {}
             self._emit(choice, {"role": self.request.role, "content": ""}, **prompt_ids, **counts)
@@ -79,7 +77,7 @@ class ChatEncoder(Encoder[ChatRequest]):
 
     def _emit(self, choice: Choice, delta: dict[str, Any], **extra: Any) -> None:
         if self.request.stream:
-            entry, counts = self._choice(choice, {"delta": delta}), chunk_counts(self.request, self.usage)
+            entry, counts = self._choice(choice, {"delta": delta}), self.counts()
             self.emit({**self._head("chat.completion.chunk"), "choices": [entry], **counts, **extra})
 
     def _choice(self, choice: Choice, text: dict[str, Any]) -> dict[str, Any]:

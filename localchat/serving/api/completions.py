@@ -17,10 +17,10 @@ from ..core.events import OutputToken, PromptProgress, ResponseHead
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
-from ..core.usage import Usage, chunk_counts, progress_body
+from ..core.usage import Usage
 from .chat import read_text_request
 from .content import read_inputs
-from .encoder import Block, Choice, Encoder, Interface
+from .encoder import Block, Choice, Encoder, Interface, progress_body
 from .logprobs import floored, id_text, prompt_logprobs
 
 # The limit of sequences per request, over all prompts.
@@ -157,28 +157,26 @@ class CompletionEncoder(Encoder[CompletionRequest]):
 
     def progress(self, choice: Choice, progress: PromptProgress) -> None:
         body = {"index": choice.index, "text": "", "logprobs": None, "finish_reason": None}
-        counts = chunk_counts(self.request, self.usage)
-        self.emit({**self._shared, "choices": [body], "prompt_progress": progress_body(progress), **counts})
+        self.emit({**self._shared, "choices": [body], "prompt_progress": progress_body(progress), **self.counts()})
 
     def ended(self, choice: Choice) -> None:
         self._emit(choice, "")
 
     def finish(self) -> None:
         if self.request.include_usage:
-            self.emit({**self._shared, "choices": [], **self._counts()})
+            self.emit({**self._shared, "choices": [], **self._totals()})
 
     def body(self) -> dict[str, Any]:
         choices = [self._choice(choice, choice.text()) for choice in self.choices]
-        return {**self._shared, "choices": choices, **self._counts()}
+        return {**self._shared, "choices": choices, **self._totals()}
 
-    def _counts(self) -> dict[str, Any]:
+    def _totals(self) -> dict[str, Any]:
         usage = self.usage()
         return {"usage": usage.body(), "timings": usage.timings()}
 
     def _emit(self, choice: Choice, text: str) -> None:
         if self.request.stream:
-            counts = chunk_counts(self.request, self.usage)
-            self.emit({**self._shared, "choices": [self._choice(choice, text)], **counts})
+            self.emit({**self._shared, "choices": [self._choice(choice, text)], **self.counts()})
 
     def _choice(self, choice: Choice, text: str) -> dict[str, Any]:
         """A choice of a chunk or of the body, with the tokens since its last chunk."""

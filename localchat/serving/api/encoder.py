@@ -171,6 +171,20 @@ class Encoder(Generic[R]):
     def ended(self, choice: Choice) -> None:
         """An output is complete."""
 
+    def counts(self, usage: Usage | None = None) -> dict[str, Any]:
+        """The usage and timings so far, as the request asks for them in every chunk.
+
+        `usage` is null in other chunks if only the last chunk has it.
+        """
+        request = self.request
+        so_far = (usage or self.usage()) if request.continuous_usage or request.timings_per_token else None
+        counts: dict[str, Any] = {}
+        if request.include_usage:
+            counts["usage"] = so_far.body() if so_far and request.continuous_usage else None
+        if so_far and request.timings_per_token:
+            counts["timings"] = so_far.timings()
+        return counts
+
     def emit(self, chunk: Any) -> None:
         """Add a chunk, unless the response is one body."""
         if self.request.stream:
@@ -199,6 +213,16 @@ class Encoder(Generic[R]):
         if choice.is_open:
             choice.is_open = False
             self.closed(choice, choice.blocks[-1])
+
+
+def progress_body(progress: PromptProgress) -> dict[str, Any]:
+    """llama.cpp's `prompt_progress` object."""
+    return {
+        "total": progress.n_prompt,
+        "cache": progress.n_cached,
+        "processed": progress.n_computed,
+        "time_ms": round(progress.seconds * 1000),
+    }
 
 
 @dataclass(frozen=True)

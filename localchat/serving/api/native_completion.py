@@ -8,11 +8,10 @@ from ..core.events import OutputEnd, PromptProgress
 from ..core.fields import Fields
 from ..core.params import read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
-from ..core.usage import progress_body
 from .chat import read_text_request
 from .completions import MAX_CHOICES, CompletionRequest, SourceFile
 from .content import read_inputs
-from .encoder import Block, Choice, Encoder, Interface
+from .encoder import Block, Choice, Encoder, Interface, progress_body
 from .logprobs import native_entry
 
 # The names of the length limit. `n_predict` is llama.cpp's name and takes precedence.

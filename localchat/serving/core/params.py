@@ -60,43 +60,27 @@ def _read_by(reader: Callable[[Fields, str], Any], default: Any) -> Any:
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The samplers of a chain, in llama.cpp's order. After top_k, all later samplers have few tokens to process."""
 
-# The samplers by name and alias, and by llama.cpp's letters.
+# The samplers by name and alias. adaptive_p is always the last one, because it chooses the token; it is in the chain if
+# `adaptive_target` is set.
+_LAST_SAMPLER = "adaptive_p"
 _NAMES: Mapping[str, str] = {
-    **{name: name for name in SAMPLERS},
+    **{name: name for name in (*SAMPLERS, _LAST_SAMPLER)},
     "typ_p": "typical_p",
     "typical": "typical_p",
     "temp": "temperature",
-    "adaptive_p": "adaptive_p",
 }
-_LETTERS: Mapping[str, str] = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typical_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "a": "adaptive_p",
-}
-# adaptive_p is always the last sampler, because it chooses the token. It is in the chain if `adaptive_target` is set.
-_LAST_SAMPLER = "adaptive_p"
 
 # A token id or a text (which stands for its tokens), and the value that is added to the logits.
 Bias = tuple[Union[int, str], float]
 
 
 def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
-    value = body.get(name)
-    if value is None:
+    if body.get(name) is None:
         return None
-    known = _LETTERS if isinstance(value, str) else _NAMES
-    given: list[Any] = list(value) if isinstance(value, (str, list)) else [None]
-    if not all(isinstance(item, str) and item in known for item in given):
-        names = ", ".join(dict.fromkeys(_NAMES.values()))
-        body.refuse(name, f"a list of {names}, or letters of {''.join(_LETTERS)}")
-    chosen = [known[item] for item in given]
+    given = body.items(name, "samplers")
+    if not all(isinstance(item, str) and item in _NAMES for item in given):
+        body.refuse(name, f"a list of {', '.join(dict.fromkeys(_NAMES.values()))}")
+    chosen = [_NAMES[item] for item in given]
     if len(set(chosen)) < len(chosen):
         body.refuse(name, "a list without repetitions")
     return tuple(sampler for sampler in chosen if sampler != _LAST_SAMPLER)
@@ -122,40 +106,31 @@ def _stop(body: Fields, name: str) -> tuple[str, ...]:
 
 def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
     """OpenAI's map from token ids to biases, the same with texts, or a list of pairs. `false` bans a token."""
-    value = body.get("logit_bias")
-    if isinstance(value, list):
-        return tuple(_listed_bias(pair, f"logit_bias[{i}]") for i, pair in enumerate(value))
-    biases = body.object("logit_bias")
-    if biases is None:
-        return ()
-    return tuple((_token_or_text(token), _bias(biases.raw[token], biases.at(token))) for token in biases.raw)
+    value = body.get(name)
+    if isinstance(value, dict):
+        return tuple(_bias([_token_or_text(key), bias], f"{name}.{key}") for key, bias in value.items())
+    return tuple(_bias(pair, f"{name}[{i}]") for i, pair in enumerate(body.items(name, "pairs")))
 
 
-def _listed_bias(pair: Any, path: str) -> Bias:
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise BadRequest(f"'{path}' must be a pair of a token and its bias, got {show(pair)}", path)
+def _token_or_text(key: str) -> int | str:
+    if not (key.isascii() and key.isdigit()):
+        return key
+    if len(key) > MAX_TOKEN_ID_DIGITS:
+        raise BadRequest(f"the token id {show(key)} in 'logit_bias' is too large", "logit_bias")
+    return int(key)
+
+
+def _bias(pair: Any, path: str) -> Bias:
+    if not (
+        isinstance(pair, list) and len(pair) == 2 and (is_token(pair[0]) or (pair[0] and isinstance(pair[0], str)))
+    ):
+        raise BadRequest(f"'{path}' must be a token id or a text, and its bias, got {show(pair)}", path)
     token, bias = pair
-    if is_token(token) or (isinstance(token, str) and token):
-        return token, _bias(bias, path)
-    raise BadRequest(f"'{path}' must begin with a token id or a text, got {show(token)}", path)
-
-
-def _token_or_text(name: str) -> int | str:
-    if not name:
-        raise BadRequest("the names in 'logit_bias' must be token ids or texts, got an empty one", "logit_bias")
-    if not (name.isascii() and name.isdigit()):
-        return name
-    if len(name) > MAX_TOKEN_ID_DIGITS:
-        raise BadRequest(f"the token id {show(name)} in 'logit_bias' is too large", "logit_bias")
-    return int(name)
-
-
-def _bias(value: Any, path: str) -> float:
-    if value is False:
-        return -math.inf
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -100 <= value <= 100:
-        raise BadRequest(f"'{path}' must be a number from -100 to 100, or false for never, got {show(value)}", path)
-    return float(value)
+    if bias is False:
+        return token, -math.inf
+    if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
+        raise BadRequest(f"'{path}' must be a number from -100 to 100, or false for never, got {show(bias)}", path)
+    return token, float(bias)
 
 
 def _are_texts(values: list[Any], most: int) -> bool:

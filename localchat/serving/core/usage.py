@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from .events import PromptProgress
-from .request import TextRequest
 
 
 @dataclass(frozen=True)
@@ -94,33 +91,9 @@ class Usage:
         }
 
 
-def chunk_counts(request: TextRequest, usage: Callable[[], Usage]) -> dict[str, Any]:
-    """The usage and timings so far, as the request asks for them in every chunk.
-
-    `usage` is null if only the last chunk has the usage.
-    """
-    so_far = usage() if request.continuous_usage or request.timings_per_token else None
-    counts: dict[str, Any] = {}
-    if request.include_usage:
-        counts["usage"] = so_far.body() if so_far and request.continuous_usage else None
-    if so_far and request.timings_per_token:
-        counts["timings"] = so_far.timings()
-    return counts
-
-
 def _rate(n: int, seconds: float) -> float | None:
     return round(n / seconds, 2) if n > 0 and seconds > 0 else None
 
 
 def _ms_each(n: int, seconds: float) -> float | None:
     return round(seconds * 1000 / n, 3) if n > 0 else None
-
-
-def progress_body(progress: PromptProgress) -> dict[str, Any]:
-    """llama.cpp's `prompt_progress` object."""
-    return {
-        "total": progress.n_prompt,
-        "cache": progress.n_cached,
-        "processed": progress.n_computed,
-        "time_ms": round(progress.seconds * 1000),
-    }

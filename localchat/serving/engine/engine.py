@@ -21,7 +21,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
-from ..core.server_state import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import Drafter, DraftModel, LookupDrafter
@@ -39,6 +38,7 @@ from .values import (
     EngineStopped,
     GenerationRequest,
     ModelFacts,
+    SequenceStats,
     StepOutput,
     check_tokens,
 )

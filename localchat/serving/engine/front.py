@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..core.server_state import SequenceStats
 from .library_build import MATRIX_INSTRUCTIONS_OFF, has_matrix_instructions, rebuild_command
 from .process import EngineProcess
 from .run import RequestRun
@@ -27,6 +26,7 @@ from .values import (
     GenerationRequest,
     LoadOptions,
     ModelFacts,
+    SequenceStats,
     TokenTexts,
 )
 

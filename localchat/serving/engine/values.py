@@ -333,3 +333,18 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
         raise BadRequest("the prompt is empty: it needs one token at least")
     if min(tokens) < 0 or max(tokens) >= n_vocab:
         raise BadRequest(f"token ids go from 0 to {n_vocab - 1}; the request has {min(tokens)} to {max(tokens)}")
+
+
+@dataclass(frozen=True)
+class SequenceStats:
+    """A running sequence as GET /slots shows it, without its text. All counts are in tokens."""
+
+    id: int
+    n_prompt: int
+    n_cached: int
+    """Tokens of the prompt that were in the KV cache before."""
+    n_computed: int
+    """Tokens that are in the KV cache."""
+    n_sampled: int
+    max_length: int
+    """The limit of prompt and output together."""

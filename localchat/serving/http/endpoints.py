@@ -24,8 +24,8 @@ from ..chat.text_prompt import start_text
 from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
-from ..core.server_state import slots_body
 from ..engine import Cancelled
+from ..engine.values import SequenceStats
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .metrics import TYPE, Metrics
@@ -276,6 +276,25 @@ class Endpoints:
     def _slots(self, exchange: Exchange) -> None:
         engine = self._service.model().engine
         exchange.send_json(200, slots_body(engine.running(), engine.facts.n_parallel, engine.facts.n_ctx))
+
+
+def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:
+    """The body of GET /slots: `n_parallel` entries, first those of running sequences, then those of idle slots."""
+    busy = [_slot(sequence) for sequence in running[:n_parallel]]
+    idle = [{"is_processing": False}] * (n_parallel - len(busy))
+    return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate([*busy, *idle])]
+
+
+def _slot(sequence: SequenceStats) -> dict[str, Any]:
+    n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
+    return {
+        "is_processing": True,
+        "id_task": sequence.id,
+        "n_prompt_tokens": sequence.n_prompt,
+        "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
+        "n_prompt_tokens_cache": sequence.n_cached,
+        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
+    }
 
 
 # Events with names, and an event as ping.
