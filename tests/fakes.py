@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localchat.serving.core.params import SamplingParams
@@ -239,6 +239,12 @@ class FakeBackend(FakeCells):
 
     def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        return [array("f", [sum(tokens), len(tokens)]) for tokens in inputs]
+
+    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+        return [[*query.encode(), *document.encode()] for document in documents]
 
     def close(self) -> None:
         self.is_closed = True

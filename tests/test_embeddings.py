@@ -1,11 +1,11 @@
-"""Embeddings and rerank: the steps of the computation, request parsing, and the encoding of results."""
+"""Embeddings and rerank: the groups of inputs, request parsing, and the encoding of results."""
 
 from __future__ import annotations
 
 import base64
-import threading
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,101 +13,17 @@ import pytest
 
 from localchat.serving.api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.embeddings import VectorRun, normalised
-from localchat.serving.core.errors import BadRequest, ContextLengthExceeded, ShuttingDown
-from localchat.serving.engine import Cancelled, EngineError, EngineStopped, pooling_of
-from localchat.serving.engine.embedding import Embedder, EmbeddingLimits, Piece, is_non_causal, steps
+from localchat.serving.core.errors import BadRequest, ShuttingDown
+from localchat.serving.engine import Cancelled, ModelFacts
 
 from .chat_requests import read
-
-LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
-
-
-class FakeEmbedding:
-    """The vector of an input is its sum and its length. Asserts the limits of a step."""
-
-    limits = LIMITS
-
-    def __init__(self) -> None:
-        self.steps: list[Sequence[Piece]] = []
-        self.n_forgotten = 0
-        self.is_closed = False
-        self.fails = False
-
-    def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
-        assert not self.is_closed
-        assert sum(piece.stop - piece.start for piece in step) <= LIMITS.n_step
-        assert len(step) <= LIMITS.n_inputs
-        if self.fails:
-            raise EngineError("no")
-        self.steps.append(step)
-        done = [piece.index for piece in step if piece.stop == len(inputs[piece.index])]
-        return {index: array("f", [sum(inputs[index]), len(inputs[index])]) for index in done}
-
-    def forget(self) -> None:
-        self.n_forgotten += 1
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [
-        pytest.param([3], [[(0, 0, 3)]], id="one"),
-        pytest.param([3, 3, 3], [[(0, 0, 3), (1, 0, 3)], [(2, 0, 3)]], id="what does not fit waits"),
-        pytest.param([1, 1, 1, 1], [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(3, 0, 1)]], id="no more inputs than slots"),
-        pytest.param([8, 8], [[(0, 0, 8)], [(1, 0, 8)]], id="exactly a step"),
-        pytest.param(
-            [2, 18, 3], [[(0, 0, 2)], [(1, 0, 8)], [(1, 8, 16)], [(1, 16, 18), (2, 0, 3)]], id="longer than a step"
-        ),
-        pytest.param([], [], id="none"),
-    ],
-)
-def test_steps_are_filled_in_order(lengths: list[int], expected: list[list[tuple[int, int, int]]]):
-    assert [[(p.index, p.start, p.stop) for p in step] for step in steps(lengths, LIMITS)] == expected
-
-
-def test_vectors_come_in_the_order_of_the_inputs():
-    backend = FakeEmbedding()
-    inputs = [[i] * n for i, n in enumerate((2, 18, 3, 1, 1, 1, 8, 9), 1)]
-    vectors = Embedder(lambda: backend).embed(inputs)
-    assert [list(vector) for vector in vectors] == [[sum(tokens), len(tokens)] for tokens in inputs]
-
-
-def test_context_is_made_once_and_at_the_first_request():
-    made = []
-    embedder = Embedder(lambda: made.append(FakeEmbedding()) or made[-1])  # type: ignore[func-returns-value]
-    assert not made
-    for _ in range(3):
-        embedder.embed([[1]])
-    assert len(made) == 1
-    embedder.close()
-    embedder.close()
-    assert made[0].is_closed
-    with pytest.raises(EngineStopped):
-        embedder.embed([[1]])
-
-
-@pytest.mark.parametrize(
-    ("inputs", "error", "message"),
-    [
-        pytest.param([[1], [1] * 21], ContextLengthExceeded, "an input has 21 tokens .* holds 20", id="too long"),
-        pytest.param([[]], BadRequest, "empty", id="empty"),
-        pytest.param([[100]], BadRequest, "0 to 99", id="beyond the vocabulary"),
-        pytest.param([[-1]], BadRequest, "-1", id="negative"),
-    ],
-)
-def test_wrong_inputs_are_refused_before_any_is_computed(inputs: Any, error: type[Exception], message: str):
-    backend = FakeEmbedding()
-    with pytest.raises(error, match=message):
-        Embedder(lambda: backend).embed(inputs)
-    assert not backend.steps
+from .fakes import FakeBackend
 
 
 class SlowEngine:
     """Cancels or stops the run while it computes the first group of inputs."""
 
-    facts = SimpleNamespace(metadata={}, n_vocab=100, n_ctx=9000, n_ctx_train=9000)
+    facts = SimpleNamespace(pooling="mean", n_vocab=100, n_ctx=9000, n_ctx_train=9000)
 
     def __init__(self, end: str) -> None:
         self.run = VectorRun(SimpleNamespace(engine=self))  # type: ignore[arg-type]
@@ -128,46 +44,25 @@ def test_request_ends_between_two_groups_of_inputs(end: str, error: type[Excepti
     assert engine.n_calls == 1
 
 
-def test_embedder_works_after_a_failed_step():
-    backend = FakeEmbedding()
-    embedder = Embedder(lambda: backend)
-    backend.fails = True
-    with pytest.raises(EngineError):
-        embedder.embed([[1] * 18])
-    assert backend.n_forgotten == 1
-    backend.fails = False
-    assert list(embedder.embed([[4]])[0]) == [4, 1]
-
-
-def test_threads_get_their_own_vectors():
-    embedder = Embedder(FakeEmbedding)
-    found: dict[int, Any] = {}
-
-    def ask(i: int) -> None:
-        found[i] = [list(vector) for vector in embedder.embed([[i] * n for n in (1, 12, 8)])]
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert found == {i: [[i, 1], [12 * i, 12], [8 * i, 8]] for i in range(8)}
-
-
 def test_normalised_has_length_1():
     assert list(normalised([3.0, 4.0])) == pytest.approx([0.6, 0.8])
     assert list(normalised([0.0, 0.0])) == [0, 0]
 
 
+def facts(architecture: str, **metadata: str) -> ModelFacts:
+    named = {f"{architecture}.{key.replace('__', '.')}": value for key, value in metadata.items()}
+    return replace(FakeBackend().facts, metadata={"general.architecture": architecture, **named})
+
+
 def test_pooling_and_attention_are_those_of_the_model():
     for value, pooling in (("0", "mean"), ("1", "mean"), ("2", "cls"), ("3", "last"), ("4", "rank"), ("x", "mean")):
-        assert pooling_of({"general.architecture": "bert", "bert.pooling_type": value}) == pooling
-    assert pooling_of({"general.architecture": "bert"}) == "mean"
-    assert not is_non_causal({"general.architecture": "llama"})
-    assert not is_non_causal({})
-    assert is_non_causal({"general.architecture": "llama", "llama.attention.causal": "false"})
-    assert is_non_causal({"general.architecture": "nomic-bert"})
-    assert is_non_causal({"general.architecture": "gemma-embedding"})
+        assert facts("bert", pooling_type=value).pooling == pooling
+    assert (facts("bert").pooling, FakeBackend().facts.pooling) == ("mean", "mean")
+    assert not facts("llama").is_non_causal
+    assert not FakeBackend().facts.is_non_causal
+    assert facts("llama", attention__causal="false").is_non_causal
+    assert facts("nomic-bert").is_non_causal
+    assert facts("gemma-embedding").is_non_causal
 
 
 # --- Requests and responses ---

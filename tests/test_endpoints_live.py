@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import Engine
-from localchat.serving.engine.embedding import Embedder
+from localchat.serving.engine import Engine, LoadOptions, load
 from localchat.serving.models.catalog import DEMO, DEMO_PATH
 
 from .serving import read_response
@@ -330,10 +329,8 @@ def figures(text: str) -> dict[str, float]:
     return found
 
 
-def test_creating_the_context_is_logged_once(engine: Engine, caplog: pytest.LogCaptureFixture):
-    embedder = Embedder(engine.backend.open_embeddings)
-    with caplog.at_level(logging.INFO, "localchat.engine"):
+def test_creating_the_context_is_logged_once(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, "localchat.engine"), load(str(DEMO_PATH), LoadOptions(n_ctx=256)) as engine:
         for _ in range(2):
-            embedder.embed([[1, 2, 3]])
-    embedder.close()
+            engine.embed([[1, 2, 3]])
     assert len([record for record in caplog.records if "context for embeddings" in record.getMessage()]) == 1

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Engine, EngineError, EngineStopped, LoadOptions, load
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.llama import default_threads, sampling_from
+from localchat.serving.engine.llama.embed import steps
 
 from .demo_model import (
     DEMO,
@@ -149,6 +151,38 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
         assert list(generation)
     assert engine.piece(300)
     assert engine.tokenize("still there")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        pytest.param([3], [[(0, 0, 3)]], id="one"),
+        pytest.param([3, 3, 3], [[(0, 0, 3), (1, 0, 3)], [(2, 0, 3)]], id="what does not fit waits"),
+        pytest.param([1, 1, 1, 1], [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(3, 0, 1)]], id="no more inputs than slots"),
+        pytest.param([8, 8], [[(0, 0, 8)], [(1, 0, 8)]], id="exactly a step"),
+        pytest.param(
+            [2, 18, 3], [[(0, 0, 2)], [(1, 0, 8)], [(1, 8, 16)], [(1, 16, 18), (2, 0, 3)]], id="longer than a step"
+        ),
+        pytest.param([], [], id="none"),
+    ],
+)
+def test_steps_of_embeddings_are_filled_in_order(lengths: list[int], expected: list[list[tuple[int, int, int]]]):
+    found = steps(lengths, n_step=8, n_inputs=3)
+    assert [[(piece.index, piece.start, piece.stop) for piece in step] for step in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        pytest.param([[1], [1] * 9000], ContextLengthExceeded, "an input has 9000 tokens .* holds", id="too long"),
+        pytest.param([[]], BadRequest, "empty", id="empty"),
+        pytest.param([[10**6]], BadRequest, "token ids go from 0 to", id="beyond the vocabulary"),
+        pytest.param([[-1]], BadRequest, "-1", id="negative"),
+    ],
+)
+def test_inputs_of_embeddings_are_checked(engine: Engine, inputs: Any, error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        engine.embed(inputs)
 
 
 def decode(backend: Any, *sizes: int, slot: int = 0, is_scored: bool = False) -> None:

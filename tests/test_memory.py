@@ -206,12 +206,11 @@ def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(
     caplog.set_level(logging.DEBUG, "localchat.engine.llama")
     backend = load_backend(paths[name], LoadOptions(n_ctx=n_cells, n_cells=n_cells))
     backend.close()
-    assert backend.facts.resources is not None
     # A small context was created and measured before.
     log = caplog.text[caplog.text.rindex("constructing llama_context") :]
     buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", log)
     allocated = sum(float(size) * (1 << 20) for size in buffers)
-    assert 0.85 * allocated - (1 << 20) < backend.facts.resources.n_context_bytes < 1.3 * allocated
+    assert 0.85 * allocated - (1 << 20) < backend.facts.n_context_bytes < 1.3 * allocated
     if n_cells > 4096:
         assert "tokens that the model was trained for" in caplog.text
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..api.embeddings import EmbeddingsRequest, RerankRequest
 from ..core import errors
 from ..core.request import Input
-from ..engine import AnyEngine, Cancelled, pooling_of
+from ..engine import AnyEngine, Cancelled
 from .model import Model, check_tokens
 from .run import wire_errors
 
@@ -25,7 +25,7 @@ class VectorRun:
     def __init__(self, model: Model) -> None:
         self.n_tokens = 0
         self._engine = model.engine
-        self._pooling = pooling_of(model.engine.facts.metadata)
+        self._pooling = model.engine.facts.pooling
         self._is_cancelled = False
         self._is_stopped = False
 

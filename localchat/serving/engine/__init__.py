@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Union
 
 from ..core.params import GenerationParams
-from .embedding import is_non_causal, pooling_of
 from .engine import Engine
 from .front import Front
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES
@@ -52,7 +51,6 @@ __all__ = [
     "RequestRun",
     "WrongDraftModel",
     "load",
-    "pooling_of",
 ]
 
 log = logging.getLogger("localchat.engine")
@@ -99,16 +97,17 @@ def load(
     except BaseException:
         backend.close()
         raise
-    facts = backend.facts
-    free = facts.resources.free if facts.resources else None
+    facts, n_snapshot_bytes = backend.facts, DEFAULT_SNAPSHOT_BYTES
+    if facts.n_free_bytes is not None:
+        n_snapshot_bytes = min(n_snapshot_bytes, facts.n_free_bytes // 4)
     engine = Engine(
         backend,
         max_queue=options.max_queue,
         draft_backend=draft_backend,
-        max_snapshot_bytes=min(DEFAULT_SNAPSHOT_BYTES, DEFAULT_SNAPSHOT_BYTES if free is None else free // 4),
+        max_snapshot_bytes=n_snapshot_bytes,
         after_step=after_step,
     )
-    if not is_non_causal(facts.metadata):
+    if not facts.is_non_causal:
         n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
         engine.warm_up(
             [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import Any, Protocol, Union
 
 from .batch import Batch, CacheLimits
-from .embedding import EmbeddingBackend
 from .values import GenerationRequest, ModelFacts, TokenTexts
 
 Data = Union[bytes, memoryview]
@@ -86,10 +87,16 @@ class Backend(CacheBackend, Protocol):
     def n_cells_used(self) -> int:
         """Cells in use, counted by the context itself."""
 
-    def open_embeddings(self) -> EmbeddingBackend:
-        """A second context, for embeddings; any thread. Raises EngineError if there is not enough memory for it."""
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        """The pooled vector of each input, not normalised; any thread. One call runs at a time.
 
-    def pair_tokens(self, query: str, document: str) -> list[int]:
-        """The tokens of a query and a document for a model with `rank` pooling; any thread."""
+        Raises:
+            ContextLengthExceeded: An input does not fit into the context for embeddings.
+            BadRequest: An input is empty, or has a token that the vocabulary does not have.
+            EngineError: There is no memory for this context, or the model failed.
+        """
+
+    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+        """The tokens of a query with each document, for a model with `rank` pooling; any thread."""
 
     def close(self) -> None: ...

@@ -24,7 +24,6 @@ from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import Drafter, DraftModel, LookupDrafter
-from .embedding import Embedder, is_non_causal
 from .kv_cache import DEFAULT_SNAPSHOT_BYTES, KVCache
 from .run import RequestRun
 from .scheduler import Scheduler
@@ -74,8 +73,8 @@ class Engine:
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self.embedder = Embedder(lambda: backend.open_embeddings())
-        self.tokenize, self.piece, self.embed = backend.tokenize, backend.texts.piece, self.embedder.embed
+        self.tokenize, self.piece = backend.tokenize, backend.texts.piece
+        self.embed, self.pair_tokens = backend.embed, backend.pair_tokens
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         # The limit of open sequences: those that run or wait.
@@ -143,7 +142,6 @@ class Engine:
         self._token_sampler.close()
         for drafter in self._drafters:
             drafter.close()
-        self.embedder.close()
         self.backend.close()
 
     def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
@@ -215,10 +213,6 @@ class Engine:
                 raise _too_long(len(tokens) + error.n_tokens, self.facts.n_ctx, "at least ") from error
             add_bos = False
         return tokens
-
-    def pair_tokens(self, query: str, documents: Many[str]) -> list[list[int]]:
-        """The tokens of a query with each document, for a model with `rank` pooling."""
-        return [self.backend.pair_tokens(query, document) for document in documents]
 
     def stats(self) -> EngineStats:
         return replace(
@@ -415,7 +409,7 @@ def _close() -> None:
 
 def _check(request: GenerationRequest, facts: ModelFacts) -> None:
     """Checks the prompt and all token ids of a request."""
-    if is_non_causal(facts.metadata):
+    if facts.is_non_causal:
         message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
         raise NotSupported(message, "model")
     if len(request.prompt) >= facts.n_ctx:

@@ -19,6 +19,11 @@ from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
 from ..models.catalog import gigabytes
 
+# The numbers of `pooling_type` in a model's metadata. Without pooling (0) the mean is used.
+_POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
+# Names of architectures without causal attention. Their metadata may lack `attention.causal`.
+_NON_CAUSAL = ("bert", "embedding", "t5encoder")
+
 
 @dataclass(frozen=True)
 class Constraint:
@@ -227,24 +232,6 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
-class Resources:
-    """The device, threads and memory of a loaded model."""
-
-    device: str
-    """The device that computes its layers, such as "CPU (AMD EPYC)"."""
-    n_gpu_layers: int
-    """Layers that are computed on GPUs."""
-    n_threads: int
-    """CPU threads of a step."""
-    n_context_bytes: int
-    """Bytes of the KV cache and of the compute buffers, without the weights."""
-    free: int | None
-    """The bytes of memory that are free after the model was loaded; None if it is not known."""
-    use_extra_bufts: bool = True
-    """False if the CPU's matrix instructions are off, since llama.cpp crashed at them in the self-test."""
-
-
-@dataclass(frozen=True)
 class ModelFacts:
     """The properties of a loaded model and its context."""
 
@@ -273,11 +260,36 @@ class ModelFacts:
     metadata: Mapping[str, str]
     fim_tokens: tuple[int, int, int] | None = None
     """The tokens before the prefix, the suffix and the middle of a FIM prompt; None if the model has none."""
-    resources: Resources | None = None
     fim_file: int | None = None
     """The token before the name of a file in a FIM prompt with several files."""
     fim_repository: int | None = None
     """The token before the name of the repository in such a prompt."""
+    device: str = ""
+    """The device that computes its layers, such as "CPU (AMD EPYC)"."""
+    n_gpu_layers: int = 0
+    """Layers that are computed on GPUs."""
+    n_threads: int = 0
+    """CPU threads of a step."""
+    n_context_bytes: int = 0
+    """Bytes of the KV cache and of the compute buffers, without the weights."""
+    n_free_bytes: int | None = None
+    """The memory that is free after the model was loaded; None if it is not known."""
+    use_extra_bufts: bool = True
+    """False if the CPU's matrix instructions are off, since llama.cpp crashed at them."""
+
+    @property
+    def pooling(self) -> str:
+        """How the model pools the vectors of an input; "mean" if the metadata does not have it."""
+        return _POOLINGS.get(self._metadata_of("pooling_type"), "mean")
+
+    @property
+    def is_non_causal(self) -> bool:
+        """Whether each token attends to all others: the model cannot generate, and computes an input in one step."""
+        architecture = self.metadata.get("general.architecture", "")
+        return self._metadata_of("attention.causal") == "false" or any(name in architecture for name in _NON_CAUSAL)
+
+    def _metadata_of(self, key: str) -> str:
+        return self.metadata.get(f"{self.metadata.get('general.architecture')}.{key}", "")
 
 
 class EngineError(InferenceError):

@@ -110,16 +110,11 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
             "load_seconds": round(progress.seconds, 2),
         }
         report.speed = _speed(engine)
-    if facts.resources is not None and not facts.resources.use_extra_bufts:
+    if not facts.use_extra_bufts:
         report.advice.append(f"{MATRIX_INSTRUCTIONS_OFF}: {rebuild_command()}")
     if facts.chat_template is None:
         report.advice.append("the file has no chat template, so chats use a general one: prefer an instruct model")
-    if (
-        facts.resources is not None
-        and report.build["gpu"]
-        and options.gpu_layers != 0
-        and not facts.resources.n_gpu_layers
-    ):
+    if report.build["gpu"] and options.gpu_layers != 0 and not facts.n_gpu_layers:
         report.advice.append("llama.cpp is built for a GPU, but no layer is on a GPU: check the driver")
 
 

@@ -67,7 +67,6 @@ def report_ready(file: ModelFile, facts: ModelFacts, url: str, seconds: float, l
 
 
 def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[str, str]]:
-    resources = facts.resources
     yield (
         "model",
         f"{facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {gigabytes(facts.n_bytes)}: {file.path}",
@@ -76,18 +75,17 @@ def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[
         "context",
         f"{facts.n_ctx} tokens for each request; KV cache of {facts.n_cells} for {facts.n_parallel} requests at once",
     )
-    if resources is not None:
-        total = gigabytes(facts.n_bytes + resources.n_context_bytes)
-        parts = f"{gigabytes(facts.n_bytes)} weights, {gigabytes(resources.n_context_bytes)} context"
-        free = "" if resources.free is None else f"; {gigabytes(resources.free)} are free"
-        yield "memory", f"{total} ({parts}){free}"
-        yield "device", f"{resources.device}; CPU threads: {resources.n_threads}"
+    total = gigabytes(facts.n_bytes + facts.n_context_bytes)
+    parts = f"{gigabytes(facts.n_bytes)} weights, {gigabytes(facts.n_context_bytes)} context"
+    free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
+    yield "memory", f"{total} ({parts}){free}"
+    yield "device", f"{facts.device}; CPU threads: {facts.n_threads}"
     yield "loaded", f"in {seconds:.1f} s"
 
 
 def model_fields(file: ModelFile, facts: ModelFacts) -> dict[str, Any]:
     """The model file, the context, the device and the threads in JSON, for the log and for `--check`."""
-    fields: dict[str, Any] = {
+    return {
         "path": str(file.path),
         "description": facts.description,
         "n_params": facts.n_params,
@@ -96,14 +94,11 @@ def model_fields(file: ModelFile, facts: ModelFacts) -> dict[str, Any]:
         "n_ctx": facts.n_ctx,
         "kv_cache_tokens": facts.n_cells,
         "parallel": facts.n_parallel,
+        "context_bytes": facts.n_context_bytes,
+        "device": facts.device,
+        "threads": facts.n_threads,
+        "free_bytes": facts.n_free_bytes,
     }
-    resources = facts.resources
-    if resources is not None:
-        fields["context_bytes"] = resources.n_context_bytes
-        fields["device"] = resources.device
-        fields["threads"] = resources.n_threads
-        fields["free_bytes"] = resources.free
-    return fields
 
 
 def _interpreter() -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping
+import threading
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..backend import Data, DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
-from ..embedding import EmbeddingBackend
 from ..values import EngineError, GenerationRequest, ModelFacts
-from .embed import open_embedding_backend, pair_tokens
+from .embed import LlamaEmbedding, pair_tokens
 from .library import BatchRows, L, Model, last_errors, pointer_to
 from .sampler import Sampler
 from .vocabulary import Vocabulary
@@ -41,6 +42,9 @@ class LlamaBackend:
         # [outputs, vocabulary].
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
+        # Created at the first request for vectors, since most servers never need it.
+        self._embedding: LlamaEmbedding | None = None
+        self._embedding_lock = threading.Lock()
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
@@ -172,16 +176,22 @@ class LlamaBackend:
         """The logits of a row; a view, valid until the next decode."""
         return self._logits[self._outputs[row]]
 
-    def open_embeddings(self) -> EmbeddingBackend:
-        return open_embedding_backend(self._model, self.facts, L.llama_n_threads(self._context))
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        with self._embedding_lock:
+            if self._embedding is None:
+                self._embedding = LlamaEmbedding(self._model, self.facts, L.llama_n_threads(self._context))
+            return self._embedding.embed(inputs)
 
-    def pair_tokens(self, query: str, document: str) -> list[int]:
+    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
-        return pair_tokens(self.vocabulary, query, document, template)
+        return [pair_tokens(self.vocabulary, query, document, template) for document in documents]
 
     def n_cells_used(self) -> int:
         """The number of positions of all slots, as llama.cpp counts them. A shared cell counts once for each slot."""
         return sum(self._length(slot) for slot in range(self.limits.n_slots))
 
     def close(self) -> None:
+        with self._embedding_lock:
+            if self._embedding is not None:
+                self._embedding.close()
         L.llama_free(self._context)

@@ -1,4 +1,4 @@
-"""A llama.cpp context for embeddings: the engine's `EmbeddingBackend`.
+"""Embeddings: a vector for each input of token ids, on a llama.cpp context of its own. Short inputs share a step.
 
 A model that generates text computes logits for every row with a vector. Its steps are therefore short, an input may
 take several steps, and this module pools the vectors of its rows. llama.cpp pools the vectors of models without causal
@@ -7,17 +7,21 @@ attention, which compute an input in one step, and of models that score pairs (r
 
 from __future__ import annotations
 
+import logging
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..embedding import EmbeddingLimits, Piece, is_non_causal, pooling_of
-from ..values import EngineError, ModelFacts
+from ...core.errors import ContextLengthExceeded
+from ..values import EngineError, ModelFacts, check_tokens
 from .library import BatchRows, L, Model, last_errors
 from .vocabulary import Vocabulary
+
+log = logging.getLogger("localchat.engine")
 
 # Limit of tokens of an input. Longer ones are rare (OpenAI's limit is 8191), and the cells for them take memory.
 _MAX_INPUT = 8192
@@ -31,66 +35,73 @@ _MAX_EXACT_STEP = 2048
 _N_INPUTS, _N_RECURRENT_INPUTS = 64, 8
 
 
-def open_embedding_backend(model: Model, facts: ModelFacts, n_threads: int) -> LlamaEmbedding:
-    """Create an embedding context for a loaded model, as large as fits into memory, up to `_MAX_INPUT`.
+@dataclass(frozen=True)
+class Piece:
+    """A part of one input: its tokens `start` to `stop`."""
 
-    Raises:
-        EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
-    """
-    is_whole = is_non_causal(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
-    # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
-    n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
-    while True:
-        params = _params(model, facts, n_ctx, is_whole, n_threads)
-        context = L.llama_init_from_model(model.pointer, params)
-        if context is not None:
-            limits = EmbeddingLimits(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
-            return LlamaEmbedding(model, context, limits, pooling_of(facts.metadata))
-        if n_ctx <= _MIN_INPUT:
-            raise EngineError(f"llama.cpp could not create a context for embeddings: {last_errors()}")
-        n_ctx = max(n_ctx // 2, _MIN_INPUT)
-
-
-def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
-    is_recurrent = L.llama_model_is_recurrent(model.pointer) or L.llama_model_is_hybrid(model.pointer)
-    n_inputs = _N_RECURRENT_INPUTS if is_recurrent else _N_INPUTS
-    n_step = max(n_ctx, n_inputs) if is_whole else _STEP
-    pooling = pooling_of(facts.metadata) if is_whole or pooling_of(facts.metadata) == "rank" else "none"
-    params = L.llama_context_default_params()
-    # The last step of a long input also has other inputs, which need cells beside those of the long input.
-    params.n_ctx = n_ctx if is_whole else n_ctx + n_step
-    # Without causal attention llama.cpp aborts if an input is not in one ubatch.
-    params.n_batch = params.n_ubatch = params.n_outputs_max = n_step
-    params.n_seq_max = n_inputs
-    params.n_threads = params.n_threads_batch = n_threads
-    params.embeddings = True
-    params.pooling_type = getattr(L, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
-    if n_step <= _MAX_EXACT_STEP:
-        # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
-        # differ by 1e-3. Without it they are equal.
-        params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    # With streams, llama.cpp splits inputs of different lengths into pieces of the same length.
-    params.kv_unified = True
-    return params
+    index: int
+    """The index of the input in the request."""
+    start: int
+    stop: int
 
 
 class LlamaEmbedding:
-    """An embedding context, for one thread at a time. Only an unfinished input keeps its state between two calls."""
+    """A context that computes vectors of tokens, for one thread at a time. It is as large as fits into memory."""
 
-    def __init__(self, model: Model, context: Any, limits: EmbeddingLimits, pooling: str):
-        self.limits = limits
+    def __init__(self, model: Model, facts: ModelFacts, n_threads: int):
+        """
+        Raises:
+            EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
+        """
+        is_whole = facts.is_non_causal or bool(L.llama_model_has_encoder(model.pointer))
+        # A model that computes whole inputs has no positions beyond its training length, where llama.cpp would abort.
+        n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
+        while True:
+            params = _params(model, facts, n_ctx, is_whole, n_threads)
+            context = L.llama_init_from_model(model.pointer, params)
+            if context is not None:
+                break
+            if n_ctx <= _MIN_INPUT:
+                raise EngineError(f"llama.cpp could not create a context for embeddings: {last_errors()}")
+            n_ctx = max(n_ctx // 2, _MIN_INPUT)
+        log.info("created a context for embeddings: at most %d tokens per input", n_ctx)
+        self._n_ctx, self._n_vocab = n_ctx, facts.n_vocab
+        self._n_step: int = params.n_batch
+        self._n_inputs: int = params.n_seq_max
         self._model = model  # The context needs it.
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
-        self._pooling = pooling
-        read_width = L.llama_model_n_cls_out if pooling == "rank" else L.llama_model_n_embd_out
+        self._pooling = facts.pooling
+        read_width = L.llama_model_n_cls_out if facts.pooling == "rank" else L.llama_model_n_embd_out
         self._width: int = read_width(model.pointer)
         # The sum of the rows of the input that continues in the next step, by its index.
         self._sums: dict[int, Any] = {}
-        self._rows = BatchRows(limits.n_step, n_ids=1)
+        self._rows = BatchRows(params.n_batch, n_ids=1)
 
-    def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
+    def close(self) -> None:
+        L.llama_free(self._context)
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+        """See `Backend.embed`."""
+        for tokens in inputs:
+            check_tokens(tokens, self._n_vocab)
+            if len(tokens) > self._n_ctx:
+                message = f"an input has {len(tokens)} tokens and the embedding context holds {self._n_ctx}: shorten it"
+                raise ContextLengthExceeded(message, n_tokens=len(tokens), n_ctx=self._n_ctx)
+        vectors: dict[int, array[float]] = {}
+        try:
+            for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
+                vectors.update(self._compute(inputs, step))
+        except BaseException:
+            self._sums.clear()
+            for slot in range(self._n_inputs):
+                self._forget_slot(slot)
+            raise
+        return [vectors[index] for index in range(len(inputs))]
+
+    def _compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
+        """Computes a step. Returns the pooled vectors of the inputs that it completes, by their indexes."""
         n_rows = sum(piece.stop - piece.start for piece in step)
         self._rows.clear()
         for piece in step:
@@ -114,14 +125,6 @@ class LlamaEmbedding:
             first = end
         return vectors
 
-    def forget(self) -> None:
-        self._sums.clear()
-        for slot in range(self.limits.n_inputs):
-            self._forget_slot(slot)
-
-    def close(self) -> None:
-        L.llama_free(self._context)
-
     def _pool(self, piece: Piece, n_tokens: int, rows: Any) -> Any:
         """The pooled vector of the rows so far."""
         if self._pooling == "last":
@@ -143,11 +146,55 @@ class LlamaEmbedding:
 
     def _slot(self, piece: Piece) -> int:
         # The inputs of a step have consecutive indexes, so each has its own slot.
-        return piece.index % self.limits.n_inputs
+        return piece.index % self._n_inputs
 
     def _forget_slot(self, slot: int) -> None:
         if self._memory:
             L.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+
+def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
+    is_recurrent = L.llama_model_is_recurrent(model.pointer) or L.llama_model_is_hybrid(model.pointer)
+    n_inputs = _N_RECURRENT_INPUTS if is_recurrent else _N_INPUTS
+    n_step = max(n_ctx, n_inputs) if is_whole else _STEP
+    pooling = facts.pooling if is_whole or facts.pooling == "rank" else "none"
+    params = L.llama_context_default_params()
+    # The last step of a long input also has other inputs, which need cells beside those of the long input.
+    params.n_ctx = n_ctx if is_whole else n_ctx + n_step
+    # Without causal attention llama.cpp aborts if an input is not in one ubatch.
+    params.n_batch = params.n_ubatch = params.n_outputs_max = n_step
+    params.n_seq_max = n_inputs
+    params.n_threads = params.n_threads_batch = n_threads
+    params.embeddings = True
+    params.pooling_type = getattr(L, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
+    if n_step <= _MAX_EXACT_STEP:
+        # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
+        # differ by 1e-3. Without it they are equal.
+        params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    # With streams, llama.cpp splits inputs of different lengths into pieces of the same length.
+    params.kv_unified = True
+    return params
+
+
+def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[Piece]]:
+    """Divides inputs of these lengths into steps of at most so many tokens and inputs, in order.
+
+    Only an input that is longer than a step is split.
+    """
+    step: list[Piece] = []
+    n_left = n_step
+    for index, length in enumerate(lengths):
+        start = 0
+        while start < length:
+            if len(step) == n_inputs or (step and length - start > n_left):
+                yield step
+                step, n_left = [], n_step
+            stop = min(length, start + n_left)
+            step.append(Piece(index, start, stop))
+            n_left -= stop - start
+            start = stop
+    if step:
+        yield step
 
 
 def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str) -> list[int]:

@@ -17,7 +17,7 @@ from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
-from ..values import EngineError, LoadOptions, ModelFacts, Resources, WrongDraftModel
+from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .devices import Device, devices, free_memory, supports_gpu, uses_gpu
 from .library import L, Model, last_errors
@@ -251,19 +251,15 @@ class _LoadedModel:
             tuning=tuning,
         )
 
-    def resources(self, context: Any, memories: Sequence[CacheMemory]) -> Resources:
+    def device(self) -> str:
+        """The device that computes the layers, in words."""
         names = ", ".join(f"{gpu.name} ({gpu.description})" for gpu in self.gpus)
         cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
         if self.is_on_gpus:
-            device = f"{names}, all {self.n_layers} layers"
-        elif self.n_on_gpus:
-            device = f"{names}, {self.n_on_gpus} of {self.n_layers} layers; {cpu} for the others"
-        else:
-            device = cpu if supports_gpu() else f"{cpu}; llama.cpp is built for the CPU alone"
-        # With all layers on GPUs threads have no effect.
-        n_threads = 1 if self.is_on_gpus else L.llama_n_threads(context)
-        n_bytes = sum(memory.n_bytes(L.llama_n_ctx(context)) for memory in memories)
-        return Resources(device, self.n_on_gpus, n_threads, n_bytes, free_memory(), self.options.use_extra_bufts)
+            return f"{names}, all {self.n_layers} layers"
+        if self.n_on_gpus:
+            return f"{names}, {self.n_on_gpus} of {self.n_layers} layers; {cpu} for the others"
+        return cpu if supports_gpu() else f"{cpu}; llama.cpp is built for the CPU alone"
 
 
 def _read_facts(
@@ -291,7 +287,13 @@ def _read_facts(
         fim_tokens=vocabulary.fim_tokens,
         fim_file=vocabulary.fim_file,
         fim_repository=vocabulary.fim_repository,
-        resources=model.resources(context, memories),
+        device=model.device(),
+        n_gpu_layers=model.n_on_gpus,
+        # With all layers on GPUs threads have no effect.
+        n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),
+        n_context_bytes=sum(memory.n_bytes(L.llama_n_ctx(context)) for memory in memories),
+        n_free_bytes=free_memory(),
+        use_extra_bufts=model.options.use_extra_bufts,
     )
 
 
