@@ -40,26 +40,23 @@ def environment(url: str | None = None) -> dict[str, str]:
     return clean if url is None else {**clean, "OPENAI_BASE_URL": url}
 
 
-def run(
-    server: Server | None, *arguments: str, piped: str = "", together: bool = False
-) -> subprocess.CompletedProcess[str]:
-    stderr = subprocess.STDOUT if together else subprocess.PIPE
-    return run_program(environment(server.url if server else None), *arguments, piped=piped, stderr=stderr)
+def run(server: Server | None, *arguments: str, piped: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    return run_program(environment(server.url if server else None), *arguments, piped=piped, **options)
 
 
 def run_program(
-    variables: dict[str, str], *arguments: str, piped: str = "", stderr: int = subprocess.PIPE, **options: Any
-) -> subprocess.CompletedProcess[str]:
+    variables: dict[str, str], *arguments: str, piped: Any = "", encoding: str | None = "utf-8", **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    command = [sys.executable, "-m", "localchat", *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": encoding, **options}
+    return subprocess.run(command, input=piped, env=variables, timeout=DEADLINE_S, check=False, **options)
+
+
+def run_shell(command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that begins with the arguments of the program."""
+    command = f"{sys.executable} -m localchat {command}"
     return subprocess.run(
-        [sys.executable, "-m", "localchat", *arguments],
-        input=piped,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        encoding="utf-8",
-        timeout=DEADLINE_S,
-        check=False,
-        **options,
+        command, shell=True, env=variables, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
 
 
@@ -121,15 +118,15 @@ def test_options_become_fields_of_the_request():
         assert request.json["messages"][0] == {"role": "system", "content": "be brief"}
 
 
-@pytest.mark.parametrize(
-    ("piped", "words", "prompt"),
-    [("text\n", ["explain"], "text\n\nexplain"), ("text", [], "text"), ("", ["explain", "it"], "explain it")],
-    ids=["both", "piped", "words"],
-)
-def test_piped_input_comes_before_the_text(piped, words, prompt):
+def test_piped_input_comes_before_the_text():
     with always(HELLO) as server:
-        run(server, *words, piped=piped)
-        assert server.requests[-1].json["messages"][0]["content"] == prompt
+        for piped, words, prompt in (
+            ("text\n", "explain", "text\n\nexplain"),
+            ("text", "", "text"),
+            ("", "a b", "a b"),
+        ):
+            run(server, *words.split(), piped=piped)
+            assert server.requests[-1].json["messages"][0]["content"] == prompt
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
@@ -139,14 +136,9 @@ def test_pipes_and_files_are_utf_8_without_byte_order_marks(encoding, tmp_path):
     path.write_bytes("\ufeffÜ€".encode())
     schema.write_bytes("\ufeff{}".encode())
     with always(chunked(piece('"é€日"', "stop"), DONE)) as server:
-        done = subprocess.run(
-            [sys.executable, "-m", "localchat", "--file", str(path), "--schema", str(schema), "hi"],
-            input="\ufeffé日".encode(),
-            env={**environment(server.url), "PYTHONIOENCODING": encoding},
-            capture_output=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        variables, options = {**environment(server.url), "PYTHONIOENCODING": encoding}, ["--file", str(path)]
+        options += ["--schema", str(schema), "hi"]
+        done = run_program(variables, *options, piped="\ufeffé日".encode(), encoding=None)
         assert (done.stdout.decode().strip(), done.stderr, done.returncode) == ('"é€日"', b"", 0)
         assert server.requests[-1].json["messages"][-1]["content"] == f"{path}:\n\nÜ€\n\né日\n\nhi"
 
@@ -154,15 +146,8 @@ def test_pipes_and_files_are_utf_8_without_byte_order_marks(encoding, tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
 @pytest.mark.parametrize("options", ["hi", "--models"])
 def test_closed_stdout_is_reported(options):
-    done = subprocess.run(
-        f"{sys.executable} -m localchat {options} </dev/null >&-",
-        shell=True,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.count(b"\n"), done.stderr[:28]) == (1, 1, b"localchat: stdout is closed:")
+    done = run_shell(f"{options} </dev/null >&-", environment())
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[:28]) == (1, 1, "localchat: stdout is closed:")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
@@ -170,14 +155,8 @@ def test_closed_stdout_is_reported(options):
 def test_input_that_is_no_utf8_is_reported(errors):
     """The locale decides how Python reads such bytes: in C.UTF-8, as in containers, they become surrogates."""
     with always(HELLO) as server:
-        done = subprocess.run(
-            [sys.executable, "-m", "localchat", "hi"],
-            input=b"caf\xe9",
-            env={**environment(server.url), "PYTHONIOENCODING": f"utf-8:{errors}"},
-            capture_output=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        variables = {**environment(server.url), "PYTHONIOENCODING": f"utf-8:{errors}"}
+        done = run_program(variables, "hi", piped=b"caf\xe9", encoding=None)
         assert (done.returncode, done.stdout, server.requests) == (1, b"", [])
         assert b"not UTF-8" in done.stderr
 
@@ -185,10 +164,10 @@ def test_input_that_is_no_utf8_is_reported(errors):
 def test_content_begins_a_new_line_after_reasoning():
     reasoning = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
     with always(chunked(*reasoning, *HELLO_EVENTS)) as server:
-        done = run(server, "--show-reasoning", "hi", together=True)
+        done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
         assert done.stdout == "hm\nHello\n"
     with always(chunked(*reasoning, piece("", "length"), DONE)) as server:
-        done = run(server, "--show-reasoning", "hi", together=True)
+        done = run(server, "--show-reasoning", "hi", stderr=subprocess.STDOUT)
         assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
 
 
@@ -213,16 +192,8 @@ def test_wrong_value_of_an_option_is_reported(option, words):
 @pytest.mark.parametrize("arguments", [["hi"], ["--models"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_reported(arguments):
     with always(HELLO) as server, open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "localchat", *arguments],
-            env={**environment(server.url), "PYTHONUNBUFFERED": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (1, b"localchat: [Errno 28] No space left on device\n")
+        done = run_program({**environment(server.url), "PYTHONUNBUFFERED": ""}, *arguments, stdout=full)
+    assert (done.returncode, done.stderr) == (1, "localchat: [Errno 28] No space left on device\n")
 
 
 def child(server: Server) -> subprocess.Popen[bytes]:
@@ -279,6 +250,5 @@ def test_closed_output_causes_no_message():
 @pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
 def test_reports_are_not_written_to_stdout_if_stderr_is_closed():
     with always(chunked(REASONING, *HELLO_EVENTS)) as server:
-        command = f"{sys.executable} -m localchat --usage --show-reasoning hi </dev/null 2>&-"
-        out = subprocess.check_output(command, shell=True, env=environment(server.url), timeout=DEADLINE_S)
-        assert out == b"Hello\n"
+        out = run_shell("--usage --show-reasoning hi </dev/null 2>&-", environment(server.url)).stdout
+        assert out == "Hello\n"
