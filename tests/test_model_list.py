@@ -55,6 +55,14 @@ def test_several_models_and_none_named():
         assert client.chat("hi", model="second").text == "Hello"
 
 
+def test_only_loaded_model_of_several_is_the_one_that_is_used():
+    states = [{"id": name, "status": {"value": state}} for name, state in (("a", "unloaded"), ("b", "loaded"))]
+    with serving(listing(*states), HELLO) as server, Client(server.url) as client:
+        assert [model.state for model in client.models()] == ["unloaded", "loaded"]
+        client.chat("hi")
+        assert json.loads(server.requests[-1].body)["model"] == "b"
+
+
 VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
 
 

@@ -64,6 +64,7 @@ def catalog(home, *folders, mapping=None, **variables):
         ("one-gguf", "one-Q4_K_M.gguf"),
         ("one-Q4_K_M", "one-Q4_K_M.gguf"),
         ("one:q4_k_m", "one-Q4_K_M.gguf"),
+        ("org_four_four", "org_four_four-q4_0.gguf"),
         ("org/two-GGUF:Q8_0", "two-Q8_0.gguf"),
         ("two-GGUF:q8_0", "two-Q8_0.gguf"),
         ("lmstudio-community/three-GGUF", "three-Q4_K_M.gguf"),

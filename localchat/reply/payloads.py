@@ -261,15 +261,16 @@ def parse_models(body: Any) -> list[Model]:
 
 
 def choose_model(models: Sequence[str]) -> str | None:
-    """The only model of a server; None if the list is empty.
+    """The only model of a server, or the only one that is loaded; None if the list is empty.
 
     Raises:
         ModelNotNamed: The server has several models.
     """
     names = list(dict.fromkeys(models))
-    if len(names) > 1:
+    loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
+    if len(names) > 1 and len(loaded) != 1:
         raise ModelNotNamed(f"the server has several models, name one with model=...: {shown_names(names)}")
-    return names[0] if names else None
+    return (loaded or names or [None])[0]
 
 
 def shown_names(names: Sequence[str]) -> str:

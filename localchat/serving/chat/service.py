@@ -203,6 +203,7 @@ class Service:
         if name.strip().casefold() in ("", self.default.file.name.casefold()):
             return self.default
         problem = f"there is no model {name.strip()!r} here; on offer: {self.default.file.name!r}"
+        problem += "; started with --any-name, the server accepts every name"
         if self._catalog is not None:
             try:
                 return self._served(self._catalog.find(name))
@@ -210,8 +211,7 @@ class Service:
                 problem = str(error)
         if self._any_name or self.default.file.is_named(name):
             return self.default
-        hint = "started with --any-name, the server accepts every name"
-        raise errors.ModelNotFound(f"{problem}; {hint}", "model")
+        raise errors.ModelNotFound(problem, "model")
 
     def _served(self, file: ModelFile) -> ServedModel:
         with self._changed:

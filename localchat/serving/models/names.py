@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at
 from .mapping import read_mapping
-from .sources import SOURCES, Found, models_below
+from .sources import QUANTISATION, SOURCES, Found, models_below
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = "~/.localchat/models"
@@ -166,6 +166,7 @@ def _has_tag(model: ModelFile, wanted: str) -> bool:
 
 
 def _is_base(model: ModelFile, wanted: str) -> bool:
-    """Whether the name lacks only the publisher or the tag of this model."""
+    """Whether the name lacks only the publisher, the tag or the quantisation of this model."""
     short = model.name.casefold().rpartition("/")[2]
-    return wanted != "" and wanted in (short, short.partition(":")[0], model.name.casefold().partition(":")[0])
+    names = (short, short.partition(":")[0], model.name.casefold().partition(":")[0], QUANTISATION.sub("", short))
+    return wanted != "" and wanted in names

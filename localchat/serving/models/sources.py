@@ -15,7 +15,7 @@ from .catalog import ModelFile, is_model_name, name_of, printable
 _MAX_DEPTH = 6
 # A manifest of Ollama is smaller.
 _MAX_MANIFEST_BYTES = 1 << 20
-_QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
+QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _repository_models(found: Found, source: str, repository_of: Callable[[Path]
             by_repository.setdefault(repository, []).append(path)
     for repository, paths in by_repository.items():
         for path in paths:
-            tag = _QUANTISATION.search(name_of(path))
+            tag = QUANTISATION.search(name_of(path))
             name = f"{repository}:{tag[1] if tag else name_of(path)}"
             yield ModelFile(
                 path, printable(repository if len(paths) == 1 else name), source, (name_of(path), printable(name))
