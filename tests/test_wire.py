@@ -41,7 +41,7 @@ class Recorded(Call):
     def read(self, at_most_s: float | None = None) -> Steps[bytes]:
         yield from ()
         piece = next(self._pieces, b"")
-        self.ended = not piece
+        self._response.ended = not piece
         return piece
 
 

@@ -74,9 +74,8 @@ class Call:
         self._method = self._target = ""
         self._headers: dict[str, str] = {}
         self._body = b""
-        # Its response. `ended` is set when all bytes have been received.
+        # Its response.
         self.headers: dict[str, str] = {}
-        self.ended = False
         self._response = ResponseReader()
         self._inflate: Inflate | None = None
         # The part of the body that was received with the head and has not been read.
@@ -129,7 +128,7 @@ class Call:
         data, self._early_body = self._early_body, b""
         if not data and self._response.framing_error:
             raise ProtocolError(self._response.framing_error)
-        if not data and not self.ended:
+        if not data and not self._response.ended:
             try:
                 received = yield from self._receive(at_most_s)
             except OSError as error:
@@ -137,13 +136,12 @@ class Call:
             if not received:
                 self._response.feed_end()
             data = self._response.feed(received)
-            self.ended = self._response.ended
         return data if self._inflate is None else self._inflate.feed(data)
 
     @property
     def all_read(self) -> bool:
         """Whether the body has been read to its end."""
-        return self.ended and not self._early_body
+        return self._response.ended and not self._early_body
 
     def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> Steps[bytes]:
         """Read the rest of the body within these limits and return it, then release the connection."""
@@ -157,7 +155,7 @@ class Call:
     def release(self) -> None:
         """Return the connection to the pool if it can be reused; close it otherwise."""
         response, connection = self._response, self._connection
-        is_reusable = self.ended and response.keeps_alive and not response.surplus and not self.driver.is_cancelled
+        is_reusable = response.ended and response.keeps_alive and not response.surplus and not self.driver.is_cancelled
         if connection is not None and is_reusable:
             self._connection = None
             self._pool.give(connection)
@@ -283,7 +281,7 @@ class Call:
         connection = self._connection
         reused, connection.used = connection.used, True
         self.deadlines.sent()
-        self._response, self._early_body, self.ended = ResponseReader(self._method != "HEAD"), b"", False
+        self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
         try:
             yield from self._write(self._request(connection.proxy), reused)
             while not self._response.status:
@@ -292,7 +290,7 @@ class Call:
             if reused and not self._response.begun:
                 raise StaleConnection from error
             raise ConnectError(no_response_message(self.settings, error)) from error
-        self.ended, self.headers = self._response.ended, dict(self._response.headers)
+        self.headers = dict(self._response.headers)
         return self._response.status
 
     def _request(self, proxy: Proxy | None) -> bytes:

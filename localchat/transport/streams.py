@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from ..errors import Cancelled, DoesNotFit, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
@@ -32,16 +32,11 @@ class Response:
         self._parsed: Any = None
         # Set after the last event.
         self.succeeded = False
-        # The body, and its size so far.
         self._frames = Frames("")
-        self._n_bytes = 0
         # Whether the body is one complete response, not a stream.
         self._is_complete_response = False
-        # The error that ended the body, None if there is none.
-        self._cause: LocalChatError | None = None
         # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
         self._done = False
-        self._ended = False
 
     @property
     def reply(self) -> Reply[Any]:
@@ -75,46 +70,48 @@ class Response:
             self._call.release()
 
     def _read(self) -> Steps[None]:
-        self._frames = Frames(self._call.headers.get("content-type", ""))
-        while not self._ended:
+        call, accumulator, frames = self._call, self._accumulator, Frames(self._call.headers.get("content-type", ""))
+        self._frames, n_bytes, ended = frames, 0, False
+        cause: LocalChatError | None = None  # The error that ended the body.
+        while not ended:
             try:
-                data = yield from self._call.read()
+                data = yield from call.read()
+                n_bytes += len(data)
+                call.check_size(n_bytes)
+                ended = not data and call.all_read
             except (IncompleteStream, TimedOut, ProtocolError) as error:
-                if not isinstance(error, IncompleteStream) and not self._accumulator.complete:
+                if not isinstance(error, IncompleteStream) and not accumulator.complete:
                     raise
-                self._cause = error
-                yield from self._take(self._frames.end(), True)
-                continue
-            self._n_bytes += len(data)
-            self._call.check_size(self._n_bytes)
-            ended = not data and self._call.all_read
-            yield from self._take(self._frames.end() if ended else self._frames.feed(data), ended)
+                cause, ended = error, True
+            is_over = yield from self._take(frames.end() if ended else frames.feed(data))
+            ended = ended or is_over
+            # After an error, it depends on the chunks how much of the rest was decoded.
+            if ended and frames.was_damaged and not accumulator.error:
+                yield from accumulator.warn(
+                    "the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD"
+                )
+            call.deadlines.finish(accumulator.complete)
         if self._done:
-            yield from self._call.drain()
-        yield from self._finish()
+            yield from call.drain()
+        yield from self._finish(cause)
 
-    def _take(self, frames: Iterable[ServerSentEvent], ended: bool) -> Iterator[StreamEvent]:
-        accumulator, deadlines = self._accumulator, self._call.deadlines
+    def _take(self, frames: Iterable[ServerSentEvent]) -> Generator[StreamEvent, None, bool]:
+        """Yield the events of these payloads, and return whether one of them ends the response."""
         for frame in frames:
             payload = parse_frame(frame.event, frame.data)
+            self._done = payload is True
             if isinstance(payload, dict):
                 self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
-                events = accumulator.add(self._call.settings.mask_payload(payload))
+                events = self._accumulator.add(self._call.settings.mask_payload(payload))
                 if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
-                    deadlines.event()
+                    self._call.deadlines.event()
                 yield from events
-            self._done = payload is True
-            if self._done or accumulator.error:
-                ended = True
-                break
-        # After an error, it depends on the chunks how much of the rest was decoded.
-        if ended and self._frames.was_damaged and not accumulator.error:
-            yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
-        deadlines.finish(accumulator.complete)
-        self._ended = ended
+            if self._done or self._accumulator.error:
+                return True
+        return False
 
-    def _finish(self) -> Iterator[StreamEvent]:
-        """The events of the end of the stream.
+    def _finish(self, cause: LocalChatError | None) -> Iterator[StreamEvent]:
+        """The events of the end of the stream, whose body ended with the error `cause`.
 
         Raises:
             DoesNotFit: The text does not match the expected value.
@@ -126,9 +123,9 @@ class Response:
             head = self._frames.head
             if self._frames.documents and not self._accumulator.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
-            message = str(error) if self._cause is None else f"{error} ({self._cause})"
+            message = str(error) if cause is None else f"{error} ({cause})"
             message += f"; it begins: {head}" if head and not self._accumulator.started else ""
-            raise IncompleteStream(message) from self._cause
+            raise IncompleteStream(message) from cause
         try:
             if self._expected is not None:
                 self._parsed = self._expected.read(self.reply)
