@@ -26,7 +26,6 @@ from .events import Reply, StreamEvent, Value
 from .reply.assembly import Accumulator
 from .reply.payloads import Model, Prompt, check_prompt, choose_model
 from .transport.call import Call, Result, Steps
-from .transport.http1 import check_method
 from .transport.keywords import (
     ChatKeywords,
     ClientKeywords,
@@ -159,7 +158,8 @@ class BaseClient:
 
     def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Steps[Any]:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
-        check_method(method)
+        if not (method.isascii() and method.isalpha()):
+            raise ValueError(f"not a valid HTTP method: {method!r}")
         options = CallOptions(self._settings, "", given, RequestKeywords, "request")
         raw = yield from self._call(driver, options).fetch(method, path, json, options.headers)
         text = raw.decode("utf-8", "replace")

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from ..errors import ProtocolError, cut
-from .http1 import ResponseReader, request_head
+from ..errors import cut
 
 if TYPE_CHECKING:  # Its import takes as long as that of the whole client; the first https request imports it.
     import ssl
@@ -161,27 +160,6 @@ def _parse_proxy(url: str) -> Proxy:
     return Proxy(host, port, {"Proxy-Authorization": "Basic " + base64.b64encode(secret).decode()})
 
 
-def tunnel_request(address: Address, proxy: Proxy) -> bytes:
-    """The CONNECT request that opens a tunnel to the server."""
-    headers = {"Host": address.authority, **proxy.headers}
-    return request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
-
-
-def take_tunnel(response: ResponseReader, data: bytes) -> bool:
-    """Feed bytes to the response of the proxy, and return whether the tunnel is open.
-
-    Raises:
-        OSError: The proxy refused the tunnel.
-    """
-    try:
-        response.feed(data)
-    except ProtocolError as error:
-        raise OSError(f"the proxy refused the tunnel: {error}") from error
-    if not data or response.status // 100 not in (0, 2):
-        raise OSError(f"the proxy refused the tunnel: {response.status or 'it closed the connection'}")
-    return response.status > 0
-
-
 @functools.cache
 def tls_context(verify: Any) -> ssl.SSLContext:
     """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
@@ -214,7 +192,7 @@ def addresses(host: str, port: int) -> list[Any]:
 def look_up(host: str, port: int, done: Callable[[Any], object]) -> None:
     """Call `done` with the addresses of a host or with the error.
 
-    A daemon thread does this, since the system's lookup has no timeout and cannot be woken.
+    A daemon thread looks up a name, since the system's lookup has no timeout and cannot be woken.
     """
 
     def run() -> None:
@@ -223,11 +201,9 @@ def look_up(host: str, port: int, done: Callable[[Any], object]) -> None:
         except (OSError, UnicodeError) as error:
             done(error)
 
-    threading.Thread(target=run, name="localchat-lookup", daemon=True).start()
-
-
-def numeric_addresses(host: str, port: int) -> list[Any]:
-    """The address of a host that is an IP address; empty for a name. This needs no lookup and never waits."""
-    with contextlib.suppress(socket.gaierror, UnicodeError):
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    return []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):  # This is a name.
+        threading.Thread(target=run, name="localchat-lookup", daemon=True).start()
+    else:
+        done(found)

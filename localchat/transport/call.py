@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError
-from .addresses import Proxy, find_proxy, numeric_addresses, take_tunnel, tls_context, tunnel_request
+from .addresses import Proxy, find_proxy, tls_context
 from .http1 import Inflate, ResponseReader, inflate_error, request_head
 from .options import Settings
 from .pool import BaseConnection, Pool
@@ -242,7 +242,7 @@ class Call:
                 self._connection.proxy = proxy
         except socket.timeout:
             raise timed_out(kind) from None
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, ProtocolError) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
     def _open(self, proxy: Proxy | None, end: float | None) -> Steps[BaseConnection]:
@@ -252,7 +252,7 @@ class Call:
             candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
         else:
             host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
-            candidates = numeric_addresses(host, port) or (yield from self.wait("look_up", _left(end), host, port))
+            candidates = yield from self.wait("look_up", _left(end), host, port)
         failure = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
             left = _left(end)  # Divided, so that one dead address leaves time for the next.
@@ -267,10 +267,17 @@ class Call:
     def _start_tls(self, proxy: Proxy | None, end: float | None) -> Steps[None]:
         address, connection = self.settings.address, self._connection
         if proxy is not None:
-            yield from self.wait("write", _left(end), connection, tunnel_request(address, proxy))
+            headers = {"Host": address.authority, **proxy.headers}
+            request = request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
+            yield from self.wait("write", _left(end), connection, request)
             response = ResponseReader()
-            while not take_tunnel(response, (yield from self.wait("read", _left(end), connection))):
-                pass
+            while not response.status:
+                data = yield from self.wait("read", _left(end), connection)
+                response.feed(data)
+                if not data:
+                    raise OSError("it closed the connection")
+            if response.status // 100 != 2:
+                raise OSError(f"it refused the tunnel with status {response.status}")
         context = yield from self.wait("call", None, tls_context, self.settings.verify)
         yield from self.wait("start_tls", _left(end), connection, context, address.host)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import IncompleteStream, ProtocolError, cut
 
-# A token of RFC 9110: a method or the name of a header.
+# A token of RFC 9110: the name of a header.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # The headers of the message's framing and of the connection, which only the client itself may send.
 _FRAMING_HEADERS = "content-length transfer-encoding connection keep-alive proxy-connection te trailer upgrade expect"
@@ -29,12 +29,6 @@ _CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\
 _PARTIAL_CHUNK_SIZE = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
 
 _ZLIB_ENCODINGS = ("gzip", "x-gzip", "deflate")
-
-
-def check_method(method: str) -> None:
-    """Raise ValueError for a method that HTTP does not allow."""
-    if not _TOKEN.fullmatch(method):
-        raise ValueError(f"not a valid HTTP method: {cut(method, 40)!r}")
 
 
 def check_header(name: str, value: str) -> None:
