@@ -26,12 +26,6 @@ def test_message_in_the_format_of_the_template(message, expected):
     assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
 
 
-def test_template_that_prints_arguments_gets_text():
-    assert render(CALLS.replace("ARGUMENTS", "call.function.arguments"), [call_message({"a": "é"})]) == (
-        '[assistant]<f:{"a": "é"}:call_1>'
-    )
-
-
 @pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
 @pytest.mark.parametrize("written", ["{oops", "[1]"])
 def test_template_that_iterates_arguments_gets_invalid_ones_as_one_argument(decoded, written):
@@ -100,14 +94,6 @@ def test_template_that_requires_short_ids_gets_equal_ids_for_call_and_result():
         assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
 
 
-def test_template_that_reads_parts_gets_parts():
-    assert render("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}") == "hi"
-
-
-def test_template_that_iterates_tools_gets_a_list():
-    assert render("{% for t in tools %}{% endfor %}{{ messages[0].content }}") == "hi"
-
-
 @pytest.mark.parametrize(
     ("function", "shown"),
     [
@@ -129,17 +115,53 @@ def test_template_that_requires_all_fields_of_a_tool_gets_them(function, shown):
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "shown"),
-    [
-        ("{{ m.role }} {{ m.content }}", "developer x"),
-        ("{% if m.role == 'system' %}system {{ m.content }}{% endif %}", "system x"),
-        ("{{ m.role }} {{ m.content }}{{ raise_exception('who?') if m.role == 'developer' }}", "system x"),
-    ],
-)
-def test_developer_message_has_a_role_that_the_template_supports(source, shown):
-    source = "{% for m in messages %}" + source + "{% endfor %}{# developer #}"
-    assert render(source, [{"role": "developer", "content": "x"}]) == shown
+EACH = "{% for m in messages %}"
+DEVELOPER = [{"role": "developer", "content": "x"}]
+REASONED = {"role": "assistant", "content": "a", "reasoning_content": "b"}
+REASONED_CALL = {**call_message({}), **REASONED}
+NULL_CONTENT = "{% if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+IN_PARTS = """{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | length }}
+{%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
+{%- endfor %}"""
+BOTH = "({{ m.thinking }}){{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}"
+REFUSING = "{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}"
+
+# The template, the messages, and the beginning of the prompt.
+FIELDS = {
+    "arguments as text": (
+        CALLS.replace("ARGUMENTS", "call.function.arguments"),
+        [call_message({"a": "é"})],
+        '[assistant]<f:{"a": "é"}:call_1>',
+    ),
+    "content in parts": (EACH + "{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", [USER], "hi"),
+    "a list of no tools": ("{% for t in tools %}{% endfor %}{{ messages[0].content }}", [USER], "hi"),
+    "developer": (EACH + "{{ m.role }} {{ m.content }}{% endfor %}{# developer #}", DEVELOPER, "developer x"),
+    "developer without effect": (
+        EACH + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}",
+        DEVELOPER,
+        "system x",
+    ),
+    "developer refused": (
+        EACH + "{{ m.role }} {{ m.content }}{{ raise_exception('who?') if m.role == 'developer' }}{% endfor %}",
+        DEVELOPER,
+        "system x",
+    ),
+    "calls without content": (EACH + NULL_CONTENT, [USER, call_message({})], 'hi[{"'),
+    **{
+        f"reasoning in {key}": (EACH + f"{{{{ m.content }}}}({{{{ m.{key} }}}}){{% endfor %}}", [REASONED], "a(b)")
+        for key in ("thinking", "reasoning", "reasoning_content")
+    },
+    "reasoning in a part": (EACH + IN_PARTS, [REASONED], "2<b>a"),
+    "reasoning alone in a part": (EACH + IN_PARTS, [{**REASONED, "content": ""}], "1<b>"),
+    "text beside parts": (EACH + IN_PARTS, [{"role": "assistant", "content": "a"}], "a"),
+    "reasoning refused beside text and calls": (EACH + REFUSING + BOTH, [REASONED_CALL], "()a[{"),
+    "reasoning beside text and calls": (EACH + BOTH, [REASONED_CALL], "(b)a[{"),
+}
+
+
+@pytest.mark.parametrize(("source", "messages", "shown"), FIELDS.values(), ids=FIELDS)
+def test_message_has_the_fields_that_the_template_reads(source, messages, shown):
+    assert render(source, messages).startswith(shown)
 
 
 PLAIN = """{%- for m in messages %}
@@ -206,48 +228,6 @@ def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
 def test_template_of_lfm_gets_calls_in_its_notation():
     source = PLAIN.replace("ROLES", "['user', 'assistant']") + "{# <|tool_call_start|> tools #}"
     assert render(source, [call_message({"a": "x"})]) == "[assistant]<|tool_call_start|>[f(a='x')]<|tool_call_end|>"
-
-
-def test_template_that_shows_calls_only_without_content_gets_null_content():
-    source = """{%- for m in messages -%}
-    {%- if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif -%}
-    {%- endfor -%}"""
-    text = render(source, [USER, call_message({})])
-    assert text.startswith(USER["content"] + '[{"')
-    assert '"name": "f"' in text
-
-
-@pytest.mark.parametrize("key", ["thinking", "reasoning", "reasoning_content"])
-def test_reasoning_reaches_the_template_in_the_field_that_it_reads(key):
-    source = f"{{% for m in messages %}}{{{{ m.content }}}}({{{{ m.{key} }}}}){{% endfor %}}"
-    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "a(b)"
-
-
-def test_template_that_reads_reasoning_in_parts_gets_parts():
-    source = """{%- for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | length }}
-    {%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
-    {%- endfor %}"""
-    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "2<b>a"
-    assert render(source, [{"role": "assistant", "content": "", "reasoning_content": "b"}]) == "1<b>"
-    assert render(source, [{"role": "assistant", "content": "a"}]) == "a"
-
-
-@pytest.mark.parametrize(
-    ("refusal", "shown"),
-    [
-        ("{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}", "()a"),
-        ("", "(b)a"),
-    ],
-    ids=["refused", "taken"],
-)
-def test_reasoning_is_left_out_if_the_template_refuses_it_with_text_and_calls(refusal, shown):
-    source = (
-        "{% for m in messages %}"
-        + refusal
-        + "({{ m.thinking }}){{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}"
-    )
-    message = {**call_message({}), "content": "a", "reasoning_content": "b"}
-    assert render(source, [message]).startswith(shown)
 
 
 def test_variables_of_a_request_do_not_replace_those_of_the_server():

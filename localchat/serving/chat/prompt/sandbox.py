@@ -1,8 +1,7 @@
-"""The sandbox in which the Jinja chat template of a model runs.
+"""The sandbox in which the Jinja chat template of a model runs: a template from a GGUF file is untrusted code.
 
-A template from a GGUF file is untrusted code. It runs in Jinja's immutable sandbox without access to attributes, and
-its loops and repetitions are limited. This protects the server against faulty templates; a malicious template may
-still exhaust the memory. `compile_template` and `render_template` raise only TemplateError.
+It is Jinja's immutable sandbox without access to attributes, and with limits for loops and repetitions. This protects
+the server against faulty templates; a malicious template may still exhaust the memory. Raises only TemplateError.
 """
 
 from __future__ import annotations
@@ -52,11 +51,7 @@ class TemplateError(ValueError):
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a chat template.
-
-    Raises:
-        TemplateError: The source is not valid Jinja, or is nested too deeply.
-    """
+    """Compile a chat template. Raises TemplateError if it is not valid Jinja, or is nested too deeply."""
     try:
         tree = ENVIRONMENT.parse(source)
         tree = _Rewriter().visit(tree)
@@ -73,8 +68,7 @@ def compile_template(source: str) -> jinja2.Template:
 def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
     """Render a template with these variables and the functions that published templates expect.
 
-    Raises:
-        TemplateError: The template refuses the conversation, fails, or exceeds a limit.
+    Raises TemplateError if the template refuses the conversation, fails, or exceeds a limit.
     """
     now = datetime.now()
     helpers = {
