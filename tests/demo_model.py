@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from localchat.serving.core.events import OutputToken
+from localchat.serving.core.events import OutputToken, SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest
+from localchat.serving.engine import Engine, GenerationRequest
 from localchat.serving.models.catalog import DEMO_PATH
 
-from .engines import submit, text_of
+from .engines import Finish, submit, text_of
 
 DEMO = str(DEMO_PATH)
 GREEDY = SamplingParams(temperature=0)
@@ -44,7 +44,7 @@ def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
 def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:
     with submit(engine, request) as generation:
         items = list(generation)
-    deltas = [item for item in items if isinstance(item, Delta)]
+    deltas = [item for item in items if isinstance(item, SampledTokens)]
     finish = items[-1]
     assert isinstance(finish, Finish)
     return text_of(deltas), [token for delta in deltas for token in delta.tokens], finish
@@ -79,5 +79,5 @@ def assert_together_as_alone(alone: Engine, together: Engine, requests: list[Gen
     expected = [read(alone, request)[1] for request in requests]
     generations = [submit(together, request) for request in requests]
     for tokens, generation in zip(expected, generations):
-        generated = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        generated = [token for item in generation if isinstance(item, SampledTokens) for token in item.tokens]
         assert_same_or_near_tie(tokens, generated)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple, Union
 
 from localchat.serving.core.errors import ApiError
-from localchat.serving.core.events import OutputToken
+from localchat.serving.core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.engine import Cancelled, Delta, Engine, Finish, GenerationRequest, RequestRun
+from localchat.serving.core.usage import Usage
+from localchat.serving.engine import Cancelled, Engine, GenerationRequest, RequestRun
 from localchat.serving.engine.run import Result
 
 from .fakes import FakeBackend
@@ -29,6 +30,18 @@ def request(text: str = "hello", **options: Any) -> GenerationRequest:
     return request_for(tuple(text.encode()), **options)
 
 
+class Finish(NamedTuple):
+    """The end of a generation, with its usage."""
+
+    reason: str
+    stop: str | int | None
+    last: OutputToken | None
+    usage: Usage
+
+
+Item = Union[PromptProgress, SampledTokens, Finish]
+
+
 class Generation:
     """An iterator of the items of a run with one sequence. Leaving the `with` cancels it."""
 
@@ -44,17 +57,18 @@ class Generation:
     def __exit__(self, *exception: object) -> None:
         self.cancel()
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[Item]:
         return self
 
-    def __next__(self) -> Result:
+    def __next__(self) -> Item:
         self.wait(None)
         error, self._error = self._error, None
         if error is not None:
             raise error
         if not self._items:
             raise StopIteration
-        return self._items.pop(0)
+        item = self._items.pop(0)
+        return Finish(item.reason, item.stop, item.last, self.run.usage(0)) if isinstance(item, OutputEnd) else item
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether there is an item or an error within the timeout."""
@@ -77,14 +91,14 @@ def submit(engine: Engine, request: GenerationRequest) -> Generation:
 
 
 def text_of(items: Iterable[object]) -> str:
-    pieces = (token.piece for item in items if isinstance(item, Delta) for token in item.tokens)
+    pieces = (token.piece for item in items if isinstance(item, SampledTokens) for token in item.tokens)
     return b"".join(pieces).decode("utf-8", "replace")
 
 
 def read(generation: Generation) -> tuple[str, Finish]:
     """The text and the finish of a generation. Fails unless the last item is the only Finish."""
     items = list(generation)
-    assert all(isinstance(item, Delta) for item in items[:-1])
+    assert all(isinstance(item, SampledTokens) for item in items[:-1])
     assert isinstance(items[-1], Finish)
     return text_of(items), items[-1]
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import Delta, Engine, Finish, GenerationRequest
+from localchat.serving.core.events import SampledTokens
+from localchat.serving.engine import Engine, GenerationRequest
 from localchat.serving.engine.batch import Sequence
 from localchat.serving.engine.drafts import DraftModel, Lookup
 
-from .engines import request_for, step_until_idle, stepped, submit
+from .engines import Finish, request_for, step_until_idle, stepped, submit
 from .fakes import END, N_VOCAB, FakeBackend
 
 
@@ -138,7 +139,7 @@ def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]
     step_until_idle(engine)
     items = [list(generation) for generation in generations]
     assert all(isinstance(of_one[-1], Finish) for of_one in items)
-    return [[t.id for item in of_one if isinstance(item, Delta) for t in item.tokens] for of_one in items]
+    return [[t.id for item in of_one if isinstance(item, SampledTokens) for t in item.tokens] for of_one in items]
 
 
 @pytest.mark.parametrize("draft_rule", [rule, sometimes, other_rule], ids=["right", "mostly right", "wrong"])

@@ -11,16 +11,22 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import ApiError, BadRequest, ContextLengthExceeded, QueueFull
-from localchat.serving.core.events import PromptProgress
+from localchat.serving.core.events import PromptProgress, SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import (
-    Cancelled,
-    Delta,
-    Finish,
-    GenerationRequest,
-)
+from localchat.serving.engine import Cancelled, GenerationRequest
 
-from .engines import ScoringBackend, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
+from .engines import (
+    Finish,
+    ScoringBackend,
+    complete,
+    read,
+    request,
+    request_for,
+    step_until_idle,
+    stepped,
+    submit,
+    text_of,
+)
 from .fakes import END, FakeBackend, echo, endless
 
 
@@ -56,7 +62,7 @@ def test_first_delta_comes_with_the_first_token():
         generation = submit(engine, request("abc"))
         engine.step()
         first = next(generation)
-        assert isinstance(first, Delta)
+        assert isinstance(first, SampledTokens)
         assert [token.id for token in first.tokens] == [ord("a")]
 
 
@@ -64,7 +70,7 @@ def test_tokens_that_are_ready_come_in_one_delta():
     with stepped(FakeBackend()) as engine:
         generation = submit(engine, request("abc"))
         step_until_idle(engine)
-        assert [type(item) for item in generation] == [Delta, Finish]
+        assert [type(item) for item in generation] == [SampledTokens, Finish]
 
 
 def test_progress_comes_before_the_text_on_request():
@@ -72,7 +78,7 @@ def test_progress_comes_before_the_text_on_request():
         reporting, other = submit(engine, request("hello, world", reports_progress=True)), submit(engine, request("x"))
         seen = []
         while engine.step():
-            if reporting.wait(0) and not any(isinstance(item, (Delta, Finish)) for item in seen):
+            if reporting.wait(0) and not any(isinstance(item, (SampledTokens, Finish)) for item in seen):
                 seen.append(next(reporting))
         progress = [item for item in seen if isinstance(item, PromptProgress)]
         assert (progress[0].n_computed, progress[0].n_prompt, progress[0].n_cached) == (0, 12, 0)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.core.events import SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Cancelled, Delta, EngineError, Finish, GenerationRequest
+from localchat.serving.engine import Cancelled, EngineError, GenerationRequest
 
-from .engines import complete, read, request, request_for, step_until_idle, stepped, submit, text_of
+from .engines import Finish, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
 from .fakes import END, FakeBackend, echo
 
 
@@ -144,7 +145,7 @@ def test_logprobs_come_with_each_token_of_a_draft():
     with stepped(FakeBackend(max_drafted=16)) as engine:
         generation = submit(engine, request(QUOTED, top_logprobs=1))
         step_until_idle(engine)
-        tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        tokens = [token for item in generation if isinstance(item, SampledTokens) for token in item.tokens]
         assert [token.id for token in tokens] == list(QUOTED.encode())
         assert [[top.token for top in token.top] for token in tokens] == [[token.id] for token in tokens]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import ApiError
-from localchat.serving.engine import Engine, EngineDied, Finish
+from localchat.serving.engine import Engine, EngineDied
 
-from .engines import DEADLINE_S, Generation, request_for, submit, text_of
+from .engines import DEADLINE_S, Finish, Generation, request_for, submit, text_of
 from .fakes import FakeBackend
 from .serving import serving
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from localchat.serving.engine import Cancelled, EngineStopped, Finish
+from localchat.serving.engine import Cancelled, EngineStopped
 
-from .engines import DEADLINE_S, read, request, running, step_until_idle, stepped, submit
+from .engines import DEADLINE_S, Finish, read, request, running, step_until_idle, stepped, submit
 from .fakes import FakeBackend, endless
 
 

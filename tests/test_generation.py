@@ -19,18 +19,15 @@ from localchat.serving.core.events import (
     PromptProgress,
     SampledTokens,
 )
-from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Finish
 
 from .engines import request_for
 from .serving import TOOLS
 
-USAGE = Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0)
 TOKEN = OutputToken(97, b"a")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 
 
-def read(output: Output, *items: PromptProgress | Delta | Finish) -> list[OutputEvent]:
+def read(output: Output, *items: PromptProgress | SampledTokens | OutputEnd) -> list[OutputEvent]:
     return [event for item in items for event in output.read(item, lambda: (TOKEN,))]
 
 
@@ -48,14 +45,14 @@ def read(output: Output, *items: PromptProgress | Delta | Finish) -> list[Output
 def test_k6_finish_reason(text: str, reason: str, expected: str):
     """V31: an output with a call that is cut does not end with "tool_calls", since clients would run it."""
     output = Output(OutputParser(DIALECTS["hermes"], tools=TOOLS))
-    events = read(output, Delta((OutputToken(0, text.encode()),)), Finish(reason, None, USAGE))
+    events = read(output, SampledTokens((OutputToken(0, text.encode()),)), OutputEnd(reason, None))
     assert events[-1] == OutputEnd(expected)
     assert output.finish_reason == expected
 
 
 def test_first_events_come_before_the_first_token_and_after_progress():
     output = Output(PlainText(), first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")])
-    progress, *events = read(output, PromptProgress(1, 2, 0, 0.5), Delta((TOKEN,)), Finish("stop", 5, USAGE, TOKEN))
+    progress, *events = read(output, PromptProgress(1, 2, 0, 0.5), SampledTokens((TOKEN,)), OutputEnd("stop", 5, TOKEN))
     assert isinstance(progress, PromptProgress)
     assert events == [
         PromptLogprobs((TOKEN,)),
@@ -72,8 +69,8 @@ class ScriptedRun:
     def __init__(self) -> None:
         self.ended: list[int] = []
 
-    def take(self, timeout_s: float | None) -> list[tuple[int, Delta | Finish]]:
-        return [(0, Delta((TOKEN,))), (0, Delta((TOKEN,))), (0, Finish("stop", 5, USAGE))]
+    def take(self, timeout_s: float | None) -> list[tuple[int, SampledTokens | OutputEnd]]:
+        return [(0, SampledTokens((TOKEN,))), (0, SampledTokens((TOKEN,))), (0, OutputEnd("stop", 5))]
 
     def prompt_tokens(self, index: int) -> tuple[OutputToken, ...]:
         return ()

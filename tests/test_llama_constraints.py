@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Engine, Finish
+from localchat.serving.engine import Engine
 
 from .constraints import gbnf
 from .demo_model import GREEDY, chat, read
-from .engines import request_for, submit, text_of
+from .engines import Finish, request_for, submit, text_of
 
 
 def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:

@@ -12,12 +12,12 @@ import pytest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.budget import ReasoningTracker
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Constraint, Engine, Finish
+from localchat.serving.engine import Constraint, Engine
 from localchat.serving.engine.llama.sampler import chain_steps, seed_of
 
 from .constraints import gbnf
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
-from .engines import request_for, submit
+from .engines import Finish, request_for, submit
 
 CHAINS: dict[str, tuple[SamplingParams, str]] = {
     "defaults": (SamplingParams(), "top_k top_p dist"),

@@ -19,9 +19,8 @@ from localchat.serving.chat.dialects.reasoning import ReasoningStart
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.output import Output
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.core.events import OutputToken, ReasoningDelta
-from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Engine, Finish
+from localchat.serving.core.events import OutputEnd, OutputToken, ReasoningDelta, SampledTokens
+from localchat.serving.engine import Engine
 
 from .dialect_outputs import GOLDEN, TOOLS, text_of
 from .fakes import FakeBackend, echo
@@ -38,8 +37,8 @@ def parser(name: str = "qwen-coder", **options: Any) -> OutputParser:
 def n_reasoning(pieces: Iterable[bytes], parser: OutputParser) -> int:
     """The number of reasoning tokens that the usage has after these tokens."""
     output = Output(parser)
-    list(output.read(Delta(tuple(OutputToken(0, piece) for piece in pieces)), tuple))
-    list(output.read(Finish("length", None, Usage(1, 0, 1, 0, 0)), tuple))
+    list(output.read(SampledTokens(tuple(OutputToken(0, piece) for piece in pieces)), tuple))
+    list(output.read(OutputEnd("length", None), tuple))
     return output.n_reasoning
 
 

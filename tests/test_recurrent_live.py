@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.serving.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
+from localchat.serving.core.events import SampledTokens
+from localchat.serving.engine import Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
 
 from .demo_model import GREEDY, assert_same_or_near_tie, read
 from .engines import request_for, submit
@@ -64,7 +65,7 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
     engine.forget()
     generations = [submit(engine, request) for request in requests]
     for i, generation in enumerate(generations):
-        together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        together = [token for item in generation if isinstance(item, SampledTokens) for token in item.tokens]
         assert_same_or_near_tie(alone[i % 3], together)
 
 

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from localchat.serving.core.errors import BadRequest, QueueFull
-from localchat.serving.engine import Cancelled, Delta, EngineError, Finish
+from localchat.serving.core.events import OutputEnd, SampledTokens
+from localchat.serving.engine import Cancelled, EngineError
 
 from .engines import DEADLINE_S, request, request_for, running, step_until_idle, stepped, text_of
 from .fakes import FakeBackend, echo, endless
@@ -19,10 +20,10 @@ def test_items_of_all_sequences_come_in_order_with_their_index():
         while run.is_running:
             engine.step()
             for index, item in run.take(0):
-                if isinstance(item, Finish):
+                if isinstance(item, OutputEnd):
                     ends.append(index)
                 else:
-                    assert isinstance(item, Delta)
+                    assert isinstance(item, SampledTokens)
                     assert index not in ends
                     texts[index] += text_of([item])
         assert (texts, sorted(ends)) == (["ab", "cdef"], [0, 1])
@@ -46,7 +47,7 @@ def test_one_sequence_can_be_ended_and_the_others_continue():
         engine.step()
         run.end(0)
         step_until_idle(engine)
-        assert [(i, type(item)) for i, item in run.take()] == [(1, Delta), (1, Finish)]
+        assert [(i, type(item)) for i, item in run.take()] == [(1, SampledTokens), (1, OutputEnd)]
         assert not run.is_running
         assert run.take() == []
 

@@ -9,25 +9,23 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.output import Output, PlainText
-from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken
-from localchat.serving.core.usage import Usage
-from localchat.serving.engine import Delta, Finish
+from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, SampledTokens
 
 from .serving import BIG, generating, serving
 
-FINISH = Finish("length", None, Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0))
+FINISH = OutputEnd("length", None)
 
 
 def shown(output: Output, *pieces: bytes) -> str:
     """The text of the events of the next tokens."""
-    events = output.read(Delta(tuple(OutputToken(0, piece) for piece in pieces)), tuple)
+    events = output.read(SampledTokens(tuple(OutputToken(0, piece) for piece in pieces)), tuple)
     return "".join(event.text for event in events if isinstance(event, ContentDelta))
 
 
 def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
     """The text of the pieces up to a stop text, and this stop text."""
     output, text = Output(PlainText(), stop=stop), ""
-    for item in (*(Delta((OutputToken(0, piece),)) for piece in pieces), FINISH):
+    for item in (*(SampledTokens((OutputToken(0, piece),)) for piece in pieces), FINISH):
         for event in output.read(item, tuple):
             text += event.text if isinstance(event, ContentDelta) else ""
             if isinstance(event, OutputEnd):

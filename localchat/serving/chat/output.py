@@ -19,7 +19,7 @@ from ..core.events import (
     ReasoningDelta,
     SampledTokens,
 )
-from ..engine import Delta, Finish
+from ..engine.run import Result
 from .dialects.parser import OutputParser, merged
 from .dialects.reasoning import ReasoningTags
 
@@ -116,7 +116,7 @@ class Output:
         """Tokens of reasoning so far, including tags; 0 while there is no text between the tags."""
         return self._n_reasoning if self._has_reasoning else 0
 
-    def read(self, item: PromptProgress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
+    def read(self, item: Result, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
         """The events of the next item. When `is_over` becomes true, the caller must drop all later items."""
         if isinstance(item, PromptProgress):
             yield item
@@ -124,7 +124,7 @@ class Output:
         if not self._is_begun:
             self._is_begun = True
             yield from self._first_events(prompt_tokens)
-        if isinstance(item, Finish):
+        if isinstance(item, OutputEnd):
             yield from self._finish(item)
         else:
             yield from self._tokens(item.tokens)
@@ -146,7 +146,7 @@ class Output:
         if self._stop.found is not None:
             yield self._end("stop", self._stop.found)
 
-    def _finish(self, item: Finish) -> Iterator[OutputEvent]:
+    def _finish(self, item: OutputEnd) -> Iterator[OutputEvent]:
         self.n_completion += item.last is not None
         events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
         self._has_reasoning = self._has_reasoning or _has_reasoning(events)

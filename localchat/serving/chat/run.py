@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 
 from ..core import errors
-from ..core.events import OutputEvent, ResponseHead
+from ..core.events import OutputEnd, OutputEvent, ResponseHead
 from ..core.usage import Usage
-from ..engine import Cancelled, Finish, GenerationRequest
+from ..engine import Cancelled, GenerationRequest
 from .model import Model
 from .output import Output
 from .prompt.sandbox import TemplateError
@@ -96,7 +96,7 @@ class GenerationRun:
             if output.is_over:
                 continue
             events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
-            if output.is_over and not isinstance(item, Finish):
+            if output.is_over and not isinstance(item, OutputEnd):
                 # The output has ended before the sequence.
                 self._run.end(index)
         return events

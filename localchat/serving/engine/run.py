@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Union
 
-from ..core.events import OutputToken, PromptProgress, TokenLogprob
+from ..core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, TokenLogprob
 from ..core.usage import Usage
-from .values import Delta, Finish, GenerationRequest, Sampled, StepOutput, TokenTexts, Top
+from .values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
 
-Result = Union[PromptProgress, Delta, Finish]
+Result = Union[PromptProgress, SampledTokens, OutputEnd]
 
 
 class RequestRun:
@@ -61,8 +61,8 @@ class RequestRun:
     def take(self, timeout_s: float | None = None) -> list[tuple[int, Result]]:
         """Waits for new results, at most `timeout_s`, and returns them with the indexes of their sequences.
 
-        For each sequence there is at most the newest progress, one Delta, and one Finish at its end, in this order: a
-        reader that is slower than the engine gets fewer and larger deltas. The list may be empty even before the
+        For each sequence there is at most the newest progress, one SampledTokens, and one OutputEnd, in this order:
+        a reader that is slower than the engine gets fewer and larger items. The list may be empty even before the
         timeout, and is empty at once if no sequence runs.
 
         Raises:
@@ -105,7 +105,7 @@ class RequestRun:
     def prompt_tokens(self, index: int = 0) -> tuple[OutputToken, ...]:
         """The prompt of a sequence with log probabilities, for a request with `prompt_logprobs`.
 
-        It is complete from the first Delta on. The first token has no log probability.
+        It is complete from the first SampledTokens on. The first token has no log probability.
         """
         return self._outputs[index].prompt_tokens()
 
@@ -157,18 +157,18 @@ class _Output:
         return bool(new.tokens or new.end or (new.progress and self._request.reports_progress))
 
     def read(self, outputs: list[StepOutput]) -> Iterator[Result | Exception]:
-        """Combines outputs: the newest progress, one delta, and the end if it is among them."""
+        """Combines outputs: the newest progress, one SampledTokens, and the end if it is among them."""
         progress = [new.progress for new in outputs if new.progress is not None]
         if progress and self._request.reports_progress:
             yield progress[-1]
         sampled = [self._counted(item) for new in outputs for item in new.tokens]
         tokens = tuple(token for token in sampled if token is not None)
         if tokens:
-            yield Delta(tokens)
+            yield SampledTokens(tokens)
         end = outputs[-1].end
         if end is not None:
             self.is_over = True
-            yield self._finish(end) if isinstance(end, str) else end
+            yield self._end(end) if isinstance(end, str) else end
 
     def usage(self) -> Usage:
         return Usage(
@@ -211,10 +211,10 @@ class _Output:
         token, logprob, top = sampled
         return OutputToken(token, piece(token), logprob, tuple(TokenLogprob(id, piece(id), p) for id, p in top))
 
-    def _finish(self, reason: str) -> Finish:
+    def _end(self, reason: str) -> OutputEnd:
         last = self._last
         stop = None if last is None or self._texts.is_end(last.id) else last.id
-        return Finish(reason, stop, self.usage(), last)
+        return OutputEnd(reason, stop, last)
 
 
 def _seconds(start: float | None, end: float | None) -> float:

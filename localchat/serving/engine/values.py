@@ -14,9 +14,8 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, Union
 
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, ShuttingDown
-from ..core.events import OutputToken, PromptProgress
+from ..core.events import PromptProgress
 from ..core.params import GenerationParams, SamplingParams
-from ..core.usage import Usage
 from ..models.catalog import gigabytes
 
 # The numbers of `pooling_type` in a model's metadata. Without pooling (0) the mean is used.
@@ -66,26 +65,6 @@ class GenerationRequest:
     """Makes the tracker of the reasoning budget for a sequence without tokens. None: there is no budget."""
     reports_progress: bool = False
     """Whether the reader of the output gets the progress while the prompt is computed."""
-
-
-@dataclass(frozen=True)
-class Delta:
-    """Generated tokens, at least one."""
-
-    tokens: tuple[OutputToken, ...]
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The end of a sequence without an error."""
-
-    reason: str
-    """"stop", or "length" for a limit."""
-    stop: int | None
-    """The token of `stop_token_ids` that ended the sequence; None for another end."""
-    usage: Usage
-    last: OutputToken | None = None
-    """The token that ended the sequence, if one did. It is counted in `usage` and is in no Delta."""
 
 
 Top = list[tuple[int, float]]

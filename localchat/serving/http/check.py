@@ -18,7 +18,7 @@ from ... import __version__
 from ..core.errors import NotSupported
 from ..core.params import GenerationParams, SamplingParams
 from ..core.usage import Usage
-from ..engine import EngineError, Finish, Front, GenerationRequest
+from ..engine import EngineError, Front, GenerationRequest
 from ..engine.library_build import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
 from ..models.catalog import ModelFile, gigabytes
 from .loading import load_options, reason_of
@@ -136,12 +136,11 @@ def _generate(engine: Front, i: int) -> Usage:
     # The prompts differ in their first token: a cached prefix would not be computed again.
     tokens = engine.tokenize(f"{i} is a number, and the quick brown fox jumps over the lazy dog. " * n_prompt)
     params = GenerationParams(max_tokens=_N_OUTPUT, ignore_eos=True)
-    usages: list[Usage] = []
     request = GenerationRequest(tuple(tokens[:n_prompt]), params, SamplingParams(temperature=0))
     with engine.submit([request]) as run:
         while run.is_running:
-            usages += [item.usage for _, item in run.take() if isinstance(item, Finish)]
-    return usages[0]
+            run.take()
+        return run.usage(0)
 
 
 def _lines(report: Report) -> Iterator[str]:
