@@ -93,24 +93,19 @@ def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: b
 @pytest.mark.parametrize(
     "schema", [{"type": "string"}, *({"type": "string", "maxLength": n} for n in (20, 21, 90)), {}], ids=str
 )
-@pytest.mark.parametrize(
-    ("marks", "call", "end"),
-    [
-        ("<|tool_call>", '<|tool_call>call:f{a:<|"|>{}<|"|>}<tool_call|>', "<tool_call|>"),
-        ("<|tool_call_start|>", '<|tool_call_start|>[f(a="{}")]<|tool_call_end|>', "<|tool_call_end|>"),
-        ("<|tool_call_start|>", "<|tool_call_start|>[f(a='{}')]<|tool_call_end|>", "<|tool_call_end|>"),
-    ],
-    ids=["gemma", "lfm", "lfm, other quotes"],
-)
-def test_text_in_a_notation_has_no_end_marker_of_calls(marks: str, call: str, end: str, schema: Any):
-    """With the marker inside a text, the parser would end the call there."""
+def test_text_in_a_notation_cannot_end_the_call(schema: Any):
+    """The parser ends a call of Gemma at the marker, also inside a text; a string of LFM2 may contain its marker."""
     tools = tools_with(schema)
-    constraint = constraint_of("{{ tools }}" + marks, **required(tools=tools))
-    assert not fits(constraint, call.replace("{}", end))
-    assert not fits(constraint, call.replace("{}", "x" + end + "y"))
-    # A limit of the length allows only one kind of quotes; a limit above 20 allows no prefix of a marker.
+    constraint = constraint_of("{{ tools }}<|tool_call>", **required(tools=tools))
+    call, end = '<|tool_call>call:f{a:<|"|>TEXT<|"|>}<tool_call|>', "<tool_call|>"
+    assert not fits(constraint, call.replace("TEXT", end))
+    assert not fits(constraint, call.replace("TEXT", "x" + end + "y"))
+    # A limit of the length above 20 allows no prefix of a marker.
     text = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
-    assert fits(constraint, call.replace("{}", text)) or ("'" in call and "maxLength" in schema)
+    assert fits(constraint, call.replace("TEXT", text))
+    call = '<|tool_call_start|>[f(a="<|tool_call_end|>")]<|tool_call_end|>'
+    assert fits(constraint_of("{{ tools }}<|tool_call_start|>", **required(tools=tools)), call)
+    check_calls(DIALECTS["lfm2"], tools, call)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,11 @@
 """Special cases of the families: variants that models generate, and text that looks like a format."""
 
-import re
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.values import parameter_types, value_json
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
-from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, SCHEMA, TOOLS, calls_of, text_of
+from .dialect_outputs import ALL, ARGUMENTS, BAR, GOLDEN, TOOLS, calls_of, text_of
 from .test_output import Reasoning, events_of, parse, parse_every_way, parser
 
 PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
@@ -265,79 +260,50 @@ def test_only_text_that_may_be_a_marker_is_held_back():
     for tools, pieces in ((), [ContentDelta("Hi \n")]), (TOOLS, [ContentDelta("Hi")]):
         assert parser(DIALECTS["hermes"], tools=tools).feed("Hi \n") == pieces
     made = parser(DIALECTS["functionary-3.2"], tools=TOOLS)
-    assert made.feed("all\nHi\n>>>no") == [ContentDelta("Hi")]
-    assert made.feed("t so \n>>> 1") == [ContentDelta("\n>>>not so \n>>> 1")]
-    made = parser(DIALECTS["granite-3"], tools=())
-    assert made.feed(" <response>\nHi \n</response>\n") == [ContentDelta("Hi")]
-    assert made.feed("x <response>") == [ContentDelta(" \n</response>\nx <response>")]
+    assert made.feed("all\nHi\n>>>al") == [ContentDelta("Hi")]
+    assert made.feed("so \n>>> 1") == [ContentDelta("\n>>>also \n>>> 1")]
 
 
-@given(text=st.lists(st.sampled_from([">>>", ">", "all", "now", "\n", " ", "x", "all\n"]), max_size=12).map("".join))
-def test_functionary_drops_only_its_markers(text):
-    first = re.sub(r"\A(>>>)?all\n", "", text)
-    expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n\s*", "", first)) else []
-    assert parse([text], DIALECTS["functionary-3.2"], tools=()) == expected
-    for tools in ((), TOOLS):
-        whole = parse([text], DIALECTS["functionary-3.2"], tools=tools)
-        assert parse(text, DIALECTS["functionary-3.2"], tools=tools) == whole
+# The schema of an argument between tags, its text, and its JSON.
+INTEGER_OR_TEXT = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+VALUES = [
+    ({"type": "string"}, "null", '"null"'),
+    ({"type": "integer"}, "3", "3"),
+    ({"type": "number"}, " 3\n", "3"),
+    ({"type": "integer"}, "3.0", "3.0"),
+    ({"type": "integer"}, "3.5", '"3.5"'),
+    ({"type": "integer"}, "1_000", "1000"),
+    (INTEGER_OR_TEXT, "1_000", '"1_000"'),
+    (INTEGER_OR_TEXT, "5", "5"),
+    (INTEGER_OR_TEXT, 'say "\u00e9"', '"say \\"\u00e9\\""'),
+    (INTEGER_OR_TEXT, '"x"', '"\\"x\\""'),
+    ({"type": "boolean"}, "True", "true"),
+    ({"type": ["string", "null"]}, "None", "null"),
+    ({"type": "integer", "nullable": True}, "null", "null"),
+    ({"type": "integer", "nullable": False}, "null", '"null"'),
+    ({"$ref": "#/$defs/x"}, "1", "1"),
+    ({"$ref": "#/$defs/x"}, "true", '"true"'),
+    ({"$ref": "#"}, "true", '"true"'),
+    ({"$ref": "elsewhere"}, "true", "true"),
+    ({"const": None}, "null", "null"),
+    ({}, "[1]", "[1]"),
+    (True, "1", "1"),
+    ({"type": "object"}, "", "{}"),
+    ({"type": "object"}, '{"a": 1}', '{"a": 1}'),
+    ({"type": "object"}, "{'a': (1, True)}", '{"a": [1, true]}'),
+    ({"type": "array"}, "[1, 2", '"[1, 2"'),
+    ({"type": "array"}, "[b'x']", "\"[b'x']\""),
+    ({"type": "number"}, "NaN", '"NaN"'),
+    ({"type": "array"}, "[" * 5000, '"' + "[" * 5000 + '"'),
+]
 
 
-# Values
-
-
-UNION = {"properties": {"a": {"type": ["string", "null"]}, "b": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
-NULLABLE = {"properties": {"a": {"type": "integer", "nullable": True}, "b": {"type": "integer", "nullable": False}}}
-REFERENCE = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"enum": [1, "one"]}}}
-ANY = "string number integer boolean null array object"
-
-
-@pytest.mark.parametrize(
-    ("schema", "key", "types"),
-    [
-        (SCHEMA, "city", "string"),
-        (UNION, "a", "string null"),
-        (NULLABLE, "a", "integer null"),
-        (NULLABLE, "b", "integer"),
-        (UNION, "b", "integer string"),
-        (REFERENCE, "a", "integer string"),
-        ({"properties": {"a": {"const": None}}}, "a", "null"),
-        ({}, "a", ANY),
-        ({"properties": {"a": {"$ref": "#"}}}, "a", ANY),
-        ({"properties": {"a": {"$ref": "elsewhere"}}, "type": "object"}, "a", ANY),
-        ({"properties": {"a": True}}, "a", ANY),
-        ({"properties": 1}, "a", ANY),
-    ],
-    ids=str,
-)
-def test_types_of_a_parameter(schema, key, types):
-    assert parameter_types(schema, key) == set(types.split())
-
-
-@pytest.mark.parametrize(
-    ("raw", "types", "expected"),
-    [
-        ("3", "integer", "3"),
-        (" 3\n", "number", "3"),
-        ("3.0", "integer", "3.0"),
-        ("1_000", "integer", "1000"),
-        ("1_000", "integer string", '"1_000"'),
-        ("3.5", "integer", '"3.5"'),
-        ("True", "boolean", "true"),
-        ("None", "null string", "null"),
-        ("null", "string", '"null"'),
-        ('{"a": 1}', "object", '{"a": 1}'),
-        ("{'a': (1, True)}", "object", '{"a": [1, true]}'),
-        ("[1, 2", "array", '"[1, 2"'),
-        ("[b'x']", "array", "\"[b'x']\""),
-        ("NaN", "number", '"NaN"'),
-        ("[" * 5000, "array", '"' + "[" * 5000 + '"'),
-        ('say "é"', "string integer", '"say \\"é\\""'),
-        ('"x"', "integer string", '"\\"x\\""'),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_value_as_json(raw, types, expected):
-    assert value_json(raw, frozenset(types.split())) == expected
+@pytest.mark.parametrize(("schema", "text", "expected"), VALUES, ids=lambda value: str(value)[:30])
+def test_text_between_tags_gets_the_type_of_its_schema(schema, text, expected):
+    parameters = {"type": "object", "properties": {"a": schema}, "$defs": {"x": {"enum": [1, "one"]}}}
+    tools = [{"function": {"name": "f", "parameters": parameters}}]
+    output = f"<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>"
+    assert parse([output], DIALECTS["glm"], tools=tools)[1].text == f'{{"a": {expected}}}'
 
 
 PYTHON_CALLS = [

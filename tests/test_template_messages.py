@@ -227,7 +227,7 @@ def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
 
 def test_template_of_lfm_gets_calls_in_its_notation():
     source = PLAIN.replace("ROLES", "['user', 'assistant']") + "{# <|tool_call_start|> tools #}"
-    assert render(source, [call_message({"a": "x"})]) == "[assistant]<|tool_call_start|>[f(a='x')]<|tool_call_end|>"
+    assert render(source, [call_message({"a": "x"})]) == '[assistant]<|tool_call_start|>[f(a="x")]<|tool_call_end|>'
 
 
 def test_variables_of_a_request_do_not_replace_those_of_the_server():

@@ -1,4 +1,4 @@
-"""Rules for the arguments of tool calls: as JSON, one by one between tags, or in the notation of Gemma 4 or LFM2.
+"""Rules for the arguments of tool calls: as JSON, one by one, or in the notation of Gemma 4.
 
 Between tags, a value is bare text without quotes, and the parser chooses its type by the schema. A value may be bare
 text only if the parser turns this text into a value that matches the schema. If a layout cannot enforce a schema, the
@@ -15,7 +15,7 @@ from typing import Any
 from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
 from .dialects.notation import GEMMA_QUOTE
 from .dialects.values import STRING, parameter_types, referenced
-from .lark import ANY, Rules, containing, layout_regex, regex_literal, seq
+from .lark import ANY, Rules, layout_regex, regex_literal, seq
 from .schema_rules import json_rule
 
 # Strings that no parser converts to a value of another type.
@@ -28,7 +28,6 @@ _ANNOTATIONS = frozenset(
 _ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 _MAX_DEPTH = 20
-_WORDS = {"boolean": "/true|false/", "null": "/null/"}
 _PYTHON_WORDS = {"boolean": "/True|False/", "null": "/None/"}
 
 
@@ -42,8 +41,8 @@ def argument_rule(rules: Rules, parameters: dict[str, Any], layout: CallLayout) 
     try:
         if layout.arguments is not None:
             return rules.rule(arguments.one_by_one(layout.arguments))
-        if layout.notation != "json":
-            return rules.rule(arguments.native(parameters))
+        if layout.notation == "gemma":
+            return rules.rule(arguments.gemma(parameters))
     except NotExact:
         pass
     return rules.rule(json_rule(parameters))
@@ -53,11 +52,8 @@ class _Arguments:
     def __init__(self, rules: Rules, root: Mapping[str, Any], layout: CallLayout) -> None:
         self._rules = rules
         self._root = root
-        self._is_gemma = layout.notation == "gemma"
-        self._is_json = layout.notation == "json"
-        self._words = _WORDS if self._is_gemma else _PYTHON_WORDS
-        # The parser of a notation ends the call at this marker, also inside a string.
-        self._end = "".join(layout.ends[:1])
+        # The parser of Gemma's notation ends the call at this marker, also inside a string.
+        self._end = regex_literal("".join(layout.ends[:1]))
         self._any_rule = ""
         self._definitions = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
 
@@ -132,12 +128,12 @@ class _Arguments:
         """A value between two texts. A line break may be on each side of it."""
         maybe_line = line and line + "?"
         if not (types & STRING and layout.marker):
-            options = [self._json(schema) if self._is_json else self.native(schema)]
-            if self._is_json and _is_free(schema):
-                # Some templates print the words of Python.
-                options += [word for name, word in _PYTHON_WORDS.items() if name in types]
+            # Some templates print the words of Python.
+            words = [word for name, word in _PYTHON_WORDS.items() if name in types] if _is_free(schema) else []
             after = f"{maybe_line}{end}"
-            return seq(f"/{start}{maybe_line}/", f"({' | '.join(options)})", f"/{after}/" if after else "")
+            return seq(
+                f"/{start}{maybe_line}/", f"({' | '.join([self._json(schema), *words])})", f"/{after}/" if after else ""
+            )
         values = _listed_values(schema)
         if values is not None:
             texts = [self._listed_text(value, types, layout) for value in values]
@@ -162,90 +158,70 @@ class _Arguments:
             raise NotExact
         return regex_literal(value)
 
-    # --- the notations of Gemma 4 and LFM2 ---
+    # --- the notation of Gemma 4 ---
 
-    def native(self, schema: Any, depth: int = 0) -> str:
+    def gemma(self, schema: Any, depth: int = 0) -> str:
         schema = self._resolved(schema)
         if depth > _MAX_DEPTH:
             raise NotExact
         values = _listed_values(schema)
         if values is not None:
-            return self._rules.regex("|".join(regex_literal(self._constant(value)) for value in values))
+            return self._rules.regex("|".join(regex_literal(_gemma_constant(value)) for value in values))
         keywords, type_ = schema.keys() - _ANNOTATIONS, schema.get("type")
         options = schema.get("anyOf") if keywords == {"anyOf"} else None
         if isinstance(type_, list):
             options = [{**schema, "type": name} for name in type_]
         if isinstance(options, list):
-            return "(" + " | ".join(self.native(option, depth + 1) for option in options) + ")"
+            return "(" + " | ".join(self.gemma(option, depth + 1) for option in options) + ")"
         if not keywords:
-            return self._any()
+            return self._gemma_any()
         if type_ == "object":
-            return self._object(schema, depth)
+            return self._gemma_object(schema, depth)
         if type_ == "string":
-            return self._string(_text_sets(schema))
-        if type_ in ("integer", "number"):
-            return self._json(schema)
+            return self._gemma_string(_text_sets(schema))
         if type_ == "array" and keywords <= {"type", "items"}:
-            return self._repeated("[", self._rules.rule(self.native(schema.get("items", True), depth + 1)), "]")
-        if type_ in self._words and keywords == {"type"}:
-            return self._words[type_]
+            return _repeated("[", self._rules.rule(self.gemma(schema.get("items", True), depth + 1)), "]")
+        if type_ in ("boolean", "null", "integer", "number"):
+            return self._json(schema)
         raise NotExact
 
-    def _object(self, schema: dict[str, Any], depth: int) -> str:
+    def _gemma_object(self, schema: dict[str, Any], depth: int) -> str:
         others = schema.get("additionalProperties", True)
         if not schema.get("properties") and others is not False and not schema.get("required"):
             if not schema.keys() <= _OF_OBJECT | _ANNOTATIONS:
                 raise NotExact
-            return self._map(self._rules.rule(self.native(others, depth + 1)))
-        properties = self._properties(schema)
-        if self._is_gemma:
-            properties.sort(key=lambda item: item[0].lower())
+            return self._gemma_map(self._rules.rule(self.gemma(others, depth + 1)))
         pairs = []
-        for name, value, is_required in properties:
-            if self._is_gemma and not _UNQUOTED_NAME.fullmatch(name):
+        for name, value, is_required in sorted(self._properties(schema), key=lambda item: item[0].lower()):
+            if not _UNQUOTED_NAME.fullmatch(name):
                 raise NotExact
-            key = f"{name}:" if self._is_gemma else f"{json.dumps(name, ensure_ascii=False)}: "
-            pairs.append((seq(f"/{regex_literal(key)}/", f"({self.native(value, depth + 1)})"), is_required))
-        return seq("/\\{/", f"({self._in_order(pairs, ',' if self._is_gemma else ', ?')})", "/\\}/")
+            pairs.append((seq(f"/{regex_literal(name)}:/", f"({self.gemma(value, depth + 1)})"), is_required))
+        return seq("/\\{/", f"({self._in_order(pairs, ',')})", "/\\}/")
 
-    def _any(self) -> str:
+    def _gemma_any(self) -> str:
         if not self._any_rule:
             self._any_rule = name = self._rules.new_name("any")
-            options = [self._string([]), self._json({"type": "number"}), *self._words.values()]
-            options += [self._repeated("[", name, "]"), self._map(name)]
+            options = [self._gemma_string([]), self._json({"type": ["number", "boolean", "null"]})]
+            options += [_repeated("[", name, "]"), self._gemma_map(name)]
             self._rules.add(f"{name}: {' | '.join(options)}")
         return self._any_rule
 
-    def _map(self, value: str) -> str:
-        key = ["/[A-Za-z0-9_.-]+:/"] if self._is_gemma else [self._string([]), "/: ?/"]
-        return self._repeated("{", self._rules.rule(seq(*key, value)), "}")
+    def _gemma_map(self, value: str) -> str:
+        return _repeated("{", self._rules.rule(seq("/[A-Za-z0-9_.-]+:/", value)), "}")
 
-    def _repeated(self, start: str, item: str, end: str) -> str:
-        separator = "/,/" if self._is_gemma else "/, ?/"
-        return seq(f"/\\{start}/", f"({item} ({separator} {item})*)?", f"/\\{end}/")
+    def _gemma_string(self, sets: list[str]) -> str:
+        quote = regex_literal(GEMMA_QUOTE)
+        text = self._rules.free_text([quote, self._end], *sets)
+        return self._rules.terminal(f"/{quote}/ {text} /{quote}/")
 
-    def _string(self, sets: list[str]) -> str:
-        end = regex_literal(self._end)
-        if self._is_gemma:
-            quote = regex_literal(GEMMA_QUOTE)
-            text = self._rules.free_text([quote, end], *sets)
-            return self._rules.terminal(f"/{quote}/ {text} /{quote}/")
-        count = "*"
-        if sets:
-            length = re.fullmatch(r"/\(\?s:\.\)(\{\d+,\d*\})/", sets[0])
-            if len(sets) > 1 or length is None:
-                raise NotExact
-            count = length[1]
-        quoted = (rf"{q}([^{q}\\\x00-\x09\x0b-\x1f\x7f]|\\[{q}\\bnrt]){count}{q}" for q in "\"'")
-        return self._rules.terminal(f"/{'|'.join(quoted)}/ & ~{containing(end)}")
 
-    def _constant(self, value: Any) -> str:
-        if isinstance(value, str):
-            if self._is_gemma and GEMMA_QUOTE not in value:
-                return GEMMA_QUOTE + value + GEMMA_QUOTE
-            return json.dumps(value, ensure_ascii=False)
-        is_word = value is None or isinstance(value, bool)
-        return str(value) if is_word and not self._is_gemma else json.dumps(value)
+def _repeated(start: str, item: str, end: str) -> str:
+    return seq(f"/\\{start}/", f"({item} (/,/ {item})*)?", f"/\\{end}/")
+
+
+def _gemma_constant(value: Any) -> str:
+    is_text = isinstance(value, str) and GEMMA_QUOTE not in value
+    return GEMMA_QUOTE + value + GEMMA_QUOTE if is_text else json.dumps(value, ensure_ascii=False)
 
 
 def _text_sets(schema: Mapping[str, Any]) -> list[str]:

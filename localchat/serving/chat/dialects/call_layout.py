@@ -242,8 +242,13 @@ def _gemma(value: Any) -> str:
     return "[" + ",".join(map(_gemma, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 _WRITERS: Mapping[str, Callable[[Any], str]] = {
-    "json": lambda value: json.dumps(value, ensure_ascii=False),
-    "python": repr,
+    "json": _json,
+    # The strings, lists and objects of LFM2's template are JSON.
+    "python": lambda value: repr(value) if value is None or isinstance(value, bool) else _json(value),
     "gemma": _gemma,
 }

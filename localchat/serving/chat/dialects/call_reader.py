@@ -226,8 +226,7 @@ def read_arguments(
     cursor.end_record()
     yield from read_run(cursor)
     if notation.arguments or (yield from is_next(cursor, "{")):
-        forbidden = () if notation.is_json else ends
-        if (yield from stream_value(cursor, calls.arguments, notation, *forbidden)):
+        if (yield from stream_value(cursor, calls.arguments, notation, *ends)):
             calls.close()
             yield from read_end(cursor, *ends)
             return

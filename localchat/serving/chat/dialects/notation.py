@@ -51,7 +51,7 @@ PYTHON_ARGUMENTS = Notation(arguments=")")
 def stream_value(cursor: Cursor, emit: Emit, notation: Notation = JSON, *ends: str) -> Reader[bool]:
     """Emit the next value as JSON. Returns whether it is complete.
 
-    No string of the value may contain one of the markers `ends`. The text at which a broken value ends stays unread.
+    No string without escapes may contain one of the markers `ends`. The text at which a broken value ends stays unread.
     """
     return (yield from _Value(cursor, emit, notation, ends).read())
 
@@ -186,15 +186,14 @@ class _Value:
     def _string(self, quote: str) -> Reader[bool]:
         """Read the rest of a string. Returns False if it is cut."""
         cursor = self._cursor
-        escape = "" if quote == GEMMA_QUOTE else "\\"
-        markers = Markers(quote, escape, *self._ends)
+        markers = Markers(quote, *(self._ends if quote == GEMMA_QUOTE else "\\"))
         while True:
             marker = yield from emit_until(cursor, markers, lambda text: self._emit(text_json(text)), holds_space=False)
             if marker == quote:
                 cursor.take(len(quote))
                 self._emit('"')
                 return True
-            if not escape or marker != escape:
+            if marker != "\\":
                 return False
             while _CUT_ESCAPE.match(cursor.text, cursor.at):
                 if cursor.ended:
