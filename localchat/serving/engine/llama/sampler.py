@@ -103,6 +103,7 @@ class Sampler:
         # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
         self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
         self._forbidden = sorted(ends) if params.ignore_eos else []
+        self._find_biased()
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
@@ -116,7 +117,7 @@ class Sampler:
         try:
             steps = chain_steps(self._sampling)
             self._is_greedy = steps[-1] == _GREEDY
-            if steps != [_GREEDY] or self._biased():
+            if steps != [_GREEDY] or self._biased:
                 self._build_chain(steps, request.prompt)
         except BaseException:
             self.close()
@@ -133,27 +134,23 @@ class Sampler:
     def sample_forced(self) -> int | None:
         """The next token if the reasoning limit or the grammar allows only one; None if it must be sampled."""
         token = self._reasoning.forced_token if self._reasoning is not None else None
-        if token is None:
-            self._find_forced()
-            if not self._forced:
-                return None
-            token = self._forced.popleft()
-        else:
+        if token is not None:
             self._forced.clear()
             if self._grammar is not None and not self._grammar.allows(token):
                 raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
+        else:
+            if self._grammar is not None and not self._forced:
+                found = self._grammar.forced_tokens()
+                # The model can write the same text with other tokens, so one with a changed logit is sampled as usual.
+                if self._biased.isdisjoint(found):
+                    self._forced.extend(found)
+            if not self._forced:
+                return None
+            token = self._forced.popleft()
         self._sampled_from = None
         self._accept(token)
         self._follow(token)
         return token
-
-    def _find_forced(self) -> None:
-        """Find the next tokens that the grammar forces, unless some of those found before are left."""
-        if self._grammar is not None and not self._forced:
-            found = self._grammar.forced_tokens()
-            # The model can write the same text with other tokens, so a token with a changed logit is sampled as usual.
-            if self._biased().isdisjoint(found):
-                self._forced.extend(found)
 
     def _follow(self, token: int) -> None:
         """Advance the grammar and the reasoning limit by a token."""
@@ -208,15 +205,16 @@ class Sampler:
         if self._withheld:
             L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
             self._withheld = []
+            self._find_biased()
 
     def close(self) -> None:
         if self._chain is not None:
             L.llama_sampler_free(self._chain)
             self._chain = None
 
-    def _biased(self) -> set[int]:
-        """The tokens whose logits the chain changes at every step. Penalties change others as well."""
-        return {*self._withheld, *self._forbidden, *(id for id, _ in self._sampling.logit_bias)}
+    def _find_biased(self) -> None:
+        # The tokens whose logits the chain changes at every step. Penalties change others as well.
+        self._biased = {*self._withheld, *self._forbidden, *(id for id, _ in self._sampling.logit_bias)}
 
     def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
