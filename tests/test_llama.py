@@ -16,7 +16,7 @@ from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Engine, EngineError, EngineStopped, LoadOptions, load
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
-from localchat.serving.engine.llama import default_threads, sampling_from
+from localchat.serving.engine.llama import default_threads, library, sampling_from
 from localchat.serving.engine.llama.embed import steps
 
 from .demo_model import (
@@ -118,6 +118,28 @@ def test_spin_count_of_threads_has_a_default_that_the_user_may_override(given: d
     assert child.stdout.strip() == str(expected)
 
 
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ({}, "AUTO"),
+        ({"use_mmap": False}, "NONE"),
+        ({"use_mlock": True}, "MMAP_MLOCK"),
+        ({"use_mmap": False, "use_mlock": True}, "MLOCK"),
+    ],
+)
+def test_file_is_mapped_and_locked_by_the_options(options: dict[str, bool], mode: str, monkeypatch: pytest.MonkeyPatch):
+    modes, real = [], library.L.llama_model_load_from_file
+
+    def loaded(path: bytes, params: Any) -> Any:
+        modes.append(params.load_mode)
+        params.load_mode = library.L.LLAMA_LOAD_MODE_AUTO  # Not every machine may lock memory.
+        return real(path, params)
+
+    monkeypatch.setattr(library.L, "llama_model_load_from_file", loaded)
+    load(DEMO, LoadOptions(**options)).close()
+    assert modes == [getattr(library.L, f"LLAMA_LOAD_MODE_{mode}")]
+
+
 def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
     assert default_threads(3 << 20) == 1
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
@@ -213,8 +235,6 @@ def test_calls_that_would_abort_the_process_are_refused(engine: Engine, misuse: 
 
 
 def test_errors_of_llama_cpp_are_kept_by_thread():
-    from localchat.serving.engine.llama import library
-
     def fail() -> None:
         library._on_log(4, b"second", None)
         errors.append(library.last_errors())

@@ -105,6 +105,7 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
         return True
 
     params.progress_callback = on_progress
+    assert not vars(params), "ctypes takes a field that this release does not have as an attribute"
     model = L.llama_model_load_from_file(os.fsencode(path), params)
     kept.clear()
     if model is None:
@@ -233,6 +234,7 @@ class _LoadedModel:
         params.type_k = params.type_v = KV_TYPES[self.options.kv_type]
         if self.options.kv_type != "f16":
             params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_ENABLED  # which quantised values need
+        assert not vars(params), "a field that this release does not have"
         return params
 
     def cache_limits(self, context: Any, is_unified: bool) -> CacheLimits:

@@ -17,6 +17,13 @@ from .library import L
 
 KV_TYPES: Mapping[str, int] = {"f16": L.GGML_TYPE_F16, "q8_0": L.GGML_TYPE_Q8_0, "q4_0": L.GGML_TYPE_Q4_0}
 _SPLIT_MODES: Mapping[str, int] = {"none": 0, "layer": 1, "row": 2}
+# By whether the file is mapped into memory, and whether its memory is locked.
+_LOAD_MODES: Mapping[tuple[bool, bool], int] = {
+    (True, False): L.LLAMA_LOAD_MODE_AUTO,
+    (False, False): L.LLAMA_LOAD_MODE_NONE,
+    (True, True): L.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    (False, True): L.LLAMA_LOAD_MODE_MLOCK,
+}
 # The weights of the experts of a mixture-of-experts model.
 _EXPERTS = rb"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
@@ -72,7 +79,7 @@ def set_placement(params: Any, options: LoadOptions) -> list[Any]:
     """Set the fields of llama.cpp's model parameters. Keep the returned objects until the model is loaded."""
     params.n_gpu_layers = options.n_gpu_layers
     params.use_extra_bufts = options.use_extra_bufts
-    params.use_mmap, params.use_mlock = options.use_mmap, options.use_mlock
+    params.load_mode = _LOAD_MODES[options.use_mmap, options.use_mlock]
     params.main_gpu = options.main_gpu
     if options.split_mode is not None:
         params.split_mode = _SPLIT_MODES[options.split_mode]
