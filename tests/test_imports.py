@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "": {"transport", "reply", "agent", "extras", "terminal", "schema"},
     "transport": {"", "reply"},
     "reply": {""},
-    "schema": {"", "transport"},
+    "schema": {""},
     "agent": {"", "transport", "reply", "schema", "extras"},
     "extras": {"", "transport", "reply", "schema"},
     "terminal": {"", "transport", "agent", "extras"},

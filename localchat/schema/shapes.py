@@ -70,6 +70,8 @@ class Definitions:
 
 
 class Shape(NamedTuple):
+    """The two conversions of one type."""
+
     # Makes the JSON Schema. Records that it refers to are added to the definitions.
     schema: Callable[[Definitions], Json]
     # Makes the Python value for valid JSON and its path. Raises BuildError if a class of the user raises an error.
@@ -115,12 +117,15 @@ def described(shape: Shape, text: str | None) -> Shape:
 
 
 class Field(NamedTuple):
+    """A field of a record, or a parameter of a function."""
+
     name: str
     shape: Shape
     required: bool = True
     default: Any = ABSENT
 
     def schema(self, definitions: Definitions) -> Json:
+        """The JSON Schema with the default."""
         schema = self.shape.schema(definitions)
         if self.default is not ABSENT:
             with contextlib.suppress(TypeError, ValueError):  # If JSON cannot hold it, the field is only optional.
