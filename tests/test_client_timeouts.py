@@ -100,8 +100,9 @@ def test_connect_timeout(client_class):
         assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
-def test_connect_timeout_applies_while_the_resolver_hangs(hanging_resolver):
-    assert failure_at("http://h.example/v1", TimedOut, timeout=Timeout(connect=0.05)).kind == "connect"
+def test_connect_timeout_applies_while_the_resolver_hangs(hanging_resolver, client_class):
+    timeout = Timeout(connect=0.05)
+    assert failure_at("http://h.example/v1", TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])

@@ -70,23 +70,11 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
         [delta("f", '{"a": 1}', 0, "x"), delta("g", '{"a": 2}', 1, "x")],
         [("f", {"a": 1}), ("g", {"a": 2})],
     ),
-    "arguments before the name": (
-        [delta(None, '{"a"', 0), delta(None, ": 1}", 0), delta("f", None, 0)],
-        [("f", {"a": 1})],
-    ),
     "arguments before the name, after a call": (
         [delta("f", '{"a": 1}'), delta(None, '{"a": 2}'), delta("g")],
         [("f", {"a": 1}), ("g", {"a": 2})],
     ),
     "late id": ([delta("f", "", 0), delta(None, '{"a": 1}', 0), delta(None, "", 0, "x")], [("f", {"a": 1})]),
-    "new id in every piece (vLLM)": (
-        [delta("f", "", 0, "x"), delta(None, '{"a"', 0, "y"), delta(None, ": 1}", 0, "z")],
-        [("f", {"a": 1})],
-    ),
-    "pieces at another index (Nebius)": (
-        [delta("f", "", 0, "x"), delta(None, '{"a"', 1), delta(None, ": 1}", 1)],
-        [("f", {"a": 1})],
-    ),
     "sent twice in full": ([delta("f", '{"a": 1}', 0, "x"), delta("f", '{"a": 1}', 0, "x")], [("f", {"a": 1})]),
     "two ids, interleaved": (
         [
@@ -107,7 +95,6 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
         [("f", None), ("g", None), ("", None)],
     ),
     "two objects for one call": ([delta("f", '{"a": 1}', 0, "x"), delta(None, '{"a": 2}', 0, "x")], [("f", None)]),
-    "never a name": ([delta(None, '{"a": 1}', 0)], [("", None)]),
 }
 
 

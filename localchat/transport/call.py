@@ -48,10 +48,6 @@ def with_result(steps: Steps[Result]) -> Steps[None]:
     yield (yield from steps)
 
 
-class StaleConnection(Exception):
-    """A reused connection was closed before any byte of the response."""
-
-
 class Call:
     """One call. It may send several requests, one after another: for example for the list of models, then the chat.
 
@@ -190,11 +186,14 @@ class Call:
 
     def _send_once(self) -> Steps[None]:
         self._connection = self._pool.take()
-        if self._connection is None:
+        is_reused = self._connection is not None
+        if not is_reused:
             yield from self._connect()
         try:
             status = yield from self._exchange()
-        except StaleConnection:
+        except ConnectError:
+            if not is_reused or self._response.begun:
+                raise
             # The server closed the idle connection at the same time. This does not count as a try.
             self._drop()
             yield from self._connect()
@@ -285,19 +284,15 @@ class Call:
 
     def _exchange(self) -> Steps[int]:
         """Send the request, receive the head of the response, and return the status."""
-        connection = self._connection
-        reused, connection.used = connection.used, True
         self.deadlines.sent()
         self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
         try:
-            yield from self._write(self._request(connection.proxy), reused)
+            yield from self._write(self._request(self._connection.proxy))
             while not self._response.status:
                 self._take_head((yield from self._receive()))
         except OSError as error:
-            if reused and not self._response.begun:
-                raise StaleConnection from error
             raise ConnectError(no_response_message(self.settings, error)) from error
-        self.headers = dict(self._response.headers)
+        self.headers = self._response.headers
         return self._response.status
 
     def _request(self, proxy: Proxy | None) -> bytes:
@@ -308,16 +303,14 @@ class Call:
             headers = {**headers, **proxy.headers}
         return request_head(line, headers) + self._body
 
-    def _write(self, data: bytes, reused: bool) -> Steps[None]:
+    def _write(self, data: bytes) -> Steps[None]:
         limit, kind = self.deadlines.reading()
         try:
             yield from self.wait("write", limit, self._connection, data)
         except socket.timeout:
             raise timed_out(kind) from None
         except (BrokenPipeError, ConnectionResetError):
-            if reused:
-                raise
-            # A server may respond before it has read the whole request (413); the response can be read.
+            pass  # A server may respond before it has read the whole request (413); the response can be read.
 
     def _receive(self, at_most_s: float | None = None) -> Steps[bytes]:
         limit, kind = self.deadlines.reading() if at_most_s is None else (at_most_s, "idle")

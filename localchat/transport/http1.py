@@ -53,8 +53,8 @@ class ResponseReader:
         self._has_body = has_body
         # 0 until the head is complete.
         self.status = 0
-        # Names are in lower case.
-        self.headers: list[tuple[str, str]] = []
+        # Names are in lower case; values of the same name are joined by commas.
+        self.headers: dict[str, str] = {}
         self.keeps_alive = False
         # Whether any byte was received, and whether the response is complete.
         self.begun = False
@@ -109,8 +109,10 @@ class ResponseReader:
         status = int(match[2])
         if status >= 200:  # A 1xx response is followed by the final response.
             self.status = status
-            pairs = [line.partition(":") for line in lines if line.strip()]
-            self.headers = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
+            for line in filter(str.strip, lines):
+                name, _, value = (part.strip() for part in line.partition(":"))
+                known = self.headers.get(name.lower())
+                self.headers[name.lower()] = f"{known}, {value}" if known else value
             self._set_framing(is_http_10=match[1] == "0")
 
     def _set_framing(self, is_http_10: bool) -> None:
@@ -134,9 +136,8 @@ class ResponseReader:
             self._step = ResponseReader._take_until_close
 
     def _values(self, name: str) -> list[str]:
-        """The values of a header, in lower case, from all its lines."""
-        values = ",".join(value for known, value in self.headers if known == name)
-        return [value for value in (item.strip().lower() for item in values.split(",")) if value]
+        """The values of a header, in lower case."""
+        return [value for value in (item.strip().lower() for item in self.headers.get(name, "").split(",")) if value]
 
     def _take_length(self, data: bytes) -> bytes:
         body, self.surplus = data[: self._left], data[self._left :]

@@ -32,8 +32,6 @@ class BaseConnection:
 
     # The proxy that gets the requests; None without a proxy and for a tunnel through one.
     proxy: Proxy | None = None
-    # Whether a request was sent over the connection.
-    used = False
     # When the connection was given to the pool, as a time of time.monotonic.
     idle_since = 0.0
 
