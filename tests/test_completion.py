@@ -295,7 +295,7 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         def fail(self: object, item: object, tokens: object) -> None:
             raise broken
 
-        monkeypatch.setattr("localchat.serving.chat.output.Output.read", fail)
+        monkeypatch.setattr("localchat.serving.chat.run.Output.read", fail)
         running.gate.release(1000)
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw

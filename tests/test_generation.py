@@ -8,8 +8,7 @@ import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
-from localchat.serving.chat.output import Output, PlainText
-from localchat.serving.chat.run import GenerationRun
+from localchat.serving.chat.run import GenerationRun, Output, PlainText
 from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,

@@ -17,8 +17,8 @@ from localchat.serving.chat.dialects.budget import ReasoningTracker
 from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.dialects.reasoning import ReasoningStart
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.output import Output
 from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.chat.run import Output
 from localchat.serving.core.events import OutputEnd, OutputToken, ReasoningDelta, SampledTokens
 from localchat.serving.engine import Engine
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.chat.output import Output, PlainText
+from localchat.serving.chat.run import Output, PlainText
 from localchat.serving.core.events import ContentDelta, OutputEnd, OutputToken, SampledTokens
 
 from .serving import BIG, generating, serving

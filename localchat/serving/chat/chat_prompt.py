@@ -14,10 +14,9 @@ from .dialects import Dialect
 from .dialects.budget import ReasoningTracker
 from .dialects.parser import OutputParser
 from .model import Model
-from .output import Output, PromptTokens
 from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate
-from .run import GenerationRun, copies, wire_errors
+from .run import GenerationRun, Output, PromptTokens, copies, wire_errors
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:

@@ -13,8 +13,7 @@ from ..core.request import Input
 from ..engine import AnyEngine, ModelFacts
 from .constraint import plain_constraint
 from .model import Model, check_tokens
-from .output import Output, PlainText, PromptTokens
-from .run import GenerationRun, copies, wire_errors
+from .run import GenerationRun, Output, PlainText, PromptTokens, copies, wire_errors
 
 
 def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
