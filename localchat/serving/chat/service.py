@@ -300,7 +300,7 @@ class Service:
 
     def _is_usable(self, served: ServedModel) -> bool:
         """Whether a model is loaded. If it is not, it will be."""
-        if self._is_closed:
+        if self._is_closed or self.in_flight.is_stopped:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         if served.model is not None and not served.is_ending:
             return True
