@@ -7,7 +7,6 @@ imports neither llama.cpp nor numpy.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import logging
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING
 
 from .serving.engine.library_build import LIBRARY
 from .serving.http.access import is_loopback
-from .serving.http.listener import listening, why_not_listening
+from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.http.options import catalog_of, chosen_model, option_warnings, read_options, serves_all, settings_of
-from .serving.http.settings import Settings
+from .serving.http.options import Options, catalog_of, chosen_model, options_for, read_options, serves_all
 from .serving.models.catalog import ModelFile, ModelFileError
 from .serving.models.gguf import GGUFError, check_start
 from .serving.models.summary import list_text
@@ -43,13 +41,12 @@ ONE_SIGNAL_S = 0.5
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM, then return 0; 1 if the server or the model cannot start."""
     options = read_options(arguments)
-    log_to_stderr(options.log_format)
+    log_to_stderr()
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
-    settings = settings_of(options)
     try:
-        if options.list:
+        if options.lists_models:
             print(list_text(catalog_of(options).models()))
             return 0
         file = chosen_model(options)
@@ -58,24 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_failure(f"cannot load {error}")
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
-    if options.check:
+    if options.checks:
         from .serving.http.check import check
 
-        return check(options, file)
+        return check(options_for(file, options), file)
+    if not options.api_keys and not options.uds and not is_loopback(options.host):
+        log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", options.host)
     try:
-        for warning in option_warnings(options):
-            log.warning("%s", warning)
-        if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
-            log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", settings.host)
-        with listening(settings.host, settings.port, settings.uds) as listener:
-            return _serve(options, settings, file, listener)
+        with listening(options) as listener:
+            return _serve(options, file, listener)
     except OSError as error:
-        return report_failure(why_not_listening(settings, error))
+        return report_failure(why_not_listening(options, error))
     except (RuntimeError, MemoryError) as error:
         return report_failure(f"cannot start: {error or NO_MEMORY}")
 
 
-def _serve(options: argparse.Namespace, settings: Settings, file: ModelFile, listener: socket.socket) -> int:
+def _serve(options: Options, file: ModelFile, listener: socket.socket) -> int:
     loader = Loader(file, options)
     with contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
@@ -89,9 +84,9 @@ def _serve(options: argparse.Namespace, settings: Settings, file: ModelFile, lis
             any_name=options.any_name,
             max_models=options.max_models,
             idle_unload_s=options.idle_unload,
-            waits=not options.no_wait,
+            waits=options.waits,
         )
-        server = ChatServer(service, settings, listener)
+        server = ChatServer(service, options, listener)
         with contextlib.closing(server):
             loader.url, loader.on_failure = server.url, server.shutdown
             service.load(service.default)

@@ -56,7 +56,7 @@ def base_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def port(engine: Any) -> Iterator[int]:
     """The port of a server with this engine."""
-    from .demo_server import serving_demo
+    from .serving import serving_demo
 
     with serving_demo(engine) as port:
         yield port

@@ -25,18 +25,19 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
 from localchat.serving.engine import Engine, GenerationRequest
+from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer, Stopped
-from localchat.serving.http.settings import Settings
-from localchat.serving.models.catalog import ModelFile
+from localchat.serving.http.options import Options
+from localchat.serving.models.catalog import DEMO, DEMO_PATH, ModelFile
 
 from .fakes import END, FakeBackend, echo
 
 DEADLINE_S = 8
 # With this chat template, the prompt is the text of the last message, which the model `echo` repeats.
 LAST_MESSAGE = "{{ messages[-1].content }}"
-ANY_PORT = Settings(port=0)
+ANY_PORT = Options(port=0)
 CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
-TLS = Settings(port=0, tls_cert=CERTIFICATE)
+TLS = Options(port=0, tls_cert=CERTIFICATE)
 CLIENT_TLS = ssl.create_default_context(cafile=str(CERTIFICATE))
 BIG = {"n_ctx": 2000, "n_cells": 8000}
 REASONING_AND_TEXT = "<think>hm</think>Let me look."
@@ -123,35 +124,48 @@ def serving(
     is_ready=True,
     is_gated=False,
     settings=ANY_PORT,
-    listener=None,
     **facts,
 ):
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
-    engine = Engine(backend, max_queue=max_queue).start()
     service = Service(ModelFile(path=None, name="Fake"))
-    server = ChatServer(service, settings, listener)
-    if is_ready:
-        service.ready(Model("Fake", engine))
+    with Engine(backend, max_queue=max_queue).start() as engine, served(service, settings) as (server, thread):
+        if is_ready:
+            service.ready(Model("Fake", engine))
+        try:
+            yield Serving(server, engine, backend, thread)
+        finally:
+            if gate is not None:
+                gate.release(100_000)
+    assert backend.n_samplers == 0
+    wait_for(lambda: set(threading.enumerate()) <= threads_before)
 
-    def serve():
+
+@contextlib.contextmanager
+def serving_demo(engine: Engine, **options: Any) -> Iterator[int]:
+    """Serve an engine that has the built-in model; yields the port."""
+    with served(Service(ModelFile(DEMO_PATH, DEMO)), Options(port=0, **options)) as (server, _):
+        server.service.ready(Model(DEMO, engine))
+        yield server.server_port
+
+
+@contextlib.contextmanager
+def served(service: Service, options: Options) -> Iterator[tuple[ChatServer, threading.Thread]]:
+    """Run a server on a thread."""
+
+    def serve() -> None:
         with contextlib.suppress(Stopped):
             server.serve_forever(poll_interval=0.01)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield Serving(server, engine, backend, thread)
-    finally:
-        server.shutdown()
-        if gate is not None:
-            gate.release(100_000)
-        server.close()
-        engine.close()
-        thread.join(DEADLINE_S)
-    assert backend.n_samplers == 0
-    wait_for(lambda: set(threading.enumerate()) <= threads_before)
+    with listening(options) as listener, contextlib.closing(ChatServer(service, options, listener)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server, thread
+        finally:
+            server.shutdown()
+    thread.join(DEADLINE_S)
 
 
 def wait_for(condition) -> None:

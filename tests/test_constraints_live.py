@@ -18,8 +18,8 @@ import pytest
 from localchat.serving.engine import LoadOptions, load
 
 from .demo_model import DEMO
-from .demo_server import serving_demo
 from .json_validator import is_valid
+from .serving import serving_demo
 
 DEADLINE_S = 120
 N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
@@ -67,7 +67,7 @@ ALLOWED = {
 def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     options = LoadOptions(n_parallel=N_CHOICES)
-    with load(DEMO, options) as engine, serving_demo(engine, allow_chat_template=True) as port:
+    with load(DEMO, options) as engine, serving_demo(engine, allow_template=True) as port:
         yield port
 
 

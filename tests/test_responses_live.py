@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 
 from .exchanges import ask
 from .response_events import check_body, check_stream, check_types
@@ -106,7 +106,7 @@ def test_unknown_path_or_method_is_an_error(path, method, status):
 
 
 def test_key_is_needed():
-    with serving(settings=Settings(port=0, api_keys=("k",))) as running:
+    with serving(settings=Options(port=0, api_keys=("k",))) as running:
         assert create(running.port)[0] == 401
 
 

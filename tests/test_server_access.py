@@ -7,7 +7,7 @@ from email.message import Message
 import pytest
 
 from localchat.serving.http.access import Access
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 
 from .serving import GOOD, exchange, raw_request, read_response, serving
 
@@ -16,7 +16,7 @@ PAGE = "https://page.example"
 
 @pytest.fixture(scope="module")
 def with_keys():
-    settings = Settings(port=0, api_keys=("secret", "other"), cors=(PAGE,))
+    settings = Options(port=0, api_keys=("secret", "other"), cors=(PAGE,))
     with serving(settings=settings) as running:
         yield running
 
@@ -118,7 +118,7 @@ def test_absolute_target_names_the_host_in_place_of_the_header(without_keys):
 
 @pytest.fixture(scope="module")
 def in_network():
-    with serving(settings=Settings(host="0.0.0.0", port=0)) as running:
+    with serving(settings=Options(host="0.0.0.0", port=0)) as running:
         yield running
 
 
@@ -161,7 +161,7 @@ def headers_of(**given: str) -> Message:
     ],
 )
 def test_allowed_pages_get_the_cors_header(origins, origin, allowed):
-    access, request = Access(Settings(cors=origins)), headers_of(Origin=origin)
+    access, request = Access(Options(cors=origins)), headers_of(Origin=origin)
     assert access.cors_headers(request).get("Access-Control-Allow-Origin") == allowed
     assert access.cors_headers(headers_of()) == ({"Vary": "Origin"} if origins else {})
     assert bool(access.preflight_headers(request)) is (allowed is not None)
@@ -203,7 +203,7 @@ def test_allowed_page_may_send_and_read(with_keys):
     ],
 )
 def test_other_pages_are_refused(cors, method, headers):
-    with serving(settings=Settings(port=0, cors=cors)) as running:
+    with serving(settings=Options(port=0, cors=cors)) as running:
         status, found, _ = exchanged(running, method, "/v1/models", headers)
     assert status == 403
     assert found["Access-Control-Allow-Origin"] == (PAGE if headers["Origin"] == PAGE and cors else None)

@@ -13,7 +13,7 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.engine.values import TokenTexts
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 
 from .fakes import END, FakeBackend, endless
 from .serving import (
@@ -52,7 +52,7 @@ def test_v10_template_of_a_request_needs_an_option_of_the_server():
         status, body = running.chat(chat_template=template)
     assert (status, body["error"]["param"]) == (400, "chat_template")
     assert "--allow-chat-template" in body["error"]["message"]
-    with serving(settings=Settings(port=0, allow_chat_template=True)) as running:
+    with serving(settings=Options(port=0, allow_template=True)) as running:
         for _ in range(2):
             assert running.chat(content="hi", chat_template=template)[0] == 200
             assert running.last_prompt == "<hi>"

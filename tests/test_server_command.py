@@ -1,57 +1,89 @@
-"""The command `python -m localchat.server`: invalid options and environments, and the errors that it writes."""
+"""The command `python -m localchat.server`: its options and errors, what it writes at the start, and `--check`."""
+
+from __future__ import annotations
 
 import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from localchat.serving.engine import front, library_build, process
 from localchat.serving.engine.library_build import LIBRARY
+from localchat.serving.http import options
+from localchat.serving.http.check import COULD_BE_BETTER, FAILS, WORKS
 from localchat.serving.http.options import read_options
 from localchat.serving.models.catalog import DEMO_PATH
 
-from .command import run_command
-from .serving import DEADLINE_S
+from .command import Done, run_command
+from .engine_programs import CRASHES_AT_AMX
 
 ROOT = DEMO_PATH.parents[3]
+DEADLINE_S = 60
 START = "from localchat.server import main; sys.exit(main([]))"
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("-m a.gguf", "model", "a.gguf"),
+        ("a.gguf", "model", "a.gguf"),
+        ("-c 8k", "ctx", 8192),
+        ("--ctx-size 1M", "ctx", 1 << 20),
+        ("-c 0", "ctx", 0),
+        ("-ngl 99", "gpu_layers", 99),
+        ("--n-gpu-layers -1", "gpu_layers", -1),
+        ("-t 3", "threads", 3),
+        ("-np 4", "parallel", 4),
+        ("--no-page", "has_page", False),
+        ("--no-speculation", "speculates", False),
+        ("--allow-chat-template", "allow_template", True),
+        ("--default top_k=1 --default seed=2", "defaults", {"top_k": 1, "seed": 2}),
+        pytest.param("--draft=~/small.gguf", "draft", str(Path.home() / "small.gguf"), id="home folder"),
+        pytest.param("--tls-cert=~/a.pem", "tls_cert", Path.home() / "a.pem", id="home folder of a path"),
+    ],
+)
+def test_short_options_and_numbers(line: str, name: str, value: object):
+    assert getattr(read_options(line.split()), name) == value
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        pytest.param(["--version"], 0, "localchat ", id="version"),
-        pytest.param(["--help"], 0, "--gpu-layers", id="help"),
-        pytest.param(["--parallel", "0"], 2, "at least 1", id="wrong number"),
-        pytest.param(["--port", "99999"], 2, "at most 65535, got 99999", id="no such port"),
-        pytest.param(["--threads", "3000000000"], 2, "at most 512", id="more threads than llama.cpp allows"),
-        pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
-        pytest.param(["--api-key", ""], 2, "the key is empty", id="empty key"),
-        pytest.param(["--api-key", "a\nb"], 2, "that an HTTP header cannot have", id="key of two lines"),
-        pytest.param(["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys", id="no keys"),
-        pytest.param(["--api-key-file", os.devnull], 2, "has no key: write one per line", id="file without a key"),
-        pytest.param(
-            ["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key", id="open without a key"
-        ),
-        pytest.param(["--tls-key", "key.pem"], 2, "add --tls-cert", id="key without a certificate"),
-        pytest.param(["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem", id="no certificate"),
-        pytest.param(["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s", id="socket in no folder"),
-        pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
-        pytest.param(["--cors", "https://example.org/app"], 2, "example.org/app'", id="origin with a path"),
-        pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
-        pytest.param(["--default", "topp=1"], 2, "topp", id="k9-unknown default"),
-        pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
-        pytest.param(
-            ["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home folder of an unknown user"
-        ),
-        pytest.param(["m" * 300], 1, "there is no model", id="name that is too long"),
-        pytest.param(["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
+        (["--version"], 0, "localchat "),
+        (["--help"], 0, "--gpu-layers"),
+        (["-m", "a.gguf", "b.gguf"], 2, "two models are given, b.gguf and a.gguf: name one"),
+        (["-c", "1"], 2, "--ctx/--ctx-size: must be at least 256, got 1"),
+        (["-c", "1.5k"], 2, "expected a whole number, such as 4096 or 4k, got '1.5k'"),
+        (["-c", "4096M"], 2, "must be at most 2147483647, got 4294967296"),
+        (["--parallel", "0"], 2, "at least 1"),
+        (["--port", "99999"], 2, "at most 65535, got 99999"),
+        (["--threads", "3000000000"], 2, "at most 512"),
+        (["--api-key", ""], 2, "the key is empty"),
+        (["--api-key", "a\nb"], 2, "that an HTTP header cannot have"),
+        (["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys"),
+        (["--api-key-file", os.devnull], 2, "has no key: write one per line"),
+        (["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key"),
+        (["--tls-key", "key.pem"], 2, "add --tls-cert"),
+        (["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem"),
+        (["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s"),
+        (["--cors", "localhost:3000"], 2, "such as https://example.org"),
+        (["--cors", "https://example.org/app"], 2, "example.org/app'"),
+        (["--default", "top_p=2"], 2, "from 0 to 1, got 2"),
+        (["--default", "topp=1"], 2, "topp"),
+        (["/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
+        (["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here"),
+        (["m" * 300], 1, "there is no model"),
+        (["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1"),
     ],
 )
-def test_command_line(arguments, status, text):
+def test_command_line(arguments: list[str], status: int, text: str):
     """V1, H10."""
     done = run_command(*arguments)
     assert done.returncode == status
@@ -59,11 +91,40 @@ def test_command_line(arguments, status, text):
     assert "Traceback" not in done.stderr
 
 
-def test_exit_status_of_the_process_is_that_of_the_command():
-    program = [sys.executable, "-m", "localchat.server", "--parallel", "0"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert done.returncode == 2
-    assert "at least 1" in done.stderr
+def test_port_in_use_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = run_command("--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.endswith(f" port {port}: Address already in use; choose another: --port {port + 1}\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_origins_as_browsers_send_them_are_accepted():
+    origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
+    assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
+
+
+def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """H9."""
+    (tmp_path / "keys").write_text("one\n\n  two  \r\n", encoding="utf-8")
+    file = ["--api-key-file", str(tmp_path / "keys")]
+    assert read_options([*file, "--api-key", "three\n"]).api_keys == ["one", "two", "three"]
+    monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
+    assert read_options([]).api_keys == ["from env"]
+    assert read_options(["--api-key", "a"]).api_keys == ["a"]
+
+
+def test_options_are_few():
+    """Each needs a user's case. `-h` and `--version` are no options of the server, and `-m` is the model again."""
+    names = {name for action in options._parser()._actions for name in action.option_strings if name.startswith("--")}
+    dests = {action.dest for action in options._parser()._actions if names & set(action.option_strings)}
+    assert len(dests - {"help", "version", "model_option"}) <= 42
+
+
+# --- the environment ---
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
@@ -84,26 +145,6 @@ def test_memory_limit_is_one_line():
     ]
 
 
-def test_tilde_that_the_shell_does_not_expand_is_the_home_folder():
-    options = read_options(["--draft=~/small.gguf"])
-    assert options.draft == str(Path.home() / "small.gguf")
-
-
-def test_origins_as_browsers_send_them_are_accepted():
-    origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
-    assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
-
-
-@pytest.mark.parametrize(
-    ("arguments", "key"),
-    [([], "from env"), (["--api-key", " from option\n"], "from option")],
-    ids=["environment", "option"],
-)
-def test_key_from_a_file_may_end_with_a_line_end(arguments, key, monkeypatch):
-    monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
-    assert read_options(arguments).api_keys == [key]
-
-
 def test_error_of_a_missing_library_names_the_tested_release():
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
@@ -118,11 +159,100 @@ def test_error_of_a_missing_library_names_the_tested_release():
         assert set(re.findall(r"llama-cpp-python\S*=([\d.]+)", (ROOT / file).read_text(encoding="utf-8"))) == {release}
 
 
-def test_port_in_use_is_one_sentence():
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = run_command("--port", str(port))
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert f"port {port}" in done.stderr
-    assert "--port" in done.stderr
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_terminal_shows_a_bar_and_then_model_memory_device_and_a_command():
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    reading, writing = os.openpty()
+    command = [sys.executable, "-m", "localchat.server", "--port", "0", "--ctx", "1k", "-np", "3"]
+    with subprocess.Popen(command, stderr=writing) as process:
+        os.close(writing)
+        try:
+            output, deadline = "", time.monotonic() + DEADLINE_S
+            while "your name?" not in output:
+                assert time.monotonic() < deadline
+                output += os.read(reading, 65536).decode()
+        finally:
+            process.kill()
+            os.close(reading)
+    bar, _, rest = output.partition("\r\x1b[K")
+    assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
+    # One buffer of cells for all requests, or one for each and idle prefixes.
+    size = r"[\d.]+ [MG]B"
+    pattern = rf"""
+model    llama Q5_1, 5 M parameters, {size}: {re.escape(str(DEMO_PATH))}
+context  1024 tokens for each request; KV cache of \d+ for 3 requests at once
+memory   {size} \({size} weights, {size} context\); {size} are free.*
+device   CPU.*; CPU threads: \d+
+loaded   in [\d.]+ s
+localchat is ready: demo at (http://127\.0\.0\.1:\d+/v1) \(Ctrl-C ends it\)
+try: {re.escape(sys.executable)} -m localchat --base-url \1 "What is your name\?"""
+    assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
+
+
+# --- `--check` ---
+
+
+def run_check(*arguments: str) -> Done:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    return run_command("--check", *arguments)
+
+
+def test_report_has_the_build_the_model_and_the_speed():
+    done = run_check("-c", "1k", "-np", "2")
+    *lines, result = done.stdout.splitlines()
+    assert result == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
+    names = [line.split()[0] for line in lines]
+    expected = ["versions", "build", "device", "model", "context", "memory", "device", "loaded", "speed"]
+    assert [name for name in names if name != "advice"] == expected
+    assert f"llama-cpp-python {LIBRARY.partition('==')[2]}, " in lines[1]
+    assert "1024 tokens for each request" in lines[4]
+    assert min(map(float, re.findall(r"([\d.]+) tokens/s", lines[expected.index("speed")]))) > 1
+
+
+@pytest.mark.parametrize("cause", ["file", "library"])
+def test_model_that_cannot_be_served_is_a_problem(cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The problem names both sizes of a truncated file. The last line of llama.cpp's log would not."""
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(DEMO_PATH.read_bytes()[:100_000])
+    environment = {**os.environ, **({"LLAMA_CPP_LIB_PATH": str(tmp_path)} if cause == "library" else {})}
+    # A new process is needed, since this one has loaded llama.cpp.
+    command = [sys.executable, "-m", "localchat.server", "--check", str(cut if cause == "file" else DEMO_PATH)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (FAILS, "")
+    *_, problem, result = done.stdout.splitlines()
+    size = DEMO_PATH.stat().st_size
+    reasons = {
+        "file": f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need {size}: it was cut, so",
+        "library": f"problem  cannot load {DEMO_PATH}: ",
+    }
+    assert problem.startswith(reasons[cause])
+    assert result == "it does not work"
+
+
+def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library_build, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
+    assert library_build.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
+    assert library_build.missing_switches(["AVX", "AVX2", "AVX512"]) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a signal")
+def test_matrix_instructions_that_crash_are_advice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(front, "has_matrix_instructions", lambda: True)
+    monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", CRASHES_AT_AMX, str(number)])
+    done = run_check()
+    assert done.returncode == COULD_BE_BETTER
+    [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
+    assert library_build.rebuild_command() in advice
+
+
+def test_gpu_build_without_layers_on_a_gpu_is_advice(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.serving.engine.llama import devices
+
+    found = devices.read_build()
+    if found["gpu"]:
+        pytest.skip("llama.cpp is built for a GPU here")
+    monkeypatch.setattr(devices, "read_build", lambda: {**found, "gpu": True})
+    advice = "llama.cpp is built for a GPU, but no layer is on a GPU: check the driver"
+    assert advice in run_check().stdout
+    assert advice not in run_check("--gpu-layers", "0").stdout

@@ -2,19 +2,16 @@
 
 import contextlib
 import http.client
-import os
 import socket
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from localchat.serving.http import exchange as exchange_module
-from localchat.serving.http.listener import listen_at, listening
-from localchat.serving.http.options import read_options
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.connections import listen_at
+from localchat.serving.http.options import Options
 
 from .serving import (
     CLIENT_TLS,
@@ -45,7 +42,7 @@ def hold(running) -> socket.socket:
 
 def test_connection_beyond_the_limit_gets_503_with_retry_after():
     """H14. Its request is not read. The open connections are served, and when one ends, a new one is accepted."""
-    with serving(settings=Settings(port=0, max_connections=2)) as running, hold(running) as first:
+    with serving(settings=Options(port=0, max_connections=2)) as running, hold(running) as first:
         with hold(running) as second:
             for _ in range(3):
                 head, body = exchange(running, chat_request("x" * 100_000))
@@ -65,7 +62,7 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
 
 def test_idle_connections_are_closed_before_a_new_one_is_refused():
     """H14. The one that has been idle for longest is first, even if it never sent a request. A busy one stays open."""
-    with serving(settings=Settings(port=0, max_connections=3)) as running, hold(running) as busy:
+    with serving(settings=Options(port=0, max_connections=3)) as running, hold(running) as busy:
         with contextlib.ExitStack() as stack:
             silent = stack.enter_context(running.connect())
             wait_for(lambda: running.server.connections.n("idle") == 1)
@@ -81,7 +78,7 @@ def test_idle_connections_are_closed_before_a_new_one_is_refused():
 
 def test_connections_beyond_twice_the_limit_are_closed():
     """Those up to twice the limit stay open for a moment, since their clients may still be sending."""
-    with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running) as first:
+    with serving(settings=Options(port=0, max_connections=1)) as running, hold(running) as first:
         with running.connect() as second, running.connect() as third:
             # It gets no response, which would need a thread.
             assert third.recv(1) == b""
@@ -93,16 +90,15 @@ def test_connections_beyond_twice_the_limit_are_closed():
 @pytest.mark.parametrize("status", [401, 503])
 def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
     """A client that leaves its connection open would otherwise occupy a thread."""
-    monkeypatch.setattr(exchange_module, "LINGER_S", 60)
-    monkeypatch.setattr(exchange_module, "SHORT_LINGER_S", 0.05)
-    settings = Settings(port=0, max_connections=1, api_keys=("k",) if status == 401 else ())
+    monkeypatch.setattr(exchange_module, "LINGER_S", 0.05)
+    settings = Options(port=0, max_connections=1, api_keys=("k",) if status == 401 else ())
     with serving(settings=settings) as running, contextlib.ExitStack() as stack:
         if status == 503:
             stack.enter_context(hold(running))
         sock = stack.enter_context(running.connect())
         sock.sendall(raw_request(GOOD)[:-5])
         assert read_all(sock).startswith(b"HTTP/1.1 %d " % status)
-        wait_for(lambda: len(running.server.connections._states) == int(status == 503))
+        wait_for(lambda: len(running.server.connections._open) == int(status == 503))
 
 
 def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, caplog):
@@ -190,8 +186,7 @@ def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
     """H12. Any host name is accepted, since a web page cannot connect to a Unix socket."""
     path = tmp_path / "chat"
     with (
-        listening("", 0, path) as listener,
-        serving(settings=Settings(uds=path), listener=listener) as running,
+        serving(settings=Options(uds=path)) as running,
         socket.socket(socket.AF_UNIX) as sock,
         contextlib.closing(http.client.HTTPConnection("any.host")) as client,
     ):
@@ -216,11 +211,3 @@ def test_unix_socket_that_a_server_left_behind_is_replaced_and_others_stay(tmp_p
     with pytest.raises(OSError, match="in use"):
         listen_at(file)
     assert file.read_text() == "mine"
-
-
-def test_keys_of_a_file_are_those_of_its_lines(tmp_path: Path):
-    """H9."""
-    (tmp_path / "keys").write_text("one\n\n  two  \r\n", encoding="utf-8")
-    options = read_options(["--api-key-file", str(tmp_path / "keys"), "--api-key", "three"])
-    assert options.api_keys == ["one", "two", "three"]
-    assert os.environ.get("LOCALCHAT_API_KEY") is None

@@ -12,7 +12,7 @@ from localchat.serving.chat.run import GenerationRun
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import ModelLoading
 from localchat.serving.engine import EngineStopped
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
 from .engines import request_for, submit
@@ -116,7 +116,7 @@ def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running,
 def test_k10_unknown_fields_are_reported_on_every_path(path, body, caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
-        settings = Settings(port=0, strict=strict)
+        settings = Options(port=0, strict=strict)
         with serving(settings=settings) as running:
             status, found = running.request("POST", path, json.dumps({**body, "frobnicate": 1}))
         assert (status, found.get("error", {}).get("param")) == expected

@@ -378,11 +378,6 @@ CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
 }
 
 
-def test_error_of_an_unserved_path_names_another(port: int):
-    _, body = ask_http(port, absent("/embedding", {}))
-    assert "POST /v1/" in body["error"]["message"].partition(";")[0]
-
-
 def test_openai_package_parses_reasoning_and_usage():
     """K8, K13, K15: also fields that the package does not declare."""
     text = "<think>hm</think>Hello there.\n"

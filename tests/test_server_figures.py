@@ -8,7 +8,7 @@ import pytest
 
 from localchat.serving.engine import GenerationRequest
 from localchat.serving.engine.values import invalid_grammar
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 
 from .fakes import endless
 from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, serving
@@ -197,7 +197,7 @@ def test_token_ids_whole_and_streamed():
 
 def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
     """K8, G25, G29, G30, G34."""
-    with serving(generating(REASONING_AND_TEXT), settings=Settings(port=0, thought_field=True)) as running:
+    with serving(generating(REASONING_AND_TEXT), settings=Options(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
         _, chunks = running.chat(n=2, stream=True)
     assert body["thought"] == body["choices"][0]["message"]["reasoning_content"] == "hm"

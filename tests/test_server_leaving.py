@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from localchat.serving.http.disconnects import DisconnectWatcher, has_disconnected
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.connections import Connections, has_disconnected
+from localchat.serving.http.options import Options
 
 from .fakes import endless
 from .serving import (
@@ -131,14 +131,18 @@ def test_check_for_a_disconnect_does_not_wait(long):
 def test_watch_reports_the_request_that_is_watched_at_the_time():
     """The next request of a connection, and one of another connection, at the moment at which a watch ends."""
     reported: list[str] = []
-    with contextlib.closing(DisconnectWatcher()) as watcher, contextlib.ExitStack() as stack:
+    connections = Connections(8)
+    with contextlib.ExitStack() as stack:
+        stack.callback(connections.stop_watching)
         (ours, theirs), (other, peer) = ([stack.enter_context(s) for s in socket.socketpair()] for _ in range(2))
+        for sock in (ours, other):
+            connections.add(sock)
         for _ in range(50):
-            with watcher.watch(ours, lambda: reported.append("earlier")):
+            with connections.watched(ours, lambda: reported.append("earlier")):
                 pass
         with (
-            watcher.watch(ours, lambda: reported.append("later")),
-            watcher.watch(other, lambda: reported.append("other")),
+            connections.watched(ours, lambda: reported.append("later")),
+            connections.watched(other, lambda: reported.append("other")),
         ):
             theirs.close()
             peer.close()
@@ -163,7 +167,7 @@ def slow_reader(running, content="x", **fields) -> socket.socket:
 
 def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
     """H15. It delays no other request."""
-    settings = Settings(port=0, write_timeout_s=0.3)
+    settings = Options(port=0, write_timeout_s=0.3)
     with serving(endless, settings=settings, **LONG) as running, slow_reader(running):
         wait_for(lambda: running.engine.stats().n_running == 1)
         for _ in range(3):

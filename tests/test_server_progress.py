@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 
 from .fakes import endless
 from .serving import (
@@ -40,7 +40,7 @@ def test_progress_of_a_long_prompt():
 
 def test_stream_without_output_gets_pings_and_then_its_text():
     """K31, C37: the status line is sent with the first token, or after the ping interval."""
-    with serving(is_gated=True, settings=Settings(port=0, ping_s=0.02)) as running, running.connect() as sock:
+    with serving(is_gated=True, settings=Options(port=0, ping_s=0.02)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         head = read_until(sock, b"\r\n\r\n")
         first = read_until(sock, b": \n\n\r\n")
@@ -60,7 +60,7 @@ def test_failure_after_a_ping_is_an_event():
     def broken(tokens: list[int], n_prompt: int) -> int:
         raise RuntimeError("broken")
 
-    with serving(broken, is_gated=True, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+    with serving(broken, is_gated=True, settings=Options(port=0, ping_s=0.01)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         read_until(sock, b": \n\n")
         running.gate.release(1000)
@@ -81,7 +81,7 @@ def test_k33_disconnect_during_the_prefill_leaves_nothing():
 
 
 def test_http_1_0_stream_has_pings_too():
-    with serving(is_gated=True, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+    with serving(is_gated=True, settings=Options(port=0, ping_s=0.01)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
         raw = read_until(sock, b": \n\n")
         running.gate.release(1000)

@@ -13,7 +13,7 @@ import pytest
 
 from localchat.serving.http import http_server, request
 from localchat.serving.http.exchange import SEND_BYTES
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 
 from .serving import (
     DEADLINE_S,
@@ -35,7 +35,7 @@ HEALTH = raw_request(b"", "Connection: close", path="/health", method="GET")
 
 @pytest.fixture(scope="module")
 def running():
-    with serving(settings=Settings(port=0, max_body_bytes=100_000)) as running:
+    with serving(settings=Options(port=0, max_body_bytes=100_000)) as running:
         yield running
 
 
@@ -118,7 +118,7 @@ def test_uploaded_file_gets_the_response_of_any_request(running, type):
     headers = f"Content-Type: {type}", "Content-Transfer-Encoding: base64", "Connection: close"
     head, body = exchange(running, raw_request(b"--b--\r\n", *headers, path="/v1/audio/transcriptions"))
     assert head.startswith(b"HTTP/1.1 404")
-    assert "supports only text" in body["error"]["message"]
+    assert body["error"]["code"] == "unknown_path"
 
 
 @pytest.mark.parametrize("n_left", [1, 2, 4, 5, 7, len(GOOD) + 5])

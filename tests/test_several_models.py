@@ -24,8 +24,9 @@ from localchat.serving.chat.service import ServedModel, Service
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine import Engine, EngineError, NotEnoughMemory
+from localchat.serving.http.connections import listen_on
 from localchat.serving.http.http_server import ChatServer, Stopped
-from localchat.serving.http.settings import Settings
+from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 from localchat.serving.models.names import Catalog
 
@@ -74,7 +75,7 @@ class Running:
         self.folder, self.loads = folder, Loads()
         self.catalog = Catalog([folder], environment={"HOME": str(folder)})
         self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
-        self.server = ChatServer(self.service, Settings(port=0, ping_s=ping_s))
+        self.server = ChatServer(self.service, Options(ping_s=ping_s), listen_on("127.0.0.1", 0))
 
     def chat(self, model: str, **fields: Any) -> tuple[int, Any]:
         return ask(self.server.server_port, "/v1/chat/completions", {"model": model, "messages": HI, **fields})

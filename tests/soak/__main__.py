@@ -8,55 +8,46 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from .. import fuzz_sse, fuzz_wire
 from ..live import running_process
-from . import (
-    embeddings,
-    engine_kills,
-    faults,
-    fuzz_bodies,
-    fuzz_client,
-    fuzz_constraints,
-    fuzz_http,
-    fuzz_json,
-    fuzz_models,
-    load,
-)
+from . import faults, fuzz, hostile, load
 from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
 N_PARALLEL, N_STREAMS_OF_LOAD = "8", "64"
 # The programs that need a running server, each with the length of its run by `make soak`: requests, or seconds of load.
 ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
-    "http": (fuzz_http.run, 100_000),
-    "json": (fuzz_json.run, 50_000),
-    "constraints": (fuzz_constraints.run, 1_000),
-    "bodies": (fuzz_bodies.run, 500),
-    "embeddings": (embeddings.run, 2_000),
+    "http": (fuzz.http, 100_000),
+    "json": (fuzz.json_bodies, 50_000),
+    "constraints": (hostile.constraints, 1_000),
+    "bodies": (hostile.bodies, 500),
     "load": (load.run, 1_200),
 }
 ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
-    "models": (fuzz_models.run, 1_000),
-    "client": (fuzz_client.run, 1_000_000),
+    "models": (fuzz.models, 1_000),
+    "client": (lambda n, seed: client(n, seed), 1_000_000),
     "faults": (lambda n, seed: faults.run(), 1),
-    "kills": (engine_kills.run, 200),
+    "kills": (faults.kills, 200),
 }
 
 
 @contextlib.contextmanager
-def target_at(
-    url: str | None, *, keeps_going: bool = False, pid: int | None = None, n_parallel: str = N_PARALLEL
-) -> Iterator[Target]:
-    """The server at `url`, with the process `pid` if it is given; without `url`, a new one with the built-in model."""
-    if url:
-        yield Target(url, pid, keeps_going=keeps_going)
-        return
+def new_target(n_parallel: str = N_PARALLEL) -> Iterator[Target]:
+    """A new server with the built-in model."""
     with running_process(*ARGUMENTS, n_parallel) as server:
-        yield Target(server.url, server.process.pid, keeps_going=keeps_going)
+        yield Target(server.url, server.process.pid)
 
 
-def run(
-    name: str, n: int | None, seed: int, url: str | None = None, *, keeps_going: bool = False, pid: int | None = None
-) -> str:
+def client(n: int, seed: int) -> str:
+    """Decode `n` random streams of events, and a tenth as many damaged responses: see tests/fuzz_*.py."""
+    for i in range(n):
+        fuzz_sse.check(seed + i)
+    for i in range(n // 10):
+        fuzz_wire.check(seed + i)
+    return f"{n:,} random event streams and {n // 10:,} damaged responses: only documented errors"
+
+
+def run(name: str, n: int | None, seed: int) -> str:
     """Run one program; returns its line for the report.
 
     Raises:
@@ -66,12 +57,8 @@ def run(
         alone, default = ALONE[name]
         return alone(default if n is None else n, seed)
     on_server, default = ON_SERVER[name]
-    n_parallel = N_STREAMS_OF_LOAD if name == "load" else N_PARALLEL
-    with target_at(url, keeps_going=keeps_going, pid=pid, n_parallel=n_parallel) as target:
-        line = on_server(target, default if n is None else n, seed)
-    if target.faults:
-        line += f"; {len(target.faults)} faults, the first: {target.faults[0][:300]}"
-    return line
+    with new_target(N_STREAMS_OF_LOAD if name == "load" else N_PARALLEL) as target:
+        return on_server(target, default if n is None else n, seed)
 
 
 def main() -> int:
@@ -79,17 +66,12 @@ def main() -> int:
     parser.add_argument("name", choices=[*ON_SERVER, *ALONE, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--url", help="a running server, for the programs that need one")
-    parser.add_argument("--pid", type=int, help="the process of that server, for its memory, threads and descriptors")
-    parser.add_argument("--keep-going", action="store_true", help="count the faults of the server instead of ending")
     arguments = parser.parse_args()
-    names = [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]
     n_broken = 0
-    for name in names:
+    for name in [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]:
         start = time.monotonic()
         try:
-            keeps_going, pid = arguments.keep_going, arguments.pid
-            line = run(name, arguments.n, arguments.seed, arguments.url, keeps_going=keeps_going, pid=pid)
+            line = run(name, arguments.n, arguments.seed)
         except Broken as error:
             n_broken, line = n_broken + 1, f"BROKEN: {error}"
         print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)

@@ -1,15 +1,15 @@
-"""Faults of the process, such as signals, jumps of the clock and a full disk: what clients get, and for how long."""
+"""Faults of the processes: signals, kills under streams, and a clock that jumps. What clients get, and for how long."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import http.client
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..live import started
-from .target import DEADLINE_S, Broken, Target, counted, post, responses
+from .target import DEADLINE_S, Broken, Target, counted
 
 # How long the process is stopped by SIGSTOP.
 STOPPED_S = 2.0
@@ -25,12 +25,10 @@ STOPPED_S = 2.0
 
 @contextlib.contextmanager
 def served(
-    *arguments: str, program: tuple[str, ...] = ("-m", "localchat.server"), **environment: str
+    *arguments: str, program: tuple[str, ...] = ("-m", "localchat.server")
 ) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
-    """A server, with more environment variables."""
-    variables = [f"{name}={value}" for name, value in environment.items()]
-    command = ["env", *variables, sys.executable, *program, "--port", "0", *arguments]
-    with started(command) as server:
+    """A server."""
+    with started([sys.executable, *program, "--port", "0", *arguments]) as server:
         yield Target(server.url, server.process.pid), server.process
 
 
@@ -103,141 +101,81 @@ def jumping_clock() -> str:
     return f"a clock that jumps by a year: an ordinary request in {target.ordinary}"
 
 
-# Modules that Python imports when it starts are run in the engine process alone.
-IN_ENGINE = """
-import os, pathlib
-is_engine = b"localchat.serving.engine" in pathlib.Path("/proc/self/cmdline").read_bytes()
-plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
-"""
-# A llama_decode that returns the codes of a file, one per call, and decodes when none is left.
-FAILING = (
-    IN_ENGINE
-    + """
-if is_engine:
-    from localchat.serving.engine.llama import backend
-    real = backend.L.llama_decode
-def decode(context, batch):
-    codes = plan.read_text().split() if plan.exists() else []
-    if not codes:
-        return real(context, batch)
-    plan.write_text(" ".join(codes[1:]))
-    return int(codes[0])
-if is_engine:
-    backend.L.llama_decode = decode
-"""
-)
-# The error codes of llama_decode: no free cells, aborted, an invalid batch, no memory, a failed computation.
-CODES = (1, 2, -1, -2, -3)
-
-
-def failing_decode() -> str:
-    """`llama_decode` returns each code once, twice and thrice while a request runs."""
-    statuses: Counter[int] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        plan = Path(folder, "plan")
-        Path(folder, "sitecustomize.py").write_text(FAILING)
-        with served(PYTHONPATH=folder, LOCALCHAT_FAULTS=str(plan)) as (target, _):
-            text = target.chat()
-            for codes in ([code] * n for code in CODES for n in (1, 2, 3)):
-                plan.write_text(" ".join(map(str, codes)))
-                body = json.dumps({"messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16})
-                [(status, _)] = responses(target.send(post("/v1/chat/completions", body.encode())))
-                statuses[status] += 1
-                plan.write_text("")
-                target.check()
-                if target.chat() != text:
-                    raise Broken(f"the greedy text is another one after llama_decode returned {codes}")
-    return (
-        f"llama_decode returns each of {CODES} up to thrice: {counted(statuses)}; the next request in {target.ordinary}"
-    )
-
-
-# The methods that raise errors, each as module of localchat.serving.engine, class and method.
-RAISED = [
-    "token_sampler.TokenSampler.sample",
-    "scheduler.Scheduler.schedule",
-    "scheduler.Scheduler.update",
-    "scheduler.Scheduler.add",
-    "kv_cache.KVCache.acquire",
-    "kv_cache.KVCache.release",
-    "engine.Engine._end",
-    "engine.Engine._stop",
-]
-# Methods that run only after a failure, so that another method must fail first.
-FAILURE_PATH = ("engine.Engine._stop",)
-FAILS_FIRST = "\nscheduler.Scheduler.schedule 1 Exception"
-# These methods raise errors, as often as a file says: a line has the name of a method, a number, and the kind of error.
-RAISING = (
-    IN_ENGINE
-    + f"names = {RAISED!r} if is_engine else ()"
-    + """
-import importlib
-def spoil(name):
-    module, owner_name, method_name = name.split(".")
-    owner = getattr(importlib.import_module(f"localchat.serving.engine.{module}"), owner_name)
-    real = getattr(owner, method_name)
-    def method(*args, **kwargs):
-        lines = [line.split() for line in plan.read_text().splitlines()] if plan.exists() else []
-        for line in lines:
-            if line[0] == name and int(line[1]):
-                line[1] = str(int(line[1]) - 1)
-                plan.write_text("\\n".join(map(" ".join, lines)))
-                raise {"Exception": RuntimeError, "SystemExit": SystemExit}[line[2]]("a fault of the test")
-        return real(*args, **kwargs)
-    setattr(owner, method_name, method)
-for name in names:
-    spoil(name)
-"""
-)
-
-
-def raising() -> str:
-    """Methods of the sampler, scheduler, cache and failure path raise: the request ends, and the next one is served."""
-    outcomes: Counter[str] = Counter()
-    recoveries = []
-    with tempfile.TemporaryDirectory() as folder:
-        plan = Path(folder, "plan")
-        Path(folder, "sitecustomize.py").write_text(RAISING)
-        for name, kind in itertools.product(RAISED, ("Exception", "SystemExit")):
-            with served(PYTHONPATH=folder, LOCALCHAT_FAULTS=str(plan)) as (target, _):
-                text = target.chat()
-                for n in (1, 3):
-                    plan.write_text(f"{name} {n} {kind}" + (FAILS_FIRST if name in FAILURE_PATH else ""))
-                    outcome = _outcome(target, f"Count to {n}.")
-                    if outcome not in ("200", "500", "503", "cut"):
-                        raise Broken(f"{name} raised {kind} {n} times: {outcome}")
-                    outcomes[outcome] += 1
-                    plan.write_text("")
-                    recoveries.append((wait_until_served(target), f"{name}, {kind}, {n} times"))
-                    if target.chat() != text:
-                        raise Broken(f"the greedy text is another one after {name} raised {kind} {n} times")
-    seconds, case = max(recoveries)
-    return (
-        f"sampler, scheduler, cache or failure path raise once or thrice, {len(recoveries)} cases: "
-        f"{counted(outcomes)}; served again after at most {seconds:.2f} s ({case})"
-    )
-
-
-def _outcome(target: Target, content: str) -> str:
-    """The status of a request, or "cut"."""
-    body = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 16}).encode()
-    try:
-        found = list(responses(target.send(post("/v1/chat/completions", body))))
-    except OSError:
-        return "cut"
-    return str(found[0][0]) if found else "cut"
-
-
-FAULTS = [
-    lambda: killed(signal.SIGKILL),
-    lambda: killed(signal.SIGSEGV),
-    stopped,
-    jumping_clock,
-    failing_decode,
-    raising,
-]
-
-
 def run() -> str:
-    """All faults, one after the other."""
-    return "; ".join(fault() for fault in FAULTS)
+    """These faults, one after the other."""
+    return "; ".join([killed(signal.SIGKILL), killed(signal.SIGSEGV), stopped(), jumping_clock()])
+
+
+# --- kills under streams ---
+
+N_STREAMS = 16
+SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
+
+
+def end_of_stream(target: Target, chance: random.Random) -> str:
+    """Read a stream, which must be complete or end with an error that names the signal."""
+    messages = [{"role": "user", "content": f"Count from {chance.randrange(100)}. " * chance.randrange(1, 30)}]
+    fields = {"messages": messages, "stream": True, "max_tokens": chance.randrange(1, 200), "ignore_eos": True}
+    with contextlib.closing(http.client.HTTPConnection(*target.address, timeout=DEADLINE_S)) as client:
+        client.request("POST", "/v1/chat/completions", json.dumps(fields))
+        response = client.getresponse()
+        text = response.read().decode()
+    if "was killed by" in text:
+        return "ended with the signal"
+    if response.status != 200 or not text.endswith("data: [DONE]\n\n") or '"finish_reason":"length"' not in text:
+        raise Broken(f"{response.status} {text[-300:]}")
+    return "complete"
+
+
+def kills(n: int, seed: int) -> str:
+    """Kill the engine process `n` times at random moments: idle, in a prompt, in a stream, and while it loads."""
+    chance = random.Random(seed)
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    must_stop = threading.Event()
+
+    def read(seed: int) -> None:
+        chance = random.Random(seed)
+        while not must_stop.is_set():
+            try:
+                counts[end_of_stream(target, chance)] += 1
+            except Exception as error:
+                failures.append(repr(error))
+
+    slowest_s = 0.0
+    # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
+    with served("--parallel", "32") as (target, process):
+        text = target.chat()
+        before = target.resources()
+        threads = [threading.Thread(target=read, args=(seed + i,), daemon=True) for i in range(N_STREAMS)]
+        for thread in threads:
+            thread.start()
+        was_loading = False
+        for _ in range(n):
+            # Three failed starts in a row would be final for a minute, so at most one is killed while it loads.
+            was_loading = not was_loading and chance.random() < 0.3
+            if not was_loading:
+                wait_until_served(target)
+            time.sleep(chance.random() * 0.3)
+            engine = engine_of(process.pid)
+            if engine is not None:
+                os.kill(engine, chance.choice(SIGNALS))
+            start = time.monotonic()
+            if target.health() != 200:
+                raise Broken("GET /health failed after a kill")
+            slowest_s = max(slowest_s, time.monotonic() - start)
+        wait_until_served(target)
+        must_stop.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        if failures or any(thread.is_alive() for thread in threads):
+            raise Broken(f"{len(failures)} failures, or a stream without an end: {failures[:1]}")
+        if target.chat() != text:
+            raise Broken("the greedy text is another one")
+        after = target.resources()
+        if after["threads"] > before["threads"] + 2 or after["files"] > before["files"] + 2:
+            raise Broken(f"something is left: {before}, then {after}")
+    return (
+        f"{n} kills under {N_STREAMS} streams: {counted(counts)}; GET /health within {slowest_s:.2f} s; "
+        f"{after['MB'] - before['MB']:.0f} MB more"
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import socket
 import threading
 import time
+from collections import Counter
 
-from .target import DEADLINE_S, Broken, Target, post, responses
+from .target import DEADLINE_S, Broken, Target, counted, post, responses
 
 QUESTIONS = [
     *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
@@ -33,11 +33,10 @@ class Load:
         self.n_connections = n_connections
         self.seed = seed
         self.alone = {question: target.chat(question, max_tokens=N_TOKENS) for question in QUESTIONS}
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
-        # Seconds since the start of the load, and resident MB of the server if it runs on this machine.
+        # Seconds since the start of the load, and resident MB of the server.
         self.memory: list[tuple[float, float]] = []
-        self._lock = threading.Lock()
         self._end_at = 0.0
 
     def run(self, seconds: float) -> None:
@@ -45,30 +44,22 @@ class Load:
         threads = [threading.Thread(target=self._client, args=(i,), daemon=True) for i in range(self.n_connections)]
         for thread in threads:
             thread.start()
-        while self.target.pid and time.monotonic() < self._end_at:
+        while time.monotonic() < self._end_at:
             self.memory.append((seconds - self._end_at + time.monotonic(), self.target.resources()["MB"]))
             time.sleep(min(1.0, seconds / 20))
         for thread in threads:
             thread.join(seconds + 4 * DEADLINE_S)
-            if thread.is_alive():
-                raise Broken("a request did not end in time")
-        for failure in self.failures:
-            self.target.fault(failure)
-        self.failures.clear()
+        if self.failures or any(thread.is_alive() for thread in threads):
+            raise Broken(f"{len(self.failures)} failures, or a request without an end: {self.failures[:1]}")
 
     def _client(self, index: int) -> None:
         chance = random.Random(self.seed * 1000 + index)
-        while time.monotonic() < self._end_at and (self.target.keeps_going or not self.failures):
+        while time.monotonic() < self._end_at and not self.failures:
             (kind,) = chance.choices(("disconnected", "unread", "read"), (10, 5, 85))
-            question = chance.choice(QUESTIONS)
             try:
-                ended = self._request(question, kind, chance)
+                self.counts[self._request(chance.choice(QUESTIONS), kind, chance)] += 1
             except Exception as error:
-                with self._lock:
-                    self.failures.append(f"client {index}, {kind}: {error!r}")
-                continue
-            with self._lock:
-                self.counts[ended] = self.counts.get(ended, 0) + 1
+                self.failures.append(f"client {index}, {kind}: {error!r}")
 
     def _request(self, question: str, kind: str, chance: random.Random) -> str:
         fields = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": N_TOKENS}
@@ -82,18 +73,12 @@ class Load:
                 return kind
             if kind == "unread":
                 time.sleep(min(UNREAD_S, max(0.0, self._end_at - time.monotonic())))
-            received = b""
-            while piece := sock.recv(65536):
-                received += piece
+            received = b"".join(iter(lambda: sock.recv(65536), b""))
         [(status, body)] = responses(received)
         if status in (429, 503):
             return str(status)
-        if status != 200:
-            raise Broken(f"status {status}: {body[:300]!r}")
-        text = text_of(body)
+        text = text_of(body) if status == 200 else f"status {status}: {body[:300]!r}"
         if text != self.alone[question]:
-            if self.target.keeps_going:
-                return "with another text than alone"
             raise Broken(f"{question!r} gave {text!r}, and alone {self.alone[question]!r}")
         return kind
 
@@ -102,14 +87,9 @@ def text_of(body: bytes) -> str:
     """The text of a whole or streamed response."""
     if body.startswith(b"{"):
         return str(json.loads(body)["choices"][0]["message"]["content"])
-    text = ""
-    for line in body.split(b"\n"):
-        with contextlib.suppress(ValueError):
-            payload = json.loads(line[len(b"data:") :]) if line.startswith(b"data: {") else {}
-            if "error" in payload:
-                raise Broken(f"the stream ended with {payload}")
-            text += "".join(choice["delta"].get("content") or "" for choice in payload.get("choices", ()))
-    return text
+    chunks = [json.loads(line[len(b"data: ") :]) for line in body.split(b"\n") if line.startswith(b"data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 def run(target: Target, n: int, seed: int, n_connections: int = 256, settle_s: float = DEADLINE_S) -> str:
@@ -117,26 +97,24 @@ def run(target: Target, n: int, seed: int, n_connections: int = 256, settle_s: f
     load = Load(target, n_connections, seed)
     load.run(min(5.0, n / 4))
     target.check()
-    before = target.resources() if target.pid else {}
+    before = target.resources()
     load.run(n)
-    after = settled(target, before, settle_s) if target.pid else {}
-    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(load.counts.items()))
+    after = settled(target, before, settle_s)
     changed = ", ".join(f"{after[name] - value:+.0f} {name}" for name, value in before.items())
     return (
-        f"{n} s with {n_connections} clients and {len(QUESTIONS)} prompts: {counted}; resources afterwards: {changed}; "
-        f"resident memory in the second half: {slope(load.memory):+.1f} MB an hour"
+        f"{n} s with {n_connections} clients and {len(QUESTIONS)} prompts: {counted(load.counts)}; resources "
+        f"afterwards: {changed}; resident memory in the second half: {slope(load.memory):+.1f} MB an hour"
     )
 
 
 def settled(target: Target, before: dict[str, float], settle_s: float) -> dict[str, float]:
     """The resources after the last connections are closed: the server closes those of clients that do not read late."""
     deadline = time.monotonic() + settle_s
-    while time.monotonic() < deadline:
+    while True:
         after = target.resources()
-        if after["threads"] <= before["threads"] and after["files"] <= before["files"]:
-            break
+        if time.monotonic() > deadline or (after["threads"] <= before["threads"] and after["files"] <= before["files"]):
+            return after
         time.sleep(0.1)
-    return target.resources()
 
 
 def slope(samples: list[tuple[float, float]]) -> float:

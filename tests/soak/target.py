@@ -25,22 +25,12 @@ class Broken(AssertionError):
 
 @dataclass
 class Target:
-    """A server."""
+    """A server on this machine."""
 
     url: str
-    # The process of the server, if it runs on this machine.
-    pid: int | None = None
-    # The times of the ordinary requests, which are sent between the hostile ones.
+    pid: int
     ordinary_s: list[float] = field(default_factory=list)
-    # Whether faults of the server are collected in `faults` instead of ending the program.
-    keeps_going: bool = False
-    faults: list[str] = field(default_factory=list)
-
-    def fault(self, message: str) -> None:
-        """Report a fault of the server: raise Broken, or add the message to `faults`."""
-        if not self.keeps_going:
-            raise Broken(message)
-        self.faults.append(message)
+    """The times of the ordinary requests, which are sent between the hostile ones."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -60,19 +50,28 @@ class Target:
         """
         with socket.create_connection(self.address, timeout=timeout_s) as sock:
             received = b""
-            with contextlib.suppress(ConnectionError):
-                sock.sendall(raw)
-                if half_close:
-                    sock.shutdown(socket.SHUT_WR)
             try:
+                with contextlib.suppress(ConnectionError):
+                    sock.sendall(raw)
+                    if half_close:
+                        sock.shutdown(socket.SHUT_WR)
                 with contextlib.suppress(ConnectionError):
                     while piece := sock.recv(65536):
                         received += piece
             except socket.timeout as error:
-                raise Broken(
-                    f"no end of the response within {timeout_s} s: {raw[:300]!r} {received[:300]!r}"
-                ) from error
+                raise Broken(f"no end of the response after {timeout_s} s: {raw[:300]!r} {received[:300]!r}") from error
             return received
+
+    def status(self, path: str, body: bytes, timeout_s: float = DEADLINE_S) -> tuple[int, bytes]:
+        """The status and the body of the response to a POST request.
+
+        Raises:
+            Broken: The response is no HTTP, or its status is not documented.
+        """
+        [(status, payload)] = responses(self.send(post(path, body), timeout_s))
+        if status not in DOCUMENTED:
+            raise Broken(f"status {status}: {payload[:500]!r}")
+        return status, payload
 
     def chat(self, content: str = QUESTION, **fields: Any) -> str:
         """The text of a greedy completion.
@@ -82,15 +81,15 @@ class Target:
         """
         fields = {"max_tokens": 16, "temperature": 0, **fields}
         body = json.dumps({"messages": [{"role": "user", "content": content}], **fields})
-        raw = self.send(post("/v1/chat/completions", body.encode()))
-        status, payload = parsed(raw)
+        [(status, payload)] = responses(self.send(post("/v1/chat/completions", body.encode())))
         if status != 200:
-            raise Broken(f"an ordinary request got {status}: {payload}")
-        return str(payload["choices"][0]["message"]["content"])
+            raise Broken(f"an ordinary request got {status}: {payload!r}")
+        return str(json.loads(payload)["choices"][0]["message"]["content"])
 
     def health(self) -> int:
         """The status of GET /health."""
-        return parsed(self.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"))[0]
+        raw = self.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        return next(responses(raw))[0]
 
     def check(self) -> None:
         """Send an ordinary request and record its time."""
@@ -101,14 +100,11 @@ class Target:
     @property
     def ordinary(self) -> str:
         """The times of ordinary requests, for the report."""
-        ordered = sorted(self.ordinary_s)
-        if not ordered:
-            return "none"
+        ordered = sorted(self.ordinary_s) or [0.0]
         return f"{1000 * ordered[len(ordered) // 2]:.0f} ms, at most {1000 * ordered[-1]:.0f} ms"
 
     def resources(self) -> dict[str, float]:
         """Resident MB, threads and descriptors of the process; Linux."""
-        assert self.pid is not None
         proc = Path(f"/proc/{self.pid}")
         pages = int(proc.joinpath("statm").read_text().split()[1])
         n_threads = len(list(proc.joinpath("task").iterdir()))
@@ -116,9 +112,9 @@ class Target:
         return {"MB": pages * os.sysconf("SC_PAGE_SIZE") / 1e6, "threads": n_threads, "files": n_files}
 
 
-def post(path: str, body: bytes, *headers: str) -> bytes:
+def post(path: str, body: bytes) -> bytes:
     """A POST request that asks the server to close the connection."""
-    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", "Connection: close"]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -133,10 +129,8 @@ def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, by
         if not separator or not head.startswith(b"HTTP/1.1 "):
             raise Broken(f"not an HTTP response: {head[:200]!r}")
         status = int(head[9:12])
-        headers = {
-            name.strip().lower(): value.strip()
-            for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
-        }
+        lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+        headers = {name.strip().lower(): value.strip() for name, _, value in lines}
         if status == 100:
             continue
         if headers.get(b"transfer-encoding") == b"chunked":
@@ -173,11 +167,3 @@ def _dechunked(raw: bytes) -> tuple[bytes, bytes]:
 def counted(counts: Mapping[Any, int]) -> str:
     """Statuses or other outcomes with their counts, for the report."""
     return ", ".join(f"{n} times {outcome}" for outcome, n in sorted(counts.items()))
-
-
-def parsed(raw: bytes) -> tuple[int, Any]:
-    """The status and the JSON of the only response."""
-    found = list(responses(raw))
-    if len(found) != 1:
-        raise Broken(f"{len(found)} responses, expected one: {raw[:200]!r}")
-    return found[0][0], json.loads(found[0][1])

@@ -7,11 +7,14 @@ import ipaddress
 import re
 from email.message import Message
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from ..core import errors
 from .page import wants_page
-from .request import Request
-from .settings import Settings
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+    from .options import Options
 
 # The methods of all endpoints.
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
@@ -31,14 +34,14 @@ _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>.*?)/?")
 class Access:
     """Accepts requests that have one of the API keys or, on a server without keys, that no foreign web page sends."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._digests = [sha256(key.encode()).digest() for key in settings.api_keys]
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.cors)
-        self._is_local = is_loopback(settings.host)
-        self._is_unix = settings.uds is not None
-        self._has_page = settings.has_page
+    def __init__(self, options: Options) -> None:
+        self._digests = [sha256(key.encode()).digest() for key in options.api_keys]
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in options.cors)
+        self._is_local = is_loopback(options.host)
+        self._is_unix = options.uds is not None
+        self._has_page = options.has_page
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Exchange) -> None:
         """Check a request before its body is read.
 
         Raises:

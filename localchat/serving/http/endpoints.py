@@ -26,13 +26,14 @@ from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
 from ..engine import Cancelled
 from ..engine.values import SequenceStats
+from .connections import Connections
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .metrics import TYPE, Metrics
 from .models import ModelEndpoints
+from .options import Options
 from .page import chat_page, wants_page
 from .request import PeerGone
-from .settings import Settings
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, StreamFormat, pinging, send_stream, send_whole
 
 log = logging.getLogger("localchat.server")
@@ -63,11 +64,11 @@ Generated = TypeVar("Generated", bound=TextRequest)
 class Endpoints:
     """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it."""
 
-    def __init__(self, service: Service, settings: Settings) -> None:
+    def __init__(self, service: Service, options: Options, connections: Connections) -> None:
         self.metrics = Metrics()
         self._service = service
-        self._settings = settings
-        self._options = ParseOptions(settings.allow_chat_template, settings.thought_field)
+        self._options = options
+        self._connections = connections
         self._store = ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
@@ -129,7 +130,7 @@ class Endpoints:
             request = self._parsed(exchange, interface.parse)
 
             exchange.name_request(request.request_id)
-            ping_s = self._settings.ping_s or None
+            ping_s = self._options.ping_s or None
             waiting = pinging(exchange, ping_s if request.stream else None, format)
             model = self._model(exchange, request.model, request.keep_alive_s, waiting)
             run = start(model, request, interface.id_prefix)
@@ -161,7 +162,7 @@ class Endpoints:
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
         """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
         try:
-            with self._service.in_flight.during(run.stop), exchange.watched(run.cancel):
+            with self._service.in_flight.during(run.stop), self._connections.watched(exchange.socket, run.cancel):
                 yield
         except Cancelled as error:
             raise PeerGone from error
@@ -193,10 +194,10 @@ class Endpoints:
         return request, self._model(exchange, request.model, getattr(request, "keep_alive_s", None))
 
     def _parsed(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]) -> Parsed:
-        body = parse_body(exchange.request.read())
+        body = parse_body(exchange.read())
         request = parse(body, self._options)
         body.report_unknown()
-        self._log_ignored(body.ignored(strict=self._settings.strict))
+        self._log_ignored(body.ignored(strict=self._options.strict))
         return request
 
     def _log_ignored(self, names: tuple[str, ...]) -> None:
@@ -238,7 +239,7 @@ class Endpoints:
     # --- the state of the server ---
 
     def _home(self, exchange: Exchange) -> None:
-        if self._settings.has_page and wants_page(exchange.request):
+        if self._options.has_page and wants_page(exchange):
             exchange.send_text("text/html; charset=utf-8", *chat_page())
             return
         try:

@@ -1,4 +1,4 @@
-"""One request and its response on a socket: JSON, text, or a stream of events. Independent of paths and models."""
+"""One request and its response on a connection: JSON, text, or a stream. Independent of paths and models."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from email.message import Message
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
 from ..core import errors
 from ..core.json_text import json_bytes
-from .disconnects import DisconnectWatcher, has_disconnected
 from .logs import NO_MEMORY, printable
-from .request import PeerGone, Request, list_of
+from .request import Incoming, PeerGone, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
 
 # Before the server closes a connection, it reads and discards what the client still sends, for this many seconds.
-# Closing a connection with unread bytes resets it, and the client could lose the response.
-LINGER_S = 2.0
-# The same for a client that must not occupy a thread for long: one without a key or beyond the limit of connections.
-SHORT_LINGER_S = 0.5
+# Closing a connection with unread bytes resets it, and the client could lose the response. Meanwhile the client
+# occupies a thread, also one without a key or beyond the limit of connections.
+LINGER_S = 1.0
 
 # The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
+# A target that begins with scheme and host, as proxies send it (RFC 9112, 3.2.2).
+_ABSOLUTE = re.compile(r"(?i)https?://([^/?#]*)")
 # Limit of each part of a log line that a client chooses.
 MAX_LOGGED_CHARS = 200
 # Logged as the status if the client did not get a whole response (nginx uses this number).
@@ -39,17 +40,34 @@ SEND_BYTES = 64 * 1024
 
 
 class Exchange:
-    """Sends the response to one request. `headers` are added to every response, including errors.
-
-    A client that reads nothing of its response for `write_timeout_s` is disconnected.
-    """
+    """A request and its response."""
 
     def __init__(
-        self, request: Request, watcher: DisconnectWatcher, headers: Mapping[str, str], write_timeout_s: float
+        self,
+        method: str,
+        target: str,
+        version: str,
+        headers: Message,
+        stream: Incoming,
+        *,
+        max_body_bytes: int,
+        write_timeout_s: float,
+        cors_headers: Mapping[str, str],
     ) -> None:
-        self.request = request
+        """The head of a request, and the connection.
+
+        Args:
+            write_timeout_s: A client that reads nothing of its response for this long is disconnected.
+            cors_headers: Added to every response, including errors.
+        """
+        self.method = method
+        self.target = target
+        self.path = target.partition("?")[0]
+        self.version = version
+        self.headers = headers
+        self.socket = stream.socket
         # Whether the connection can take another request; final once the response has begun.
-        self.keep_alive = request.version >= "HTTP/1.1" and "close" not in list_of(request.headers, "Connection")
+        self.keep_alive = version >= "HTTP/1.1" and "close" not in list_of(headers, "Connection")
         self.status: int | None = None
         # The endpoint, for the metrics, and the rest of the path for an endpoint that serves all paths with a prefix.
         self.route, self.tail = "other", ""
@@ -59,30 +77,41 @@ class Exchange:
         self.closing = contextlib.ExitStack()
         # Makes the end of a stream that has begun, but has no events yet, from an error; None: there is no such stream.
         self.failed_stream: Callable[[errors.ApiError], bytes] | None = None
-        # The format of errors, and the headers that repeat the id of the request, of the interface.
+        # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
-        self.id_headers: tuple[str, ...] = ("X-Request-Id",)
-        self.linger_s = LINGER_S
         # The client's id of the request; None: the response gets a new id.
         self._given_id: str | None = None
-        self.name_request(request.headers.get("X-Request-Id"))
-        self._headers = headers
-        self._watcher = watcher
+        self.name_request(headers.get("X-Request-Id"))
+        self._stream = stream
+        # Whether the body is still to be read, so that the next request does not follow on the connection.
+        self._has_body = has_body(headers)
+        self._max_body_bytes = max_body_bytes
         self._write_timeout_s = write_timeout_s
+        self._cors_headers = cors_headers
         self._began_at = time.monotonic()
         self._is_chunked = False
+
+    @property
+    def host(self) -> str | None:
+        """`host[:port]` of the request; an absolute target overrides the Host header (RFC 9112, 3.2.2)."""
+        absolute = _ABSOLUTE.match(self.target)
+        return absolute[1] if absolute else self.headers.get("Host")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the head of the request arrived."""
+        return time.monotonic() - self._began_at
 
     def name_request(self, id: str | None) -> None:
         """Set the client's id of this request, for the log and a header. Only the first valid id is used."""
         if self._given_id is None and id is not None and _REQUEST_ID.fullmatch(id):
             self._given_id = id
 
-    def watched(self, on_disconnect: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Within the `with`, call `on_disconnect` when the client closes the connection."""
-        return self._watcher.watch(self.request.socket, on_disconnect)
-
-    def has_disconnected(self) -> bool:
-        return has_disconnected(self.request.socket)
+    def read(self) -> bytes:
+        """The body of the request; see `read_body`."""
+        body = read_body(self._stream, self.version, self.headers, self._max_body_bytes)
+        self._has_body = False
+        return body
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         self._send_body(status, "application/json", json_bytes(value), headers)
@@ -95,11 +124,11 @@ class Exchange:
 
     def _send_body(self, status: int, type: str, body: bytes, headers: Mapping[str, str]) -> None:
         headers = {"Content-Type": type, "Content-Length": str(len(body)), **headers}
-        self._send_head(status, headers, b"" if self.request.method == "HEAD" else body)
+        self._send_head(status, headers, b"" if self.method == "HEAD" else body)
 
     def start_stream(self, content_type: str) -> None:
         """Send the head of a stream. It is chunked, or for HTTP/1.0 ends with the connection."""
-        self._is_chunked = self.request.version >= "HTTP/1.1"
+        self._is_chunked = self.version >= "HTTP/1.1"
         framing = {"Transfer-Encoding": "chunked"} if self._is_chunked else {}
         # X-Accel-Buffering keeps nginx from buffering events.
         headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -114,20 +143,21 @@ class Exchange:
 
     def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
-        self.keep_alive = self.keep_alive and self.request.is_read
+        self.keep_alive = self.keep_alive and not self._has_body
         request_id = self._given_id or "req-" + uuid.uuid4().hex
         lines = [
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "Server: localchat",
             f"Date: {formatdate(usegmt=True)}",
-            *(f"{name}: {request_id}" for name in self.id_headers),
-            *(f"{name}: {value}" for name, value in {**headers, **self._headers}.items()),
+            f"X-Request-Id: {request_id}",
+            f"Request-Id: {request_id}",  # Anthropic's name
+            *(f"{name}: {value}" for name, value in {**headers, **self._cors_headers}.items()),
             *([] if self.keep_alive else ["Connection: close"]),
         ]
         self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def _send(self, payload: bytes) -> None:
-        sock, unsent = self.request.socket, memoryview(payload)
+        sock, unsent = self.socket, memoryview(payload)
         sock.settimeout(self._write_timeout_s)
         while unsent:
             unsent = unsent[sock.send(unsent[:SEND_BYTES]) :]
@@ -158,8 +188,6 @@ class Exchange:
             # The response has begun, so closing the connection is the only way to show that it is incomplete.
             self._set_incomplete()
             return
-        if isinstance(error, (errors.Unauthorized, errors.TooManyConnections)):
-            self.linger_s = SHORT_LINGER_S
         if isinstance(error, errors.ShuttingDown):
             self.keep_alive = False
         self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
@@ -173,36 +201,22 @@ class Exchange:
         self.keep_alive = False
 
     @property
-    def seconds(self) -> float:
-        """Seconds since the head of the request arrived."""
-        return time.monotonic() - self._began_at
-
-    @property
     def _request_line(self) -> str:
         """The method and path, for the log."""
-        return printable(f"{self.request.method} {self.request.path}"[:MAX_LOGGED_CHARS])
+        return printable(f"{self.method} {self.path}"[:MAX_LOGGED_CHARS])
 
     def log(self) -> None:
         """Write one line to the log."""
-        request, seconds = self._request_line, self.seconds
         given = f" [{self._given_id}]" if self._given_id else ""
-        fields = {
-            "id": self.id,
-            "status": self.status,
-            "request": request,
-            "seconds": round(seconds, 3),
-            "summary": self.summary,
-            "request_id": self._given_id,
-        }
-        text = "%s %s %s %.3f s: %s%s"
-        log.info(text, self.id, self.status, request, seconds, self.summary or "-", given, extra={"fields": fields})
+        summary = f"{self.summary or '-'}{given}"
+        log.info("%s %s %s %.3f s: %s", self.id, self.status, self._request_line, self.seconds, summary)
 
     def linger(self) -> None:
-        """Shut down writing, and read and discard for up to `linger_s`."""
-        sock, deadline = self.request.socket, time.monotonic() + self.linger_s
+        """Shut down writing, and read and discard for up to `LINGER_S`."""
+        deadline = time.monotonic() + LINGER_S
         with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_WR)
+            self.socket.shutdown(socket.SHUT_WR)
             while (left_s := deadline - time.monotonic()) > 0:
-                sock.settimeout(left_s)
-                if not sock.recv(65536):
+                self.socket.settimeout(left_s)
+                if not self.socket.recv(65536):
                     return

@@ -5,14 +5,12 @@ Each request becomes an Exchange (exchange.py), and routes.py finds its endpoint
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import http.server
 import logging
 import socket
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable
 from email.message import Message
@@ -21,13 +19,12 @@ from typing import Any
 
 from ..chat.service import Service
 from ..core import errors
-from .disconnects import DisconnectWatcher
+from .connections import Connections
 from .exchange import Exchange
-from .listener import listen_on
 from .logs import NO_MEMORY
-from .request import Incoming, Request, problem_of
+from .options import Options
+from .request import Incoming, problem_of
 from .routes import Routes
-from .settings import Settings
 
 log = logging.getLogger("localchat.server")
 
@@ -67,7 +64,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         # The connection is beyond the limit. Its request is not read.
         message = f"{connections.limit} connections are open, the limit is {connections.limit}: try again"
-        self.refuse(errors.TooManyConnections(message), "refused")
+        self._refuse(errors.TooManyConnections(message), "refused")
 
     def handle_one_request(self) -> None:
         self.server.connections.set_idle(self.connection)
@@ -82,9 +79,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         self.server.connections.set_busy(self.connection)
-        problem = problem_of(self.request_version, self.headers)
-        if self.rfile.is_ambiguous:
-            problem = "the headers are broken: a line has a carriage return or NUL, or begins with a space"
+        problem = problem_of(self.request_version, self.headers, self.rfile)
         if problem is not None:
             self.send_error(400, problem)
         return problem is None
@@ -94,7 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse a request that http.server cannot parse, and close: the start of the next request is unknown."""
-        self.refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), "malformed")
+        self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), "malformed")
 
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
@@ -104,7 +99,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815
 
-    def refuse(self, error: errors.ApiError, route: str) -> None:
+    def _refuse(self, error: errors.ApiError, route: str) -> None:
         """Send an error without a valid request, and close the connection. `route` is its path in the metrics."""
 
         def fail(exchange: Exchange) -> None:
@@ -114,11 +109,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._run("", "", Message(), fail)
 
     def _run(self, target: str, version: str, headers: Message, route: Callable[[Exchange], None]) -> None:
-        server, settings = self.server, self.server.settings
-        method = getattr(self, "command", None) or ""
-        request = Request(method, target, version, headers, self.rfile, self.connection, settings.max_body_bytes)
-        cors_headers = server.routes.access.cors_headers(headers)
-        exchange = Exchange(request, server.watcher, cors_headers, settings.write_timeout_s)
+        server, options = self.server, self.server.options
+        exchange = Exchange(
+            getattr(self, "command", None) or "",
+            target,
+            version,
+            headers,
+            self.rfile,
+            max_body_bytes=options.max_body_bytes,
+            write_timeout_s=options.write_timeout_s,
+            cors_headers=server.routes.access.cors_headers(headers),
+        )
         exchange.run(route)
         server.routes.ended(exchange)
         self.close_connection = not exchange.keep_alive
@@ -134,39 +135,36 @@ class Stopped(KeyboardInterrupt):
 class ChatServer(http.server.ThreadingHTTPServer):
     """Accepts connections as soon as it is created, and responds with 503 until the model is loaded.
 
-    `listener` is the listening socket; None: open one at the host and port of the settings.
-
     Raises:
-        OSError: The server cannot listen at the address, or the certificate cannot be read.
+        OSError: The certificate cannot be read.
     """
 
     daemon_threads = True
 
-    def __init__(self, service: Service, settings: Settings, listener: socket.socket | None = None) -> None:
-        self.service = service
-        self.settings = settings
-        self.routes = Routes(service, settings)
-        self.connections = Connections(settings.max_connections)
+    def __init__(self, service: Service, options: Options, listener: socket.socket) -> None:
         self._tls: ssl.SSLContext | None = None
-        if settings.tls_cert is not None:
+        if options.tls_cert is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.load_cert_chain(settings.tls_cert, settings.tls_key)
-        # The time at which a draining server ends the remaining requests; None: the server is not draining.
-        self._drained_by: float | None = None
+            self._tls.load_cert_chain(options.tls_cert, options.tls_key)
         super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = listener or listen_on(settings.host, settings.port)
-        self.server_address = self.socket.getsockname()
-        self.server_port = 0 if settings.uds else int(self.server_address[1])
-        self.watcher = DisconnectWatcher()
+        self.socket = listener
+        self.server_address = listener.getsockname()
+        self.server_port = 0 if options.uds else int(self.server_address[1])
+        self.service = service
+        self.options = options
+        self.connections = Connections(options.max_connections)
+        self.routes = Routes(service, options, self.connections)
+        # The time at which a draining server ends the remaining requests; None: the server is not draining.
+        self._drained_by: float | None = None
 
     @property
     def url(self) -> str:
         """The URL for clients on this machine."""
-        if self.settings.uds:
-            return f"unix:{self.settings.uds}"
+        if self.options.uds:
+            return f"unix:{self.options.uds}"
         # Clients of some systems cannot connect to the wildcard addresses 0.0.0.0 and ::.
-        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.options.host, self.options.host)
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
 
@@ -187,10 +185,10 @@ class ChatServer(http.server.ThreadingHTTPServer):
     def close(self) -> None:
         """End running responses with an error, and close the connections and the model."""
         self.server_close()
-        # Close the watcher first: it would report the connections that are closed here as disconnects of clients.
-        self.watcher.close()
+        # The connections that are closed here are no disconnects of clients.
+        self.connections.stop_watching()
         self.service.in_flight.stop()
-        self.connections.close_all(CLOSE_TIMEOUT_S)
+        self.connections.close(CLOSE_TIMEOUT_S)
         # Close the model last: responses that end need its vocabulary.
         self.service.close()
 
@@ -229,78 +227,3 @@ class ChatServer(http.server.ThreadingHTTPServer):
             log.error("a connection failed: %s", NO_MEMORY)
         elif not isinstance(error, OSError):  # a broken connection is not an error of the server
             log.exception("a connection failed")
-
-
-class Connections:
-    """The open connections: at most `limit` that are served, and as many again that are being refused or closed."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        # Guards the states, and is notified when a connection ends. Reentrant.
-        self._changed = threading.Condition()
-        # Each connection is "busy", "idle" (it waits for a request or its end) or "ending" (being refused or closed).
-        # Of the idle ones, the one that has been idle for longest is first.
-        self._states: dict[socket.socket, str] = {}
-
-    def n(self, state: str) -> int:
-        with self._changed:
-            return list(self._states.values()).count(state)
-
-    def add(self, sock: socket.socket) -> bool:
-        """Count a new connection. False: it must be closed without a response, which would need one more thread."""
-        with self._changed:
-            if len(self._states) >= 2 * self.limit:
-                return False
-            is_full = len(self._states) - self.n("ending") >= self.limit and not self.close_idle()
-            self._states[sock] = "ending" if is_full else "busy"
-            return True
-
-    def is_ending(self, sock: socket.socket) -> bool:
-        with self._changed:
-            return self._states.get(sock) == "ending"
-
-    def remove(self, sock: socket.socket) -> None:
-        with self._changed:
-            self._states.pop(sock, None)
-            self._changed.notify_all()
-
-    def set_idle(self, sock: socket.socket) -> None:
-        """Mark a connection that may be closed at any time."""
-        with self._changed:
-            if self._states.get(sock) in ("busy", "idle"):
-                del self._states[sock]
-                self._states[sock] = "idle"
-
-    def set_busy(self, sock: socket.socket) -> None:
-        with self._changed:
-            if self._states.get(sock) == "idle":
-                self._states[sock] = "busy"
-
-    def close_idle(self) -> bool:
-        """Close the connection that has been idle for longest; False if none is idle."""
-        with self._changed:
-            idle = next((sock for sock, state in self._states.items() if state == "idle"), None)
-            if idle is None:
-                return False
-            self._states[idle] = "ending"
-            _shut_down(idle, socket.SHUT_RDWR)
-            return True
-
-    def close_all(self, timeout_s: float) -> None:
-        """Shut down all connections for reading, and those still open after this many seconds for writing too."""
-        with self._changed:
-            for how in (socket.SHUT_RD, socket.SHUT_RDWR):
-                for sock in self._states:
-                    _shut_down(sock, how)
-                if self._changed.wait_for(lambda: not self._states, timeout_s):
-                    return
-
-
-def _shut_down(sock: socket.socket, how: int) -> None:
-    """Shut down a connection, from any thread.
-
-    This calls `socket.shutdown` for TLS too. `SSLSocket.shutdown` would end the encryption, and the thread that uses
-    the connection would continue without it.
-    """
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(sock, how)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import gc
 import logging
-from collections.abc import Callable
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine import EngineDied, EngineError, EngineStopped, Front, LoadOptions, NotEnoughMemory
-from ..models.catalog import ModelFile
+from ..engine import EngineDied, EngineError, EngineStopped, Front, LoadOptions, ModelFacts, NotEnoughMemory
+from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
-from .logs import NO_MEMORY, report_failure
-from .options import with_settings
-from .start_block import LoadProgress, report_ready
+from .logs import NO_MEMORY, report, report_failure
+from .options import Options, options_for
 
 if TYPE_CHECKING:
     from ..chat.model import Model
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
+_BAR_WIDTH = 30
+# Seconds between log lines of the progress, if stderr is not a terminal.
+_LOG_PAUSE_S = 10.0
+
 
 class Loader:
     """Loads models for a Service. The engine process of the first one starts at once."""
 
-    def __init__(self, file: ModelFile, options: argparse.Namespace) -> None:
+    def __init__(self, file: ModelFile, options: Options) -> None:
         # Set if the first model cannot be loaded. Then `on_failure` is called, which ends the server.
         self.has_failed = False
         self.on_failure: Callable[[], None] = lambda: None
@@ -39,7 +44,7 @@ class Loader:
         self._options = options
         # The engines that load, which `close` ends.
         self._engines: set[Front] = set()
-        self._first_progress = LoadProgress(file.name, options.log_format)
+        self._first_progress = LoadProgress(file.name)
         self._first_served: ServedModel | None = None
         threads = ThreadPoolExecutor(1)
         first = self._engine(file, self._show_first)
@@ -59,7 +64,7 @@ class Loader:
         """
         if self._first is not None:
             return self._load_first(served, self._first)
-        progress = LoadProgress(served.file.name, "json")  # without a bar, which would disturb the log
+        progress = LoadProgress(served.file.name, has_bar=False)  # a bar would disturb the log
 
         def show(share: float) -> None:
             served.progress = share
@@ -99,7 +104,12 @@ class Loader:
         # The existing objects live as long as the process. A collection of all of them would delay all requests.
         gc.freeze()
         progress.clear()
-        report_ready(served.file, engine.facts, self.url, progress.seconds, self._options.log_format)
+        for line in described(served.file, engine.facts, progress.seconds):
+            report(line)
+        report(f"localchat is ready: {served.file.name} at {self.url} (Ctrl-C ends it)")
+        if self.url.startswith("http"):
+            python = shlex.quote(sys.executable or "python")
+            report(f'try: {python} -m localchat --base-url {self.url} "What is your name?"')
         return model
 
     def _show_first(self, share: float) -> None:
@@ -108,7 +118,7 @@ class Loader:
         self._first_progress.show(share)
 
     def _engine(self, file: ModelFile, show: Callable[[float], None]) -> Front:
-        engine = Front(str(file.path), load_options(with_settings(self._options, file)), show)
+        engine = Front(str(file.path), load_options(options_for(file, self._options)), show)
         self._engines.add(engine)
         return engine
 
@@ -116,13 +126,12 @@ class Loader:
         from ..chat.model import Model
 
         options = self._options
-        given = {name: value for default in options.default for name, value in default.items()}
         template = file.settings.get("template")
         return Model(
             file.name,
             engine,
             max_tokens=options.max_tokens,
-            defaults={**file.settings.get("sampling", {}), **given},
+            defaults={**file.settings.get("sampling", {}), **options.defaults},
             chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
             keep_tools=options.keep_tools,
             reasoning_budget=options.reasoning_budget,
@@ -130,21 +139,21 @@ class Loader:
         )
 
 
-def load_options(options: argparse.Namespace) -> LoadOptions:
-    """How the engine process loads a model, by the options of the command line."""
+def load_options(options: Options) -> LoadOptions:
+    """How the engine process loads a model."""
     return LoadOptions(
         n_ctx=options.ctx,
         n_parallel=options.parallel,
         n_gpu_layers=options.gpu_layers,
         split_mode=options.split_mode,
-        tensor_split=options.tensor_split,
+        tensor_split=tuple(options.tensor_split),
         main_gpu=options.main_gpu,
         cpu_moe=options.cpu_moe,
         kv_type=options.kv_type,
-        use_mmap=not options.no_mmap,
-        use_mlock=options.mlock,
+        use_mmap=options.use_mmap,
+        use_mlock=options.use_mlock,
         n_threads=options.threads,
-        speculates=not options.no_speculation,
+        speculates=options.speculates,
         draft_path=options.draft,
         max_queue=options.queue,
     )
@@ -173,3 +182,48 @@ def _last_line(error: BaseException) -> str:
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+class LoadProgress:
+    """Shows the progress of loading a model: as a bar on a terminal, otherwise as lines in the log."""
+
+    def __init__(self, name: str, *, has_bar: bool = True) -> None:
+        self._name = name
+        self._is_bar = has_bar and sys.stderr is not None and sys.stderr.isatty()
+        self._began_at = self._logged_at = time.monotonic()
+        self._shown_percent = -1
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the load began."""
+        return time.monotonic() - self._began_at
+
+    def show(self, done: float) -> None:
+        """Show the progress, from 0 to 1."""
+        percent = int(done * 100)
+        if self._is_bar and percent != self._shown_percent:
+            self._shown_percent = percent
+            bar = ("#" * round(done * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+            print(f"\rloading {self._name} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
+        elif not self._is_bar and time.monotonic() - self._logged_at > _LOG_PAUSE_S:
+            self._logged_at = time.monotonic()
+            log.info("loading %s: %d %% after %.0f s", self._name, percent, self.seconds)
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        if self._shown_percent >= 0:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown_percent = -1
+
+
+def described(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[str]:
+    """The model, its context, memory and device in lines for people. It took `seconds` to load."""
+    size = gigabytes(facts.n_bytes)
+    yield f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}"
+    cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
+    yield f"context  {facts.n_ctx} tokens for each request; {cells}"
+    total, context = gigabytes(facts.n_bytes + facts.n_context_bytes), gigabytes(facts.n_context_bytes)
+    free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
+    yield f"memory   {total} ({size} weights, {context} context){free}"
+    yield f"device   {facts.device}; CPU threads: {facts.n_threads}"
+    yield f"loaded   in {seconds:.1f} s"

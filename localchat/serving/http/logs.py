@@ -1,17 +1,12 @@
-"""Logging to stderr as text or JSON, and the messages at the start of the server."""
+"""Logging to stderr, and the messages at the start of the server."""
 
 from __future__ import annotations
 
-import json
 import logging
-import time
-from typing import Any
 
 log = logging.getLogger("localchat.server")
 
-FORMATS = ("text", "json")
-
-# The attribute of log records that the text format writes without the time: the messages at the start.
+# The attribute of log records that are written without the time: the messages at the start.
 _PLAIN = "is_plain"
 
 # Control characters, which could forge a line of the log or control a terminal, and their escapes.
@@ -21,10 +16,10 @@ _CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
 
-def log_to_stderr(log_format: str) -> None:
+def log_to_stderr() -> None:
     """Write the log of this package to stderr from now on. Without a stderr, as in some services, write nothing."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s"))
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     package_log = logging.getLogger("localchat")
     package_log.handlers = [handler]
     package_log.setLevel(logging.INFO)
@@ -37,9 +32,9 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL_CHARACTERS)
 
 
-def report(message: str, **fields: Any) -> None:
-    """Write a message at the start of the server; `fields` are added to it in JSON."""
-    log.info("%s", message, extra={_PLAIN: True, "fields": fields})
+def report(message: str) -> None:
+    """Write a message at the start of the server."""
+    log.info("%s", message, extra={_PLAIN: True})
 
 
 def report_failure(message: str) -> int:
@@ -48,26 +43,6 @@ def report_failure(message: str) -> int:
     return 1
 
 
-class _TextFormatter(logging.Formatter):
-    default_time_format = "%H:%M:%S"
-    default_msec_format = None
-
+class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return record.getMessage() if getattr(record, _PLAIN, False) else super().format(record)
-
-
-class _JsonFormatter(logging.Formatter):
-    """One object per line, with the time in UTC and the `fields` of the record."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        entry = {
-            "time": f"{moment}.{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)

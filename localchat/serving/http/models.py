@@ -52,11 +52,11 @@ class ModelEndpoints:
         exchange.send_json(200, ollama.ps_body(zip(map(_card, loaded), ends)))
 
     def show(self, exchange: Exchange) -> None:
-        served = self.service.find(ollama.parse_show(parse_body(exchange.request.read())))
+        served = self.service.find(ollama.parse_show(parse_body(exchange.read())))
         exchange.send_json(200, ollama.show_body(_card(served, with_template=True)))
 
     def _named(self, exchange: Exchange) -> ServedModel:
-        return self.service.find(parse_body(exchange.request.read()).required_text("model"))
+        return self.service.find(parse_body(exchange.read()).required_text("model"))
 
 
 def _entry(served: ServedModel) -> dict[str, Any]:

@@ -7,45 +7,117 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
+from ..core.request import ParseOptions
 from ..models.catalog import ModelFile, printable
 from ..models.names import Catalog
 from .access import is_loopback
-from .logs import FORMATS
-from .settings import Settings
 
 log = logging.getLogger("localchat.server")
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
-# A warning is logged if --parallel is above this.
-_MANY_REQUESTS = 64
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # llama.cpp has 32-bit numbers, and would cut a larger one.
 _MAX_NUMBER = (1 << 31) - 1
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-# The default of --drain, in seconds. Container runtimes kill a process 10 seconds after SIGTERM.
-DEFAULT_DRAIN_S = 5
 
 
-def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+@dataclass(frozen=True)
+class Options(ParseOptions):
+    """The options of the server, with their defaults, and limits that no option sets."""
+
+    model: str | None = None
+    """The path or name of the model."""
+    models_dir: Sequence[Path] = ()
+    models: Path | None = None
+    """A mapping file."""
+    max_models: int = 0
+    """The number of loaded models; 0: as many as fit into memory."""
+    idle_unload: float = math.inf
+    """The seconds without a request after which a model is ended."""
+    waits: bool = True
+    """Requests wait while their model loads."""
+    lists_models: bool = False
+    checks: bool = False
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0 for any free port."""
+    uds: Path | None = None
+    """The path of a Unix socket, instead of host and port."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    drain: int = 5
+    """Seconds. Container runtimes kill a process 10 seconds after SIGTERM."""
+
+    api_keys: Sequence[str] = ()
+    """Requests need one of these; (): requests need no key."""
+    insecure: bool = False
+    cors: Sequence[str] = ()
+    """Origins of web pages, or "*"."""
+    has_page: bool = True
+
+    ctx: int = 0
+    """0: that of the model, or less to save memory."""
+    parallel: int = 8
+    queue: int = 256
+    gpu_layers: int | None = None
+    """-1: all; None: as many as fit."""
+    split_mode: str | None = None
+    tensor_split: Sequence[float] = ()
+    main_gpu: int = 0
+    cpu_moe: bool = False
+    kv_type: str = "f16"
+    use_mmap: bool = True
+    use_mlock: bool = False
+    threads: int = 0
+    draft: str | None = None
+    speculates: bool = True
+
+    alias: str | None = None
+    any_name: bool = False
+    strict: bool = False
+    """Refuse unknown fields."""
+    max_tokens: int | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of sampling parameters."""
+    keep_tools: bool = False
+    reasoning_budget: int = -1
+    reasoning_budget_message: str = ""
+
+    max_body_bytes: int = 16 * 1024 * 1024
+    """A conversation of a million tokens has about 5 MB, or 15 MB with escaped characters. The size is limited, since
+    parts of the parser hold the interpreter lock for the whole body."""
+    max_connections: int = 512
+    """Each connection has a thread. This is about twice the default of running and waiting requests together, and less
+    than the limit of open files on most systems, 1,024."""
+    write_timeout_s: float = 30
+    """A client that reads nothing of its response for this long is disconnected."""
+    ping_s: float = 20
+    """After this time without output a stream sends a ping, since proxies close idle streams after a minute; 0: never.
+    """
+
+
+def read_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.model is not None and options.model_option is not None:
-        parser.error(
-            f"two models are given, {options.model} and {options.model_option}: name one; --models-dir serves several"
-        )
-    options.model = options.model or options.model_option
-    options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
+    given = vars(parser.parse_args(arguments))
+    model, key = given.pop("model_option"), given.pop("api_key")
+    if model is not None and given["model"] is not None:
+        parser.error(f"two models are given, {given['model']} and {model}: name one; --models-dir serves several")
+    given["model"] = given["model"] or model
+    given["api_keys"] = [*given["api_keys"], *([key] if key else [])]
+    given["defaults"] = {name: value for defaults in given["defaults"] for name, value in defaults.items()}
+    options = Options(**given)
     if options.tls_key and not options.tls_cert:
         parser.error("--tls-key is the key of a certificate: add --tls-cert")
     if options.uds and options.tls_cert:
@@ -59,7 +131,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def chosen_model(options: argparse.Namespace) -> ModelFile:
+def chosen_model(options: Options) -> ModelFile:
     """The model that the options name.
 
     Raises:
@@ -76,40 +148,20 @@ def chosen_model(options: argparse.Namespace) -> ModelFile:
     return file if options.alias is None else replace(file, name=printable(options.alias))
 
 
-def catalog_of(options: argparse.Namespace) -> Catalog:
+def catalog_of(options: Options) -> Catalog:
     return Catalog(options.models_dir, options.models)
 
 
-def serves_all(options: argparse.Namespace) -> bool:
+def serves_all(options: Options) -> bool:
     """Whether requests may name every model that is found. A model on the command line is served alone, unless a
     folder or a mapping file is given as well."""
     return options.model is None or bool(options.models_dir) or options.models is not None
 
 
-def with_settings(options: argparse.Namespace, file: ModelFile) -> argparse.Namespace:
-    """The options for one model: settings of a mapping file apply where the command line sets none."""
-    merged = argparse.Namespace(**vars(options))
-    for name, value in file.settings.items():
-        if name in vars(options) and getattr(options, name) == _parser().get_default(name):
-            setattr(merged, name, value)
-    return merged
-
-
-def option_warnings(options: argparse.Namespace) -> Iterator[str]:
-    """The warnings about slow options that are logged at the start."""
-    n_cores = os.cpu_count() or 1
-    if options.threads > n_cores:
-        yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other; {n_cores} are faster"
-    if options.parallel > _MANY_REQUESTS:
-        yield (
-            f"--parallel {options.parallel}: each request is slow if this many share the KV cache and {n_cores} cores; "
-            "with a smaller number, the others wait in the queue"
-        )
-
-
-def settings_of(options: argparse.Namespace) -> Settings:
-    given = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
-    return Settings(**{**given, "api_keys": tuple(options.api_keys), "cors": tuple(options.cors)})
+def options_for(file: ModelFile, options: Options) -> Options:
+    """The options for a model. The settings of a mapping file apply where the command line sets none."""
+    unset = {f.name for f in fields(Options) if getattr(options, f.name) == f.default}
+    return replace(options, **{name: value for name, value in file.settings.items() if name in unset})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,194 +170,123 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
         epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight.",
     )
-    parser.add_argument(
+    parser.set_defaults(**vars(Options()))
+    add = parser.add_argument
+    add("--version", action="version", version=f"localchat {__version__}")
+    add(
         "model",
         nargs="?",
         metavar="MODEL",
         help="model file, folder with one, or name of a model (default: LOCALCHAT_MODEL, else the only model found, "
         "else the built-in one)",
     )
-    parser.add_argument(
+    add("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL")
+    add(
         "--models-dir",
-        type=lambda path: Path(path).expanduser(),
+        type=_path,
         action="append",
         default=[],
         metavar="FOLDER",
         help="folder with models (may be repeated; default: ~/.localchat/models)",
     )
-    parser.add_argument(
-        "--models",
-        type=_path,
-        metavar="FILE",
-        help="mapping file with names and settings of models (default: models.toml or models.json in --models-dir)",
-    )
-    parser.add_argument("--list", action="store_true", help="list the models of this machine, and exit")
-    parser.add_argument("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL.gguf")
-    _add_models(parser)
-    _add_http(parser)
-    _add_access(parser)
-    _add_engine(parser)
-    _add_requests(parser)
-    parser.add_argument(
+    mapping = "mapping file with names and settings of models (default: models.toml or models.json in --models-dir)"
+    add("--models", type=_path, metavar="FILE", help=mapping)
+    add("--list", dest="lists_models", action="store_true", help="list the models of this machine, and exit")
+    add(
         "--check",
+        dest="checks",
         action="store_true",
         help="report whether the model works on this machine, the memory it needs and its speed, then exit with "
         "status 0 (it works), 1 (it does not) or 3 (it works, and the report has advice)",
     )
-    parser.add_argument(
-        "--log-format",
-        choices=FORMATS,
-        default="text",
-        help="format of the log, and of the report of --check (default: %(default)s)",
-    )
-    parser.add_argument("--version", action="version", version=f"localchat {__version__}")
+    _add_models(parser.add_argument_group("several models").add_argument)
+    _add_http(parser.add_argument_group("connections and access").add_argument)
+    _add_engine(parser.add_argument_group("model and memory"))
+    _add_requests(parser.add_argument_group("requests").add_argument)
     return parser
 
 
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("several models").add_argument
-    add(
-        "--max-models",
-        type=_between(1),
-        default=0,
-        metavar="N",
-        help="loaded models; for a further one, the least recently used one is ended (default: by memory)",
-    )
-    add(
-        "--idle-unload",
-        type=_minutes,
-        default=math.inf,
-        metavar="MINUTES",
-        help="end a model that no request has used for this time (default: never)",
-    )
-    add("--no-wait", action="store_true", help="answer 503 while a model loads; by default, requests wait")
+def _add_models(add: Callable[..., Any]) -> None:
+    most = "loaded models; for a further one, the least recently used one is ended (default: by memory)"
+    add("--max-models", type=_between(1), metavar="N", help=most)
+    idle = "end a model that no request has used for this time (default: never)"
+    add("--idle-unload", type=_minutes, metavar="MINUTES", help=idle)
+    no_wait = "answer 503 while a model loads; by default, requests wait"
+    add("--no-wait", dest="waits", action="store_false", help=no_wait)
 
 
-def _add_http(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("connections").add_argument
-    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
-    add("--port", type=_between(0, 65535), default=8080, help="port; 0 for any free one (default: %(default)s)")
+def _add_http(add: Callable[..., Any]) -> None:
+    add("--host", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
+    add("--port", type=_between(0, 65535), help="port; 0 for any free one (default: %(default)s)")
     add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead of an address")
     add("--tls-cert", type=_path, metavar="FILE", help="serve HTTPS with the certificates in this file (PEM)")
     add("--tls-key", type=_path, metavar="FILE", help="private key of the certificate (default: in --tls-cert)")
-    add(
-        "--drain",
-        type=_between(0),
-        default=DEFAULT_DRAIN_S,
-        metavar="SECONDS",
-        help="after SIGTERM, time for requests in flight to end (default: %(default)s)",
-    )
-
-
-def _add_access(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("access").add_argument
-    add("--no-page", dest="has_page", action="store_false", help="do not serve the chat page at /")
-    add(
-        "--api-key",
-        type=_key,
-        default=os.environ.get("LOCALCHAT_API_KEY") or None,
-        metavar="KEY",
-        help="require this key; prefer LOCALCHAT_API_KEY, since other users can see the options of a process",
-    )
-    add(
-        "--api-key-file",
-        type=_keys,
-        default=[],
-        dest="api_keys",
-        metavar="FILE",
-        help="require one of the keys in this file, one per line",
-    )
+    drain = "after SIGTERM, time for requests in flight to end (default: %(default)s)"
+    add("--drain", type=_between(0), metavar="SECONDS", help=drain)
+    key = "require this key; prefer LOCALCHAT_API_KEY, since other users can see the options of a process"
+    add("--api-key", type=_key, default=os.environ.get("LOCALCHAT_API_KEY") or None, metavar="KEY", help=key)
+    keys = "require one of the keys in this file, one per line"
+    add("--api-key-file", type=_keys, dest="api_keys", metavar="FILE", help=keys)
     add("--insecure", action="store_true", help="allow a --host that the network can reach without a key")
-    add(
-        "--cors",
-        type=_origin,
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="allow web pages of this origin, such as https://example.org, or * for all (may be repeated)",
-    )
+    cors = "allow web pages of this origin, such as https://example.org, or * for all (may be repeated)"
+    add("--cors", type=_origin, action="append", default=[], metavar="ORIGIN", help=cors)
+    add("--no-page", dest="has_page", action="store_false", help="do not serve the chat page at /")
 
 
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model and memory")
+def _add_engine(group: argparse._ArgumentGroup) -> None:
+    def number(*names: str, low: int, high: int = _MAX_NUMBER, help: str) -> None:
+        group.add_argument(*names, type=_between(low, high), metavar="N", help=help)
 
-    def number(*names: str, low: int, high: int = _MAX_NUMBER, default: int, help: str) -> None:
-        group.add_argument(*names, type=_between(low, high), default=default, metavar="N", help=help)
-
-    group.add_argument(
-        "-c",
-        "--ctx",
-        "--ctx-size",
-        type=_context,
-        default=0,
-        metavar="N",
-        help="context size: tokens of a request, prompt and output together (default: that of the model, or less to "
-        "save memory)",
-    )
-    number("-np", "--parallel", low=1, default=8, help="requests that run at the same time (default: %(default)s)")
-    number("--queue", low=0, default=256, help="requests that may wait in the queue (default: %(default)s)")
+    size = "tokens of a request, prompt and output together (default: that of the model, or less to save memory)"
+    group.add_argument("-c", "--ctx", "--ctx-size", type=_context, metavar="N", help=f"context size: {size}")
+    number("-np", "--parallel", low=1, help="requests that run at the same time (default: %(default)s)")
+    number("--queue", low=0, help="requests that may wait in the queue (default: %(default)s)")
     add = group.add_argument
-    add(
-        "-ngl",
-        "--gpu-layers",
-        "--n-gpu-layers",
-        type=_layers,
-        metavar="N",
-        help="layers on the GPU; -1 for all (default: auto, as many as fit)",
-    )
+    layers = "layers on the GPU; -1 for all (default: auto, as many as fit)"
+    add("-ngl", "--gpu-layers", "--n-gpu-layers", type=_layers, metavar="N", help=layers)
     add("--split-mode", choices=("none", "layer", "row"), help="how several GPUs share a model (default: layer)")
-    add(
-        "--tensor-split",
-        type=_shares,
-        default=(),
-        metavar="N,N,...",
-        help="share of each GPU, such as 3,1 (default: by their free memory)",
-    )
-    number("--main-gpu", low=0, default=0, help="the GPU with --split-mode none (default: %(default)s)")
+    shares = "share of each GPU, such as 3,1 (default: by their free memory)"
+    add("--tensor-split", type=_shares, metavar="N,N,...", help=shares)
+    number("--main-gpu", low=0, help="the GPU with --split-mode none (default: %(default)s)")
     add("--cpu-moe", action="store_true", help="keep the experts of a mixture-of-experts model in the machine's memory")
-    add("--kv-type", choices=("f16", "q8_0", "q4_0"), default="f16", help="type of the KV cache (default: %(default)s)")
-    add("--no-mmap", action="store_true", help="read the model file in place of mapping it into memory")
-    add("--mlock", action="store_true", help="lock the weights in memory")
-    number("-t", "--threads", low=0, high=512, default=0, help="CPU threads (default: chosen for the machine)")
+    add("--kv-type", choices=("f16", "q8_0", "q4_0"), help="type of the KV cache (default: %(default)s)")
+    no_mmap = "read the model file in place of mapping it into memory"
+    add("--no-mmap", dest="use_mmap", action="store_false", help=no_mmap)
+    add("--mlock", dest="use_mlock", action="store_true", help="lock the weights in memory")
+    number("-t", "--threads", low=0, high=512, help="CPU threads (default: chosen for the machine)")
     drafts = group.add_mutually_exclusive_group()
-    drafts.add_argument(
-        "--draft",
-        type=os.path.expanduser,
-        metavar="SMALL.gguf",
-        help="draft model for speculative decoding: a smaller model with the same vocabulary",
-    )
+    draft = "draft model for speculative decoding: a smaller model with the same vocabulary"
+    drafts.add_argument("--draft", type=os.path.expanduser, metavar="SMALL.gguf", help=draft)
     drafts.add_argument(
         "--no-speculation",
-        action="store_true",
+        dest="speculates",
+        action="store_false",
         help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)",
     )
 
 
-def _add_requests(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("requests").add_argument
+def _add_requests(add: Callable[..., Any]) -> None:
     add("--alias", metavar="NAME", help="name of the model (default: the name of the file)")
     add("--any-name", action="store_true", help="accept every model name in requests")
     add("--strict", action="store_true", help="refuse requests with unknown fields")
     add("--max-tokens", type=_between(1), metavar="N", help="default limit of output tokens (default: the context)")
+    default = "default of a sampling parameter, such as temperature=0.7 (may be repeated)"
     add(
         "--default",
+        dest="defaults",
         type=_sampling_value,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="default of a sampling parameter, such as temperature=0.7 (may be repeated)",
+        help=default,
     )
     add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is \"none\"")
-    add("--allow-chat-template", action="store_true", help="accept 'chat_template' in requests")
+    template = "accept 'chat_template' in requests"
+    add("--allow-chat-template", dest="allow_template", action="store_true", help=template)
     add("--thought-field", action="store_true", help="repeat the reasoning in a field 'thought' beside the choices")
-    add(
-        "--reasoning-budget",
-        type=_between(-1),
-        default=-1,
-        metavar="N",
-        help="default limit of reasoning tokens; 0 ends reasoning at once, -1 means no limit (default: %(default)s)",
-    )
-    add("--reasoning-budget-message", default="", metavar="TEXT", help="text that ends reasoning at the limit")
+    budget = "default limit of reasoning tokens; 0 ends reasoning at once, -1 means no limit (default: %(default)s)"
+    add("--reasoning-budget", type=_between(-1), metavar="N", help=budget)
+    add("--reasoning-budget-message", metavar="TEXT", help="text that ends reasoning at the limit")
 
 
 def _between(low: int, high: int = _MAX_NUMBER) -> Callable[[str], int]:
@@ -350,10 +331,7 @@ def _minutes(text: str) -> float:
 
 
 def _context(text: str) -> int:
-    value = _between(0)(text)
-    if 0 < value < MIN_CONTEXT:
-        raise argparse.ArgumentTypeError(f"must be at least {MIN_CONTEXT}, or 0 for the default, got {value}")
-    return value
+    return 0 if text == "0" else _between(MIN_CONTEXT)(text)
 
 
 def _path(text: str) -> Path:

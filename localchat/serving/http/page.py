@@ -7,14 +7,16 @@ import functools
 import hashlib
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .request import Request
+if TYPE_CHECKING:
+    from .exchange import Exchange
 
 _FILE = Path(__file__).with_name("page.html")
 _INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL)
 
 
-def wants_page(request: Request) -> bool:
+def wants_page(request: Exchange) -> bool:
     """Whether this is the request of a browser for the page. curl and programs accept no HTML."""
     return request.path == "/" and "text/html" in (request.headers.get("Accept") or "")
 

@@ -1,4 +1,4 @@
-"""One HTTP request as it arrives: bytes with deadlines, the head that http.server parses, and the body (RFC 9112)."""
+"""A request as it arrives: bytes with deadlines, checks of its head, and its body (RFC 9112)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ _COMPRESSIONS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
 
 # Only CRLF ends a line of a chunked body. A proxy and a server that disagree on this would see different requests.
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
-# A target that begins with scheme and host, as proxies send it (RFC 9112, 3.2.2).
-_ABSOLUTE = re.compile(r"(?i)https?://([^/?#]*)")
 
 # Defects of the lines of a head. The other ones concern multipart bodies, which Python's parser misses behind the head.
 _BROKEN_LINES = (defects.FirstHeaderLineIsContinuationDefect, defects.MissingHeaderBodySeparatorDefect)
@@ -55,18 +53,15 @@ class _Source(io.RawIOBase):
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise socket.timeout("the request took too long to arrive")
-        timeout_s = self._socket.gettimeout()
         self._socket.settimeout(left_s)
-        try:
-            return self._socket.recv_into(buffer)
-        finally:
-            self._socket.settimeout(timeout_s)
+        return self._socket.recv_into(buffer)
 
 
 class Incoming(io.BufferedReader):
     """The buffered bytes of one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
         self._source = _Source(sock)
         super().__init__(self._source)
         # Whether a line since the last reset has a NUL or a carriage return within it, or continues the line before.
@@ -84,119 +79,10 @@ class Incoming(io.BufferedReader):
         return line
 
 
-class Request:
-    """The head of a request, and its body, which is read on demand."""
-
-    def __init__(
-        self,
-        method: str,
-        target: str,
-        version: str,
-        headers: Message,
-        stream: Incoming,
-        sock: socket.socket,
-        max_body_bytes: int,
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.version = version
-        self.headers = headers
-        self.socket = sock
-        self._stream = stream
-        self._max_bytes = max_body_bytes
-        self._began_at = time.monotonic()
-        self._lengths = list_of(headers, "Content-Length")
-        self._codings = list_of(headers, "Transfer-Encoding")
-        # Whether there is no body left to read, so that the next request follows on the connection.
-        self.is_read = not self._codings and self._lengths in ([], ["0"])
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-    @property
-    def host(self) -> str | None:
-        """`host[:port]` of the request; an absolute target overrides the Host header (RFC 9112, 3.2.2)."""
-        absolute = _ABSOLUTE.match(self.target)
-        return absolute[1] if absolute else self.headers.get("Host")
-
-    def read(self) -> bytes:
-        """The whole body, decompressed.
-
-        Raises:
-            ApiError: The framing or the content coding is wrong, or the body is too large or too slow.
-            PeerGone: The client closed the connection within the body.
-        """
-        if not self._lengths and not self._codings:
-            raise errors.LengthRequired("a body is needed: send JSON with a Content-Length")
-        # A request with both headers can be smuggled past a proxy (RFC 9112, 6.1).
-        if self._lengths and self._codings:
-            raise errors.MalformedRequest("Content-Length and Transfer-Encoding cannot both be right")
-        if self._codings not in ([], ["chunked"]):
-            raise errors.MalformedRequest(f"Transfer-Encoding {', '.join(self._codings)!r} is not 'chunked'", 501)
-        compression = [coding for coding in list_of(self.headers, "Content-Encoding") if coding not in ("", "identity")]
-        if len(compression) > 1 or not set(compression) <= set(_COMPRESSIONS):
-            raise errors.UnsupportedCoding(f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'")
-        body = bytearray()
-        n = _length(self._lengths) if self._lengths else 0
-        self._check_size(n)
-        # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
-        if self.version >= "HTTP/1.1" and self.headers.get("Expect", "").lower() == "100-continue":
-            self.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        try:
-            if self._codings:
-                self._read_chunks(body)
-            else:
-                self._read_exactly(n, body)
-        except socket.timeout as error:
-            seconds = time.monotonic() - self._began_at
-            message = f"{len(body)} bytes of the body arrived in {seconds:.0f} s"
-            raise errors.MalformedRequest(f"{message}: send {MIN_BODY_RATE} per second or more", 408) from error
-        self.is_read = True
-        return _decompressed(body, compression[0], self._max_bytes) if compression else bytes(body)
-
-    def _check_size(self, n: int) -> None:
-        if n > self._max_bytes:
-            raise errors.BodyTooLarge(f"the body has {n} bytes or more, and the limit is {self._max_bytes}")
-
-    def _read_exactly(self, n: int, body: bytearray) -> None:
-        while n > 0:
-            piece = self._wait_for(len(body)).read1(min(n, 65536))
-            if not piece:
-                raise PeerGone
-            n -= len(piece)
-            body += piece
-
-    def _read_chunks(self, body: bytearray) -> None:
-        while True:
-            line = self._line(body)
-            match = _CHUNK_SIZE.fullmatch(line)
-            if match is None:
-                raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
-            n = int(match[1], 16)
-            if n == 0:
-                break
-            self._check_size(len(body) + n)
-            self._read_exactly(n, body)
-            if self._line(body) != b"\r\n":
-                raise errors.MalformedRequest("a chunk of the body is longer than its size")
-        if not any(self._line(body) == b"\r\n" for _ in range(MAX_TRAILERS)):
-            raise errors.MalformedRequest("too many lines follow the body")
-
-    def _line(self, body: bytearray) -> bytes:
-        line = self._wait_for(len(body)).readline(MAX_CHUNK_LINE_BYTES)
-        if not line:
-            raise PeerGone
-        return line
-
-    def _wait_for(self, n_read: int) -> Incoming:
-        """The stream, with the deadline of a body of which `n_read` bytes have arrived."""
-        self._stream.require_by(self._began_at + BODY_TIMEOUT_S + n_read / MIN_BODY_RATE)
-        return self._stream
-
-
-def problem_of(version: str, headers: Message) -> str | None:
-    """The error in the headers of a request; None if they are valid."""
+def problem_of(version: str, headers: Message, stream: Incoming) -> str | None:
+    """The error in the head of a request; None if it is valid."""
+    if stream.is_ambiguous:
+        return "the headers are broken: a line has a carriage return or NUL, or begins with a space"
     if any(isinstance(defect, _BROKEN_LINES) for defect in headers.defects):
         return "the headers are broken: each line must be a name, a colon and a value"
     for name in ("Host", "Origin"):
@@ -211,6 +97,96 @@ def problem_of(version: str, headers: Message) -> str | None:
 def list_of(headers: Message, name: str) -> list[str]:
     """The elements of list headers in lower case, stripped of white space as HTTP defines it, unlike `str.strip`."""
     return [part.strip(" \t\r\n").lower() for value in headers.get_all(name, ()) for part in value.split(",")]
+
+
+def has_body(headers: Message) -> bool:
+    """Whether bytes of a body follow the head."""
+    return "Transfer-Encoding" in headers or list_of(headers, "Content-Length") not in ([], ["0"])
+
+
+def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) -> bytes:
+    """The whole body, decompressed.
+
+    Raises:
+        ApiError: The framing or the content coding is wrong, or the body is too large or too slow.
+        PeerGone: The client closed the connection within the body.
+    """
+    lengths, codings = list_of(headers, "Content-Length"), list_of(headers, "Transfer-Encoding")
+    if not lengths and not codings:
+        raise errors.LengthRequired("a body is needed: send JSON with a Content-Length")
+    # A request with both headers can be smuggled past a proxy (RFC 9112, 6.1).
+    if lengths and codings:
+        raise errors.MalformedRequest("Content-Length and Transfer-Encoding cannot both be right")
+    if codings not in ([], ["chunked"]):
+        raise errors.MalformedRequest(f"Transfer-Encoding {', '.join(codings)!r} is not 'chunked'", 501)
+    compression = [coding for coding in list_of(headers, "Content-Encoding") if coding not in ("", "identity")]
+    if len(compression) > 1 or not set(compression) <= set(_COMPRESSIONS):
+        raise errors.UnsupportedCoding(f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'")
+    n = _length(lengths) if lengths else 0
+    body = _Body(stream, max_bytes)
+    body.check_size(n)
+    # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
+    if version >= "HTTP/1.1" and headers.get("Expect", "").lower() == "100-continue":
+        stream.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        if codings:
+            body.read_chunks()
+        else:
+            body.read_exactly(n)
+    except socket.timeout as error:
+        seconds = time.monotonic() - body.began_at
+        message = f"{len(body.data)} bytes of the body arrived in {seconds:.0f} s"
+        raise errors.MalformedRequest(f"{message}: send {MIN_BODY_RATE} per second or more", 408) from error
+    return _decompressed(body.data, compression[0], max_bytes) if compression else bytes(body.data)
+
+
+class _Body:
+    """A body that is being read."""
+
+    def __init__(self, stream: Incoming, max_bytes: int) -> None:
+        self.data = bytearray()
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self.began_at = time.monotonic()
+
+    def check_size(self, n: int) -> None:
+        if n > self._max_bytes:
+            raise errors.BodyTooLarge(f"the body has {n} bytes or more, and the limit is {self._max_bytes}")
+
+    def read_exactly(self, n: int) -> None:
+        while n > 0:
+            piece = self._wait().read1(min(n, 65536))
+            if not piece:
+                raise PeerGone
+            n -= len(piece)
+            self.data += piece
+
+    def read_chunks(self) -> None:
+        while True:
+            line = self._line()
+            match = _CHUNK_SIZE.fullmatch(line)
+            if match is None:
+                raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
+            n = int(match[1], 16)
+            if n == 0:
+                break
+            self.check_size(len(self.data) + n)
+            self.read_exactly(n)
+            if self._line() != b"\r\n":
+                raise errors.MalformedRequest("a chunk of the body is longer than its size")
+        if not any(self._line() == b"\r\n" for _ in range(MAX_TRAILERS)):
+            raise errors.MalformedRequest("too many lines follow the body")
+
+    def _line(self) -> bytes:
+        line = self._wait().readline(MAX_CHUNK_LINE_BYTES)
+        if not line:
+            raise PeerGone
+        return line
+
+    def _wait(self) -> Incoming:
+        """The stream, with the deadline of a body of which so many bytes have arrived."""
+        self._stream.require_by(self.began_at + BODY_TIMEOUT_S + len(self.data) / MIN_BODY_RATE)
+        return self._stream
 
 
 def _length(values: list[str]) -> int:

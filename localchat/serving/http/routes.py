@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from urllib.parse import unquote
 
 from ..api.messages import error_body as messages_error
@@ -11,34 +10,22 @@ from ..api.ollama import error_body as ollama_error
 from ..chat.service import Service
 from ..core import errors
 from .access import METHODS, Access
+from .connections import Connections
 from .endpoints import Endpoints
 from .exchange import Exchange
-from .settings import Settings
+from .options import Options
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
-
-# Paths that other servers have, and the reason or the alternative for the error message.
-_ONLY_TEXT = "this server supports only text"
-_STORES_NONE = "this server stores no such objects"
-_HINTS: Mapping[str, str] = {
-    "/chat": "POST /v1/chat/completions takes the same conversation",
-    "/api": "the model is chosen when the server starts",
-    "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
-    "/lora-adapters": "adapters are not served: merge them into the model's file",
-    **dict.fromkeys(("/audio", "/images", "/videos", "/realtime"), _ONLY_TEXT),
-    **dict.fromkeys(("/files", "/vector_stores", "/assistants", "/threads"), _STORES_NONE),
-    "/batches": _STORES_NONE + ": send the requests themselves, many can run at the same time",
-}
 
 
 class Routes:
     """Finds the endpoint of a request. Each path works with and without /v1 before it."""
 
-    def __init__(self, service: Service, settings: Settings) -> None:
-        self.access = Access(settings)
+    def __init__(self, service: Service, options: Options, connections: Connections) -> None:
+        self.access = Access(options)
         self._in_flight = service.in_flight
-        self._endpoints = Endpoints(service, settings)
+        self._endpoints = Endpoints(service, options, connections)
         self._table = self._endpoints.table
 
     def respond(self, exchange: Exchange) -> None:
@@ -47,34 +34,31 @@ class Routes:
         Raises:
             ApiError: The request is refused or cannot be carried out.
         """
-        request = exchange.request
-        path = _without_prefix(request.path)
+        path = _without_prefix(exchange.path)
         row = self._row(path)
         exchange.route = row or "other"
         _set_error_format(exchange, path)
         if path != "/health":
-            self.access.check(request)
-        is_options = request.method == "OPTIONS"
-        if is_options and request.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
+            self.access.check(exchange)
+        is_options = exchange.method == "OPTIONS"
+        if is_options and exchange.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
             exchange.send_nothing({"Allow": METHODS})
             return
         if row is None:
-            hint = _HINTS.get("/" + path.lstrip("/").partition("/")[0])
-            nothing = f"there is nothing at {request.path}" + (f": {hint}" if hint else "")
             served = ", ".join(self._endpoints.served())
-            raise errors.UnknownPath(f"{nothing}; this server has the endpoints {served}")
+            raise errors.UnknownPath(f"there is nothing at {exchange.path}; this server has the endpoints {served}")
         methods = self._table[row]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         if is_options:
-            preflight = self.access.preflight_headers(request.headers)
+            preflight = self.access.preflight_headers(exchange.headers)
             exchange.send_nothing({"Allow": ", ".join(allowed), **preflight})
             return
-        endpoint = methods.get("GET" if request.method == "HEAD" else request.method)
+        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
-            takes = f"{request.path} takes {' and '.join(allowed)}"
-            if "websocket" in request.headers.get("Upgrade", "").lower():
+            takes = f"{exchange.path} takes {' and '.join(allowed)}"
+            if "websocket" in exchange.headers.get("Upgrade", "").lower():
                 raise errors.UpgradeRequired(f"{takes} over HTTP/1.1, not a WebSocket")
-            raise errors.MethodNotAllowed(f"{takes}, not {request.method}", allowed)
+            raise errors.MethodNotAllowed(f"{takes}, not {exchange.method}", allowed)
         exchange.tail = unquote(path[len(row) :])
         with self._in_flight.admitted():
             endpoint(exchange)
@@ -98,7 +82,6 @@ def _set_error_format(exchange: Exchange, path: str) -> None:
         exchange.error_body = ollama_error
     elif path == "/messages" or path.startswith("/messages/"):
         exchange.error_body = messages_error
-        exchange.id_headers = ("X-Request-Id", "Request-Id")
 
 
 def _without_prefix(path: str) -> str:

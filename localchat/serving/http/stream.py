@@ -17,6 +17,7 @@ from ..chat.run import GenerationRun
 from ..core import errors
 from ..core.json_text import to_json
 from ..engine import Cancelled
+from .connections import has_disconnected
 from .exchange import Exchange
 from .logs import printable
 from .request import PeerGone
@@ -119,7 +120,7 @@ def pinging(exchange: Exchange, ping_s: float | None, format: StreamFormat) -> C
 
     def ping() -> None:
         nonlocal sent_at
-        if exchange.has_disconnected():
+        if has_disconnected(exchange.socket):
             raise PeerGone
         if ping_s is None or not format.ping or time.monotonic() - sent_at < ping_s:
             return

@@ -1,0 +1,240 @@
+"""The sockets of the server: the one that it listens on, and its connections, of which it closes idle and notices ended
+ones.
+
+The thread of a request would notice a disconnect too late: it waits for the next token, and only a streamed response
+has writes that fail. So one thread checks the sockets of all requests in flight, a few times per second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .options import Options
+
+# The number of connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
+_BACKLOG = 512
+# Seconds between two checks for disconnects. A check of one socket takes microseconds.
+_INTERVAL_S = 0.05
+# Linux reports that the peer has closed its end, also behind unread bytes and the encryption of TLS.
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
+
+
+@contextlib.contextmanager
+def listening(options: Options) -> Iterator[socket.socket]:
+    """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end.
+
+    Raises:
+        OSError: The address does not belong to this machine or is in use, or the file cannot be written.
+    """
+    with listen_on(options.host, options.port) if options.uds is None else listen_at(options.uds) as listener:
+        try:
+            yield listener
+        finally:
+            if options.uds is not None:
+                options.uds.unlink(missing_ok=True)
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A TCP socket that listens at this address; port 0: any free port."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # IPv4 first: some clients try only 127.0.0.1 for localhost.
+    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    # On Windows this option would let two servers share a port.
+    if os.name != "nt":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return _bound(listener, address[:2])
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+    return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(path))
+
+
+def _bound(listener: socket.socket, address: Any) -> socket.socket:
+    try:
+        listener.bind(address)
+        if isinstance(address, str):
+            os.chmod(address, 0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def why_not_listening(options: Options, error: OSError) -> str:
+    """The reason in one line, and what to do about it."""
+    reason = error.strerror or error
+    if isinstance(error, ssl.SSLError) or (options.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
+        return f"cannot use the certificate {options.tls_cert}: {reason}"
+    if options.uds:
+        return f"cannot listen on {options.uds}: {reason}"
+    hint = ""
+    if error.errno == errno.EADDRINUSE:
+        hint = f"; choose another: --port {options.port + 1 if options.port < 65535 else 0}"
+    return f"cannot listen on {options.host} port {options.port}: {reason}{hint}"
+
+
+@dataclass
+class _Connection:
+    state: str
+    """ "busy", "idle" (it waits for a request or its end) or "ending" (it is being refused or closed)."""
+    on_disconnect: Callable[[], None] | None = None
+    """Called once if the client closes its end."""
+
+
+class Connections:
+    """The open connections: at most `limit` that are served, and as many again that are being refused or closed."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        # Guards the attributes below, and is notified when they change. Reentrant. Sockets are checked without it.
+        self._changed = threading.Condition()
+        # Of the idle connections, the one that has been idle for longest is first.
+        self._open: dict[socket.socket, _Connection] = {}
+        self._is_watching = True
+        self._watcher = threading.Thread(target=self._watch, name="localchat-watcher", daemon=True)
+        self._watcher.start()
+
+    def n(self, state: str) -> int:
+        with self._changed:
+            return sum(connection.state == state for connection in self._open.values())
+
+    def add(self, sock: socket.socket) -> bool:
+        """Count a new connection. False: it must be closed without a response, which would need one more thread."""
+        with self._changed:
+            if len(self._open) >= 2 * self.limit:
+                return False
+            is_full = len(self._open) - self.n("ending") >= self.limit and not self.close_idle()
+            self._open[sock] = _Connection("ending" if is_full else "busy")
+            return True
+
+    def remove(self, sock: socket.socket) -> None:
+        with self._changed:
+            self._open.pop(sock, None)
+            self._changed.notify_all()
+
+    def is_ending(self, sock: socket.socket) -> bool:
+        with self._changed:
+            return self._open[sock].state == "ending"
+
+    def set_idle(self, sock: socket.socket) -> None:
+        """Mark a connection that may be closed at any time."""
+        with self._changed:
+            if self._open[sock].state != "ending":
+                self._open[sock] = self._open.pop(sock)
+                self._open[sock].state = "idle"
+
+    def set_busy(self, sock: socket.socket) -> None:
+        with self._changed:
+            if self._open[sock].state == "idle":
+                self._open[sock].state = "busy"
+
+    def close_idle(self) -> bool:
+        """Close the connection that has been idle for longest; False if none is idle."""
+        with self._changed:
+            idle = next((sock for sock, connection in self._open.items() if connection.state == "idle"), None)
+            if idle is None:
+                return False
+            self._open[idle].state = "ending"
+            _shut_down(idle, socket.SHUT_RDWR)
+            return True
+
+    def close(self, timeout_s: float) -> None:
+        """Shut down all connections for reading, and those still open after this many seconds for writing too."""
+        with self._changed:
+            for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+                for sock in self._open:
+                    _shut_down(sock, how)
+                if self._changed.wait_for(lambda: not self._open, timeout_s):
+                    return
+
+    @contextlib.contextmanager
+    def watched(self, sock: socket.socket, on_disconnect: Callable[[], None]) -> Iterator[None]:
+        """Within the `with`, `on_disconnect` may be called once, on the watcher's thread; it must not block.
+
+        A client that only shuts down its writing side counts as disconnected: the socket does not show the difference.
+        """
+        with self._changed:
+            connection = self._open[sock]
+            connection.on_disconnect = on_disconnect
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                connection.on_disconnect = None
+
+    def stop_watching(self) -> None:
+        """Report no disconnects from now on."""
+        with self._changed:
+            self._is_watching = False
+            self._changed.notify_all()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._watched() or not self._is_watching)
+                self._changed.wait_for(lambda: not self._is_watching, _INTERVAL_S)
+                if not self._is_watching:
+                    return
+                watched = self._watched()
+            for sock, connection, on_disconnect in watched:
+                if has_disconnected(sock):
+                    with self._changed:
+                        # The connection may be watched for a later request by now.
+                        if connection.on_disconnect is on_disconnect:
+                            connection.on_disconnect = None
+                            on_disconnect()
+
+    def _watched(self) -> list[tuple[socket.socket, _Connection, Callable[[], None]]]:
+        return [(sock, one, one.on_disconnect) for sock, one in self._open.items() if one.on_disconnect is not None]
+
+
+def has_disconnected(sock: socket.socket) -> bool:
+    """Whether the client has closed its end. Does not wait. False for a socket that this process has closed.
+
+    Without `POLLRDHUP`, this is False as long as there are unread bytes, which with TLS there are at the end too.
+    """
+    try:
+        if _PEER_CLOSED:
+            poll = select.poll()
+            poll.register(sock, _PEER_CLOSED)
+            return bool(poll.poll(0))
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_READ)
+            # The method of the base class, since SSLSocket's `recv` takes no flags.
+            return bool(selector.select(0)) and not socket.socket.recv(sock, 1, socket.MSG_PEEK)
+    except ValueError:
+        return False
+    except OSError:
+        return True
+
+
+def _shut_down(sock: socket.socket, how: int) -> None:
+    """Shut down a connection, from any thread.
+
+    This calls `socket.shutdown` for TLS too. `SSLSocket.shutdown` would end the encryption, and the thread that uses
+    the connection would continue without it.
+    """
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, how)

@@ -1,0 +1,199 @@
+"""Damaged requests, bodies with wrong values, and damaged model files: each is served, or refused as documented."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from localchat.serving.models.catalog import DEMO_PATH
+
+from ..wire_cases import chat_cases, other_cases
+from .target import DOCUMENTED, Broken, Target, counted, responses
+
+# An ordinary request follows so many damaged ones.
+BATCH = 100
+_CASES = [*chat_cases(), *other_cases()]
+
+# --- HTTP ---
+
+_RAW = [case.raw() for case in _CASES]
+_LINES = [
+    *(b"Host: evil.example", b"Host: 127.0.0.1", b"Content-Length: 5", b"Content-Length: 99999999999", b"X: \0"),
+    *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip", b"Expect: 100-continue", b"Connection: keep-alive"),
+    *(b" folded: line", b"No-Colon", b"Origin: http://evil.example", b"Upgrade: h2c", b"A" * 70_000),
+    b"X: " + b"y" * 9000,
+]
+_BYTES = (*b'\0\r\n :/?%\x7f\xff{}[]",', *b"09azGH")
+
+
+def damaged_request(chance: random.Random) -> bytes:
+    """One request, or two on one connection, with one to three defects."""
+    raw = bytearray(chance.choice(_RAW))
+    for _ in range(chance.randrange(1, 4)):
+        kind = chance.randrange(6)
+        if kind == 0:
+            for _ in range(chance.randrange(1, 6)):
+                raw[chance.randrange(len(raw))] = chance.choice(_BYTES)
+        elif kind == 1:
+            head, end, body = raw.partition(b"\r\n\r\n")
+            lines = head.split(b"\r\n")
+            lines.insert(chance.randrange(len(lines) + 1), chance.choice(_LINES))
+            raw[:] = b"\r\n".join(lines) + end + body
+        elif kind == 2:
+            del raw[chance.randrange(1, len(raw) + 1) :]
+        elif kind == 3:
+            raw[:] = raw.replace(b"\r\n", chance.choice([b"\n", b"\r", b"\r\n\r\n", b"\n\r"]), chance.randrange(1, 5))
+        elif kind == 4:
+            at, n = chance.randrange(len(raw)), chance.randrange(1, 40)
+            raw[at:at] = raw[at : at + n] or b"x"
+        else:
+            raw += chance.choice(_RAW)
+        if not raw:
+            raw += b"x"
+    return bytes(raw)
+
+
+def http(target: Target, n: int, seed: int) -> str:
+    """Send `n` damaged requests. Each gets a documented status, or the connection is closed."""
+    statuses: Counter[int] = Counter()
+    for i in range(n):
+        raw = damaged_request(random.Random(seed + i))
+        try:
+            found = [status for status, _ in responses(target.send(raw, half_close=True), may_be_cut=True)]
+        except ValueError as error:
+            raise Broken(f"seed {seed + i}: {error}") from error
+        if not set(found) <= DOCUMENTED:
+            raise Broken(f"seed {seed + i}: statuses {found} for {raw[:500]!r}")
+        statuses.update(found)
+        if i % BATCH == BATCH - 1:
+            target.check()
+    return f"{n:,} damaged HTTP requests: {counted(statuses)}; an ordinary request in {target.ordinary}"
+
+
+# --- JSON ---
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+# Recorded requests, and requests to endpoints that have few of them.
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (case.path, case.body)
+        for case in _CASES
+        if case.method == "POST" and case.verbatim is None and isinstance(case.body, dict) and case.body
+    ),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 4, "instructions": "Be brief."}),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "store": False}),
+    ("/v1/messages", {"max_tokens": 4, "messages": MESSAGES, "system": [{"type": "text", "text": "Be brief."}]}),
+    ("/v1/messages/count_tokens", {"messages": MESSAGES}),
+    ("/api/chat", {"model": "demo", "messages": MESSAGES, "options": {"num_predict": 4}}),
+    ("/api/generate", {"model": "demo", "prompt": "Hi", "options": {"num_predict": 4}, "stream": False}),
+    ("/api/embed", {"model": "demo", "input": ["one", "two"]}),
+    ("/completion", {"prompt": "Hi", "n_predict": 4}),
+]
+VALUES: list[Any] = [
+    *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, 1.5, -0.0, 1e308, "", " ", "x", "auto", "\ud800", "\0"),
+    *("<|im_end|>", [], {}, [None], [[]], [0], ["x"], {"a": 1}, {"type": "object"}, {"type": "text"}, "A" * 5000),
+    [1] * 300,
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values within a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, item in items for place in [(*path, key), *places(item, (*path, key))]]
+
+
+def damaged_body(chance: random.Random) -> tuple[str, bytes]:
+    """The path and the body of a request with one to three wrong values or fields of another request."""
+    path, body = copy.deepcopy(chance.choice(BODIES))
+    for _ in range(chance.randrange(1, 4)):
+        found = places(body)
+        if not found or chance.random() < 0.2:
+            body[chance.choice(list(chance.choice(BODIES)[1]))] = copy.deepcopy(chance.choice(VALUES))
+            continue
+        *parents, key = chance.choice(found)
+        holder: Any = body
+        for parent in parents:
+            holder = holder[parent]
+        if chance.random() < 0.15:
+            del holder[key]
+        else:
+            holder[key] = copy.deepcopy(chance.choice(VALUES))
+    return path, json.dumps(body).encode()
+
+
+def json_bodies(target: Target, n: int, seed: int) -> str:
+    """Send `n` bodies with wrong values to all endpoints. Statuses must be documented, and errors must be JSON."""
+    statuses: Counter[int] = Counter()
+    for i in range(n):
+        path, body = damaged_body(random.Random(seed + i))
+        try:
+            status, payload = target.status(path, body)
+            if status >= 400:
+                error = json.loads(payload)["error"]
+                message = error if isinstance(error, str) else error["message"]
+                assert message
+                assert "Traceback" not in message
+                assert "internal" not in message
+        except (AssertionError, ValueError, LookupError, TypeError) as error:
+            raise Broken(f"seed {seed + i}: {error!r} for {path} {body[:1000]!r}") from error
+        statuses[status] += 1
+        if i % BATCH == BATCH - 1:
+            target.check()
+    return f"{n:,} JSON bodies: {counted(statuses)}; an ordinary request in {target.ordinary}"
+
+
+# --- model files ---
+
+HEADER_BYTES = 200_000
+START_DEADLINE_S = 60
+
+
+def damaged_file(raw: bytes, chance: random.Random) -> bytes:
+    """The model file with a few wrong bytes near its beginning."""
+    changed = bytearray(raw)
+    for _ in range(chance.randrange(1, 5)):
+        at = chance.randrange(chance.choice([64, 4096, HEADER_BYTES]))
+        value = chance.choice([0, 1, 255, chance.randrange(256)])
+        n = chance.choice([1, 1, 4, 8])
+        changed[at : at + n] = bytes([value]) * n
+    return bytes(changed)
+
+
+def start(path: Path) -> tuple[int | None, str]:
+    """Start a server with this file; returns its exit status, None if it became ready, and its output."""
+    command = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        lines = []
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                lines.append(line)
+                if "ready" in line:
+                    process.terminate()
+                    process.wait(START_DEADLINE_S)
+                    return None, "".join(lines)
+            return process.wait(START_DEADLINE_S), "".join(lines)
+        finally:
+            process.kill()
+
+
+def models(n: int, seed: int) -> str:
+    """Start `n` servers, each with a damaged file. Each must serve it, or end with one line that names it."""
+    raw = DEMO_PATH.read_bytes()
+    n_served = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "damaged.gguf")
+        for i in range(n):
+            path.write_bytes(damaged_file(raw, random.Random(seed + i)))
+            status, text = start(path)
+            n_served += status is None
+            if status is not None and (status != 1 or "Traceback" in text or str(path) not in text):
+                raise Broken(f"seed {seed + i}: exit status {status}, and it wrote {text[-1000:]!r}")
+    return f"{n:,} damaged model files: {n_served} served, {n - n_served} refused in one line, no crash"
