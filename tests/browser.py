@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -179,11 +178,6 @@ class Page:
 
     def enter(self) -> None:
         self.press("Enter", 13)
-
-    def screenshot(self, path: Path) -> None:
-        import base64
-
-        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def work_s(self) -> float:
         """The processor time of the page's main thread so far."""

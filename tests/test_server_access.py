@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-from email.message import Message
 
 import pytest
 
-from localchat.serving.http.access import Access
 from localchat.serving.http.options import Options
 
 from .serving import GOOD, exchange, raw_request, read_response, serving
@@ -39,7 +37,6 @@ def without_keys():
         ({"X-Api-Key": ""}, 401),
         ({"Authorization": "Bearer secret"}, 200),
         ({"Authorization": "bearer  secret "}, 200),
-        ({"Authorization": "Bearer other"}, 200),
         ({"x-api-key": "other"}, 200),
         ({"Authorization": "Bearer wrong", "X-API-Key": "secret"}, 200),
     ],
@@ -69,39 +66,39 @@ def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("status", "headers"),
     [
-        pytest.param({}, 200, id="a program"),
-        pytest.param({"Host": "localhost:8080"}, 200, id="localhost"),
-        pytest.param({"Host": "[::1]:8080"}, 200, id="IPv6"),
-        pytest.param({"Host": "[0:0:0:0:0:0:0:1]"}, 200, id="IPv6 in full"),
-        pytest.param({"Host": "LocalHost"}, 200, id="host in any case"),
-        pytest.param({"Host": "localhost.:8080"}, 200, id="host with the root's dot"),
-        pytest.param({"Host": "foo.localhost"}, 200, id="name under localhost"),
-        pytest.param({"Host": "a.b.localhost.:80"}, 200, id="two names under localhost"),
-        pytest.param({"Host": "foolocalhost"}, 403, id="name that ends like localhost"),
-        pytest.param({"Host": "localhost.evil.example"}, 403, id="name that begins with localhost"),
-        pytest.param({"Host": "evil@localhost"}, 403, id="user name before the host"),
-        pytest.param({"Host": "localhost/"}, 403, id="host with a path"),
-        pytest.param({"Host": "127.0.0.999"}, 403, id="no address"),
-        pytest.param({"Host": "evil.example"}, 403, id="rebound name"),
-        pytest.param({"Host": "127.0.0.1.evil.example"}, 403, id="name like an address"),
-        pytest.param({"Host": "["}, 403, id="broken host"),
-        pytest.param({"Origin": "https://evil.example"}, 403, id="page of another site"),
-        pytest.param({"Origin": "https://evil.example", "Host": "localhost"}, 403, id="its request to this machine"),
-        pytest.param({"Origin": "null"}, 403, id="page without origin"),
-        pytest.param({"Origin": "http://localhost:3000"}, 200, id="page of this machine"),
-        pytest.param({"Origin": "HTTP://LOCALHOST:3000"}, 200, id="origin in any case"),
-        pytest.param({"Origin": "http://tauri.localhost"}, 200, id="Tauri"),
-        pytest.param({"Origin": "http://wails.localhost:34115"}, 200, id="Wails"),
-        pytest.param({"Origin": "http://tauri.localhost.evil.example"}, 403, id="name that begins like Tauri's"),
-        pytest.param({"Origin": "HTTPS://evil.example"}, 403, id="other site, scheme in any case"),
-        pytest.param({"Origin": "http://localhost@evil.example"}, 403, id="other site behind a user name"),
-        pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="image or script of another site"),
-        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="image of a page of this server"),
-        pytest.param({"Sec-Fetch-Site": "cross-site", "Origin": "http://[::1]:3000"}, 200, id="its page, cross-site"),
-        pytest.param({"Origin": "vscode-webview://x"}, 200, id="a program's page"),
+        (200, {}),
+        (200, {"Host": "localhost:8080"}),
+        (200, {"Host": "[::1]:8080"}),
+        (200, {"Host": "[0:0:0:0:0:0:0:1]"}),
+        (200, {"Host": "LocalHost"}),
+        (200, {"Host": "localhost.:8080"}),
+        (200, {"Host": "a.foo.localhost.:80"}),
+        (403, {"Host": "foolocalhost"}),
+        (403, {"Host": "localhost.evil.example"}),
+        (403, {"Host": "evil@localhost"}),
+        (403, {"Host": "localhost/"}),
+        (403, {"Host": "127.0.0.999"}),
+        (403, {"Host": "evil.example"}),  # a name that was made to resolve to this machine (DNS rebinding)
+        (403, {"Host": "127.0.0.1.evil.example"}),
+        (403, {"Host": "["}),
+        (403, {"Origin": "https://evil.example"}),
+        (403, {"Origin": "https://evil.example", "Host": "localhost"}),
+        (403, {"Origin": "HTTPS://evil.example"}),
+        (403, {"Origin": "http://localhost@evil.example"}),
+        (403, {"Origin": "http://tauri.localhost.evil.example"}),
+        (403, {"Origin": "null"}),
+        (200, {"Origin": "http://localhost:3000"}),
+        (200, {"Origin": "HTTP://LOCALHOST:3000"}),
+        (200, {"Origin": "http://tauri.localhost"}),
+        (200, {"Origin": "http://wails.localhost:34115"}),
+        (200, {"Origin": "vscode-webview://x"}),
+        (403, {"Sec-Fetch-Site": "cross-site"}),  # an image or a script of another site
+        (200, {"Sec-Fetch-Site": "same-origin"}),
+        (200, {"Sec-Fetch-Site": "cross-site", "Origin": "http://[::1]:3000"}),
     ],
+    ids=str,
 )
 def test_web_pages_of_others_are_refused(without_keys, with_keys, headers, status):
     """H4, H5. A server with keys does not check them, since no page has a key."""
@@ -116,59 +113,16 @@ def test_absolute_target_names_the_host_in_place_of_the_header(without_keys):
         assert sock.recv(12) == b"HTTP/1.1 403"
 
 
-@pytest.fixture(scope="module")
-def in_network():
+def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged():
+    """Public DNS may point any other name to it."""
+    names = {"192.168.1.7": 200, "[fd00::7]": 200, "desk": 200, "desk.local": 200, "evil.example": 403, "1.evil": 403}
     with serving(settings=Options(host="0.0.0.0", port=0)) as running:
-        yield running
-
-
-@pytest.mark.parametrize(
-    ("name", "status"),
-    [
-        pytest.param("192.168.1.7", 200, id="address"),
-        pytest.param("[fd00::7]", 200, id="IPv6"),
-        pytest.param("desk", 200, id="name of one word"),
-        pytest.param("desk.local", 200, id="name of the local network"),
-        pytest.param("evil.example", 403, id="name that may have been pointed here"),
-        pytest.param("1.evil.example", 403, id="name that begins like an address"),
-    ],
-)
-def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged(in_network, name, status):
-    headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
-    assert in_network.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
+        for name, status in names.items():
+            headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
+            assert running.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
 
 
 # --- CORS ---
-
-
-def headers_of(**given: str) -> Message:
-    message = Message()
-    for name, value in given.items():
-        message[name.replace("_", "-")] = value
-    return message
-
-
-@pytest.mark.parametrize(
-    ("origins", "origin", "allowed"),
-    [
-        pytest.param((), PAGE, None, id="off"),
-        pytest.param((PAGE,), PAGE, PAGE, id="named"),
-        pytest.param((PAGE + "/",), PAGE, PAGE, id="named with a slash"),
-        pytest.param((PAGE,), "https://other.example", None, id="another"),
-        pytest.param((PAGE,), PAGE + ".evil.example", None, id="prefix of another"),
-        pytest.param(("*",), PAGE, PAGE, id="all"),
-        pytest.param((PAGE, "http://b"), "http://b", "http://b", id="second"),
-    ],
-)
-def test_allowed_pages_get_the_cors_header(origins, origin, allowed):
-    access, request = Access(Options(cors=origins)), headers_of(Origin=origin)
-    assert access.cors_headers(request).get("Access-Control-Allow-Origin") == allowed
-    assert access.cors_headers(headers_of()) == ({"Vary": "Origin"} if origins else {})
-    assert bool(access.preflight_headers(request)) is (allowed is not None)
-    assert "Access-Control-Allow-Private-Network" not in access.preflight_headers(request)
-    request["Access-Control-Request-Private-Network"] = "true"
-    is_private = access.preflight_headers(request).get("Access-Control-Allow-Private-Network") == "true"
-    assert is_private is (allowed is not None)
 
 
 def exchanged(running, method, path, headers):
@@ -187,6 +141,10 @@ def test_allowed_page_may_send_and_read(with_keys):
     assert headers["Access-Control-Allow-Origin"] == PAGE
     assert headers["Access-Control-Allow-Headers"] == "Authorization, *"
     assert "POST" in headers["Access-Control-Allow-Methods"]
+    assert headers["Access-Control-Allow-Private-Network"] is None
+    private = {**PREFLIGHT, "Access-Control-Request-Private-Network": "true"}
+    _, headers, _ = exchanged(with_keys, "OPTIONS", "/v1/chat/completions", private)
+    assert headers["Access-Control-Allow-Private-Network"] == "true"
     # The page can also read errors, and it still needs the key.
     status, headers, _ = exchanged(with_keys, "GET", "/v1/models", {"Origin": PAGE})
     assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
@@ -195,15 +153,20 @@ def test_allowed_page_may_send_and_read(with_keys):
 
 
 @pytest.mark.parametrize(
-    ("cors", "method", "headers"),
+    ("cors", "method", "headers", "status"),
     [
-        pytest.param((), "OPTIONS", PREFLIGHT, id="no page allowed"),
-        pytest.param((PAGE,), "GET", {"Origin": "https://other.example"}, id="another page"),
-        pytest.param((PAGE,), "GET", {"Origin": PAGE, "Host": "evil.example"}, id="rebound name"),
+        ((), "OPTIONS", PREFLIGHT, 403),
+        ((PAGE,), "GET", {"Origin": "https://other.example"}, 403),
+        ((PAGE,), "GET", {"Origin": PAGE + ".evil.example"}, 403),
+        ((PAGE,), "GET", {"Origin": PAGE, "Host": "evil.example"}, 403),
+        ((PAGE + "/", "http://b"), "GET", {"Origin": PAGE}, 200),
+        (("*",), "GET", {"Origin": PAGE}, 200),
+        ((PAGE,), "GET", {}, 200),
     ],
 )
-def test_other_pages_are_refused(cors, method, headers):
+def test_other_pages_are_refused(cors, method, headers, status):
     with serving(settings=Options(port=0, cors=cors)) as running:
-        status, found, _ = exchanged(running, method, "/v1/models", headers)
-    assert status == 403
-    assert found["Access-Control-Allow-Origin"] == (PAGE if headers["Origin"] == PAGE and cors else None)
+        got, found, _ = exchanged(running, method, "/v1/models", headers)
+    assert got == status
+    assert found["Access-Control-Allow-Origin"] == (PAGE if headers.get("Origin") == PAGE and cors else None)
+    assert found["Vary"] == ("Origin" if cors else None)

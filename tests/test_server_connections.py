@@ -6,6 +6,7 @@ import socket
 import stat
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -103,13 +104,9 @@ def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
 
 def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, caplog):
     """As with `ulimit -v`. The log has one line for each connection, and no traceback."""
-
-    def no_thread(*_):
-        raise RuntimeError("can't start new thread")
-
     with serving() as running:
         with monkeypatch.context() as patched:
-            patched.setattr("socketserver.ThreadingMixIn.process_request", no_thread)
+            patched.setattr("threading.Thread.start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
             with running.connect() as sock:
                 assert read_all(sock) == b""
         assert running.chat()[0] == 200

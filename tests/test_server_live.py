@@ -9,12 +9,10 @@ import os
 import random
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from localchat.serving.engine import Engine
 
 from .demo_model import NEAR_TIE
 from .live import running_process
-from .serving import payloads, wait_for
+from .serving import delta_text, payloads, reset, wait_for
 
 DEADLINE_S = 60
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
@@ -70,13 +68,9 @@ def tokens_of(chunks: list[Any]) -> list[Any]:
     return [entry for logprobs in found if logprobs for entry in logprobs["content"]]
 
 
-def text_of(chunks: list[Any]) -> str:
-    return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
-
-
-def decoded(pieces: Iterable[list[int]]) -> str:
+def decoded(entries: list[Any]) -> str:
     """The text of tokens. The length limit may cut it within a character."""
-    return b"".join(map(bytes, pieces)).decode("utf-8", "replace")
+    return b"".join(bytes(entry["bytes"]) for entry in entries).decode("utf-8", "replace")
 
 
 def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
@@ -123,34 +117,8 @@ def test_greedy_text_is_the_same_streamed_and_not_cached_and_fresh(
     for entries in (fresh["logprobs"]["content"], cached["logprobs"]["content"], tokens_of(chunks)):
         assert is_same_or_near_tie(alone[question], entries)
     # The text is that of the tokens, in the stream and in the body.
-    assert text_of(chunks) == decoded(entry["bytes"] for entry in tokens_of(chunks))
-    assert fresh["message"]["content"] == b"".join(bytes(e["bytes"]) for e in fresh["logprobs"]["content"]).decode(
-        "utf-8", "replace"
-    )
-
-
-def test_k8_reasoning_tokens_are_those_up_to_the_end_of_reasoning(port: int):
-    """K8, G42: also if the reasoning does not end before the limit."""
-    begun = {"role": "assistant", "content": "", "reasoning_content": "The user wants to know"}
-    messages = [{"role": "user", "content": QUESTIONS[-1]}, begun]
-    fields = {"messages": messages, "continue_final_message": "reasoning_content", "max_tokens": 60}
-    body = json.loads(post(port, request_body("", **fields, logprobs=True)))
-    assert body["choices"][0]["message"]["reasoning_content"]
-    pieces = [bytes(entry["bytes"]) for entry in body["choices"][0]["logprobs"]["content"]]
-    ends = (n for n in range(len(pieces)) if b"</think>" in b"".join(pieces[:n]))
-    n_thought = next(ends, len(pieces))
-    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_thought
-
-
-def test_progress_of_a_long_prompt_goes_from_the_cached_prefix_to_the_whole(port: int, engine: Engine):
-    """K31: the engine computes it in several steps."""
-    engine.forget()
-    chunks = stream(port, "word " * 700, return_progress=True, max_tokens=1)
-    progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
-    n_done = [entry["processed"] for entry in progress]
-    assert (n_done[0], n_done[-1]) == (0, progress[0]["total"])
-    assert n_done == sorted(n_done)
-    assert len(n_done) > 2
+    assert delta_text(chunks) == decoded(tokens_of(chunks))
+    assert fresh["message"]["content"] == decoded(fresh["logprobs"]["content"])
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -170,22 +138,6 @@ def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
         assert choice["finish_reason"] in ("stop", "length")
 
 
-def test_four_choices_with_a_seed_are_four_requests_with_its_successors(port: int):
-    """T17: the text of a choice depends on its own seed, and not on the other choices."""
-    sampled: dict[str, Any] = {"temperature": 3, "top_k": 5, "top_p": 1, "max_tokens": 4}
-    n_alike = 0
-    for seed in range(20, 50, 6):
-        together = whole(port, "Tell me something.", n=4, seed=seed, **sampled)
-        single = [whole(port, "Tell me something.", seed=seed + i, **sampled)[0] for i in range(4)]
-        n_alike += sum(tokens(one) == tokens(other) for one, other in zip(single, together))
-    # All 20 are equal, except at near ties. With wrong seeds, one or two would be.
-    assert n_alike >= 14
-
-
-def tokens(choice: Any) -> list[Any]:
-    return [entry["bytes"] for entry in choice["logprobs"]["content"]]
-
-
 def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
     """Send a request or its beginning, read a part of the response or nothing, and close or reset the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
@@ -197,8 +149,7 @@ def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
                 if not sock.recv(chance.randrange(1, 400)):
                     break
         if chance.random() < 0.3:
-            # Closing the socket then sends a reset.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset(sock)
 
 
 def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: Engine):

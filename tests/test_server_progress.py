@@ -10,9 +10,7 @@ from .serving import (
     assert_in_order,
     chat_request,
     chunk_kind,
-    delta_text,
     generating,
-    payloads,
     read_until,
     serving,
     wait_for,
@@ -78,13 +76,3 @@ def test_k33_disconnect_during_the_prefill_leaves_nothing():
         running.gate.release(1000)
         wait_for(lambda: running.engine.stats().n_running == 0)
         running.wait_until_idle()
-
-
-def test_http_1_0_stream_has_pings_too():
-    with serving(is_gated=True, settings=Options(port=0, ping_s=0.01)) as running, running.connect() as sock:
-        sock.sendall(chat_request("a", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        raw = read_until(sock, b": \n\n")
-        running.gate.release(1000)
-        raw += b"".join(iter(lambda: sock.recv(65536), b""))
-    events = raw.partition(b"\r\n\r\n")[2].replace(b": \n\n", b"")
-    assert delta_text(payloads(events)) == "a"

@@ -14,88 +14,66 @@ from .fakes import endless
 from .serving import serving
 
 
+@pytest.fixture(scope="module")
+def running():
+    with serving() as running:
+        yield running
+
+
+DRY = {"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 9}
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        pytest.param({"temperature": 0, "top_p": 0, "top_k": 0, "min_p": 0}, {"temperature": 0, "top_k": 0}, id="g3"),
-        pytest.param({"typical_p": 0.5}, {"typical_p": 0.5}, id="typical_p"),
-        pytest.param({"typical": 0.5}, {"typical_p": 0.5}, id="typical"),
-        pytest.param({"top_n_sigma": 1.5}, {"top_n_sigma": 1.5}, id="top_n_sigma"),
-        pytest.param(
-            {"xtc_probability": 0.5, "xtc_threshold": 0.2}, {"xtc_probability": 0.5, "xtc_threshold": 0.2}, id="xtc"
+        ({"temperature": 0, "top_p": 0, "top_k": 0, "min_p": 0}, None),
+        ({"typical_p": 0.5}, None),
+        ({"typical": 0.5}, {"typical_p": 0.5}),
+        ({"top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2}, None),
+        ({"dynatemp_range": 0.5, "dynatemp_exponent": 2}, None),
+        ({**DRY, "dry_sequence_breakers": ["."]}, {**DRY, "dry_sequence_breakers": (".",)}),
+        ({"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2}, None),
+        ({"repetition_penalty": 1.2}, {"repeat_penalty": 1.2}),
+        ({"repeat_last_n": 7}, {"penalty_last_n": 7}),
+        ({"presence_penalty": 1, "frequency_penalty": -1}, None),
+        ({"min_keep": 3, "seed": 11}, None),
+        ({"samplers": ["top_k", "typ_p"]}, {"samplers": ("top_k", "typical_p")}),
+        # adaptive_p is no step of the chain: it samples the token.
+        (
+            {"adaptive_target": 0.5, "samplers": ["min_p", "adaptive_p"]},
+            {"adaptive_target": 0.5, "samplers": ("min_p",)},
         ),
-        pytest.param(
-            {"dynatemp_range": 0.5, "dynatemp_exponent": 2}, {"dynatemp_range": 0.5, "dynatemp_exponent": 2}, id="dyn"
-        ),
-        pytest.param(
-            {
-                "dry_multiplier": 0.8,
-                "dry_base": 2,
-                "dry_allowed_length": 3,
-                "dry_penalty_last_n": 9,
-                "dry_sequence_breakers": ["."],
-            },
-            {
-                "dry_multiplier": 0.8,
-                "dry_base": 2,
-                "dry_allowed_length": 3,
-                "dry_penalty_last_n": 9,
-                "dry_sequence_breakers": (".",),
-            },
-            id="dry",
-        ),
-        pytest.param(
-            {"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2},
-            {"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2},
-            id="mirostat",
-        ),
-        pytest.param({"repetition_penalty": 1.2}, {"repeat_penalty": 1.2}, id="k42"),
-        pytest.param({"repeat_last_n": 7}, {"penalty_last_n": 7}, id="repeat_last_n"),
-        pytest.param({"presence_penalty": 1, "frequency_penalty": -1}, {"presence_penalty": 1}, id="penalties"),
-        pytest.param({"min_keep": 3, "seed": 11}, {"min_keep": 3, "seed": 11}, id="min_keep and seed"),
-        pytest.param({"samplers": ["top_k", "typ_p"]}, {"samplers": ("top_k", "typical_p")}, id="samplers"),
-        pytest.param(
-            {"adaptive_target": 0.5, "adaptive_decay": 0.2, "samplers": ["min_p", "adaptive_p"]},
-            {"adaptive_target": 0.5, "adaptive_decay": 0.2, "samplers": ("min_p",)},
-            id="adaptive_p, which is no step but the draw",
-        ),
-        pytest.param({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}, id="bias by id"),
-        pytest.param({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}, id="bias by text"),
-        pytest.param(
-            {"logit_bias": [[97, 1], ["b", False], ["7", 2]]},
-            {"logit_bias": ((97, 1.0), (98, -math.inf), (55, 2.0))},
-            id="bias by pairs",
-        ),
+        ({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}),
+        ({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}),
+        ({"logit_bias": [[97, 1], ["b", False]]}, {"logit_bias": ((97, 1.0), (98, -math.inf))}),
     ],
 )
-def test_v9_sampling_fields_reach_the_engine(fields, expected):
-    """V9, T48, G3, K42, and llama.cpp's table of sampling fields."""
-    with serving() as running:
-        assert running.chat(**fields)[0] == 200
-        sampling = running.requests[-1].sampling
-    assert dataclasses.replace(sampling, **expected) == sampling
+def test_v9_sampling_fields_reach_the_engine(running, fields, expected):
+    """V9, T48, G3, K42, and llama.cpp's table of sampling fields. None: the fields themselves."""
+    assert running.chat(**fields)[0] == 200
+    sampling = running.requests[-1].sampling
+    assert dataclasses.replace(sampling, **(expected or fields)) == sampling
 
 
 @pytest.mark.parametrize(
     ("fields", "attribute", "value"),
     [
-        pytest.param({"max_tokens": 3}, "max_tokens", 3, id="max_tokens"),
-        pytest.param({"max_completion_tokens": 3, "n_predict": 9}, "max_tokens", 3, id="k41"),
-        pytest.param({"n_predict": -1}, "max_tokens", None, id="v13-no limit"),
-        pytest.param({"min_tokens": 2}, "min_tokens", 2, id="min_tokens"),
-        pytest.param({"ignore_eos": True, "max_tokens": 3}, "ignore_eos", True, id="ignore_eos"),
-        pytest.param({"stop": ["x", "y"]}, "stop", ("x", "y"), id="t25"),
-        pytest.param({"stop": None}, "stop", (), id="t25-null"),
-        pytest.param({"stop_token_ids": [5]}, "stop_token_ids", (5,), id="g8"),
-        pytest.param({"n_probs": 2}, "top_logprobs", 2, id="n_probs"),
-        pytest.param({"t_max_predict_ms": 1500}, "max_completion_s", 1.5, id="t_max_predict_ms"),
+        ({"max_tokens": 3}, "max_tokens", 3),
+        ({"max_completion_tokens": 3, "n_predict": 9}, "max_tokens", 3),
+        ({"n_predict": -1}, "max_tokens", None),
+        ({"min_tokens": 2}, "min_tokens", 2),
+        ({"ignore_eos": True, "max_tokens": 3}, "ignore_eos", True),
+        ({"stop": ["x", "y"]}, "stop", ("x", "y")),
+        ({"stop": None}, "stop", ()),
+        ({"stop_token_ids": [5]}, "stop_token_ids", (5,)),
+        ({"n_probs": 2}, "top_logprobs", 2),
+        ({"t_max_predict_ms": 1500}, "max_completion_s", 1.5),
     ],
 )
-def test_limits_reach_the_engine(fields, attribute, value):
+def test_limits_reach_the_engine(running, fields, attribute, value):
     """T25, G8, K11, K41, V13."""
-    with serving() as running:
-        assert running.chat(**fields)[0] == 200
-        assert getattr(running.requests[-1].params, attribute) == value
+    assert running.chat(**fields)[0] == 200
+    assert getattr(running.requests[-1].params, attribute) == value
 
 
 def test_k9_request_then_command_line_then_model_then_built_in():
