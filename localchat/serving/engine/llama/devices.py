@@ -65,6 +65,12 @@ def uses_gpu(options: LoadOptions) -> bool:
     return options.n_gpu_layers != 0 and supports_gpu()
 
 
+def used_gpus(options: LoadOptions) -> list[Device]:
+    """The GPUs that may take layers, with their memory at this time."""
+    found = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
+    return found[options.main_gpu :][:1] if options.split_mode == "none" else found
+
+
 def _device(i: int) -> Device:
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     device = ggml("ggml_backend_dev_get", pointer, size)(i)

@@ -77,8 +77,9 @@ class Model:
     vocabulary refers to the model.
     """
 
-    def __init__(self, pointer: Any):
-        self.pointer = pointer
+    def __init__(self, pointer: Any, kept: object = None):
+        """`kept` is what the parameters of the model point to."""
+        self.pointer, self._kept = pointer, kept
         weakref.finalize(self, L.llama_model_free, pointer)
 
 

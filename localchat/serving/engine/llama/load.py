@@ -19,7 +19,7 @@ from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_contex
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
-from .devices import Device, devices, free_memory, supports_gpu, uses_gpu
+from .devices import Device, devices, free_memory, supports_gpu, used_gpus, uses_gpu
 from .library import L, Model, last_errors
 from .placement import KV_TYPES, placed, set_placement
 from .vocabulary import Vocabulary
@@ -53,9 +53,9 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
     free = free_memory()
-    gpus = [device for device in devices() if device.kind == "GPU"] if uses_gpu(options) else []
+    gpus = used_gpus(options)
     options = placed(path, options, free, gpus)
-    owner = Model(_load_model(path, options, progress))
+    owner = _load_model(path, options, progress)
     model = _LoadedModel(owner.pointer, options, gpus)
     model.check(path)
     vocabulary = Vocabulary(owner)
@@ -94,7 +94,7 @@ def default_threads(n_model_bytes: int) -> int:
     return n_cores if n_cores <= 4 else n_cores // 2
 
 
-def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Any:
+def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Model:
     params = L.llama_model_default_params()
     kept = set_placement(params, options)
 
@@ -106,11 +106,10 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 
     params.progress_callback = on_progress
     assert not vars(params), "ctypes takes a field that this release does not have as an attribute"
-    model = L.llama_model_load_from_file(os.fsencode(path), params)
-    kept.clear()
-    if model is None:
+    pointer = L.llama_model_load_from_file(os.fsencode(path), params)
+    if pointer is None:
         raise EngineError(f"llama.cpp cannot load {path!r}: {last_errors()}")
-    return model
+    return Model(pointer, kept)
 
 
 class _LoadedModel:
@@ -167,7 +166,7 @@ class _LoadedModel:
             memories.append(CacheMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
         if share:
             # It excludes the weights and the kernels, which are loaded. Some drivers report 0, which means unknown.
-            n_free = sum(device.n_free for device in devices() if device.kind == "GPU") or None
+            n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None
             fixed = pass_bytes + logits_bytes + int(self.n_outputs * state_bytes * share)
             names = ", ".join(gpu.name for gpu in self.gpus)
             memories.append(CacheMemory(n_free, kv_bytes * share + mask_bytes, fixed, names))

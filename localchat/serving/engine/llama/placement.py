@@ -76,7 +76,7 @@ def _layers(path: str, options: LoadOptions) -> tuple[int, float]:
 
 
 def set_placement(params: Any, options: LoadOptions) -> list[Any]:
-    """Set the fields of llama.cpp's model parameters. Keep the returned objects until the model is loaded."""
+    """Set the fields of llama.cpp's model parameters. Keep the returned objects as long as the model."""
     params.n_gpu_layers = options.n_gpu_layers
     params.use_extra_bufts = options.use_extra_bufts
     params.load_mode = _LOAD_MODES[options.use_mmap, options.use_mlock]
