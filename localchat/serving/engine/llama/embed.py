@@ -11,7 +11,6 @@ import logging
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,15 +33,8 @@ _MAX_EXACT_STEP = 2048
 # Limit of inputs of a step. In a recurrent model, each input needs the memory of a whole state.
 _N_INPUTS, _N_RECURRENT_INPUTS = 64, 8
 
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of one input: its tokens `start` to `stop`."""
-
-    index: int
-    """The index of the input in the request."""
-    start: int
-    stop: int
+# A part of one input: its index in the request, and its tokens from the first number up to the second.
+Piece = tuple[int, int, int]
 
 
 class LlamaEmbedding:
@@ -75,8 +67,6 @@ class LlamaEmbedding:
         self._pooling = facts.pooling
         read_width = L.llama_model_n_cls_out if facts.pooling == "rank" else L.llama_model_n_embd_out
         self._width: int = read_width(model.pointer)
-        # The sum of the rows of the input that continues in the next step, by its index.
-        self._sums: dict[int, Any] = {}
         self._rows = BatchRows(params.n_batch, n_ids=1)
 
     def close(self) -> None:
@@ -89,68 +79,51 @@ class LlamaEmbedding:
             if len(tokens) > self._n_ctx:
                 message = f"an input has {len(tokens)} tokens and the embedding context holds {self._n_ctx}: shorten it"
                 raise ContextLengthExceeded(message, n_tokens=len(tokens), n_ctx=self._n_ctx)
-        vectors: dict[int, array[float]] = {}
-        try:
-            for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
-                vectors.update(self._compute(inputs, step))
-        except BaseException:
-            self._sums.clear()
-            for slot in range(self._n_inputs):
-                self._forget_slot(slot)
-            raise
-        return [vectors[index] for index in range(len(inputs))]
+        if self._memory:
+            L.llama_memory_clear(self._memory, False)  # A call that failed has left cells.
+        vectors: dict[int, Any] = {}
+        for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
+            self._compute(inputs, step, vectors)
+        is_sum = not self._is_pooled and self._pooling == "mean"
+        found = (vectors[i] / len(tokens) if is_sum else vectors[i] for i, tokens in enumerate(inputs))
+        return [array("f", vector.tolist()) for vector in found]
 
-    def _compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
-        """Computes a step. Returns the pooled vectors of the inputs that it completes, by their indexes."""
-        n_rows = sum(piece.stop - piece.start for piece in step)
+    def _compute(self, inputs: Sequence[Sequence[int]], step: list[Piece], vectors: dict[int, Any]) -> None:
+        """Computes a step, and adds its rows to the vectors of its inputs."""
         self._rows.clear()
-        for piece in step:
-            tokens = inputs[piece.index][piece.start : piece.stop]
-            self._rows.add([self._slot(piece)], piece.start, tokens, range(len(tokens)))
+        for index, start, stop in step:
+            # The inputs of a step have consecutive indexes, so each has its own slot.
+            self._rows.add([index % self._n_inputs], start, inputs[index][start:stop], range(stop - start))
         code = (L.llama_decode if self._memory else L.llama_encode)(self._context, self._rows.batch)
         if code != 0:
             raise EngineError(f"llama.cpp could not compute embeddings (code {code}): {last_errors()}")
-        # The vector of each token [rows, width]; a view, valid until the next step.
+        n_rows, first = self._rows.batch.n_tokens, 0
+        # The vector of each token [rows, width]. All arrays of llama.cpp are valid until the next step.
         rows = None if self._is_pooled else self._array(L.llama_get_embeddings(self._context), n_rows, self._width)
-        vectors, first = {}, 0
-        for piece in step:
-            n_tokens, end = len(inputs[piece.index]), first + piece.stop - piece.start
+        for index, start, stop in step:
+            slot, end = index % self._n_inputs, first + stop - start
             if rows is None:
-                vector = self._array(L.llama_get_embeddings_seq(self._context, self._slot(piece)), self._width)
+                vector = self._array(L.llama_get_embeddings_seq(self._context, slot), self._width).copy()
             else:
-                vector = self._pool(piece, n_tokens, rows[first:end])
-            if piece.stop == n_tokens:
-                vectors[piece.index] = array("f", vector.tolist())
-                self._forget_slot(self._slot(piece))
+                vector = self._pooled(vectors.get(index), rows[first:end])
+            vectors[index] = vector
+            if self._memory and stop == len(inputs[index]):
+                L.llama_memory_seq_rm(self._memory, slot, -1, -1)
             first = end
-        return vectors
 
-    def _pool(self, piece: Piece, n_tokens: int, rows: Any) -> Any:
-        """The pooled vector of the rows so far."""
+    def _pooled(self, before: Any, rows: Any) -> Any:
+        """The pooled vector of an input with these further rows; their sum for the mean."""
         if self._pooling == "last":
-            return rows[-1]
-        before = self._sums.pop(piece.index, None)
+            return rows[-1].copy()
         if self._pooling == "cls":
-            total = rows[0].copy() if before is None else before
-        else:
-            mean = rows.sum(axis=0, dtype=np.float64) / n_tokens
-            total = mean if before is None else before + mean
-        if piece.stop < n_tokens:
-            self._sums[piece.index] = total
-        return total
+            return rows[0].copy() if before is None else before
+        total = rows.sum(axis=0, dtype=np.float64)
+        return total if before is None else before + total
 
     def _array(self, pointer: Any, *shape: int) -> Any:
         if not pointer:
             raise EngineError(f"the model gave no vector: {last_errors()}")
         return np.ctypeslib.as_array(pointer, shape)
-
-    def _slot(self, piece: Piece) -> int:
-        # The inputs of a step have consecutive indexes, so each has its own slot.
-        return piece.index % self._n_inputs
-
-    def _forget_slot(self, slot: int) -> None:
-        if self._memory:
-            L.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
 
 def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threads: int) -> Any:
@@ -190,7 +163,7 @@ def steps(lengths: Sequence[int], n_step: int, n_inputs: int) -> Iterator[list[P
                 yield step
                 step, n_left = [], n_step
             stop = min(length, start + n_left)
-            step.append(Piece(index, start, stop))
+            step.append((index, start, stop))
             n_left -= stop - start
             start = stop
     if step:
