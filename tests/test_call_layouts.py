@@ -180,6 +180,37 @@ KINDS = {
     "additionalProperties": False,
 }
 RICH = ({"type": "function", "function": {"name": "rich", "parameters": KINDS}},)
+# References, and values of several types, which each layout represents in its own way.
+NESTED = (
+    {
+        "type": "function",
+        "function": {
+            "name": "deep",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "color": {"$ref": "#/$defs/color"},
+                    "size": {"type": ["integer", "null"]},
+                    "either": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+                    "colors": {"type": "array", "items": {"$ref": "#/$defs/color"}},
+                    "inner": {"$ref": "#/$defs/inner"},
+                    "map": {"type": "object", "additionalProperties": {"enum": ["low", 1, None]}},
+                },
+                "required": ["color", "inner"],
+                "additionalProperties": False,
+                "$defs": {
+                    "color": {"enum": ["red", "dark blue"]},
+                    "inner": {
+                        "type": "object",
+                        "properties": {"b": {"type": "string", "maxLength": 3}, "a": {"$ref": "#/$defs/color"}},
+                        "required": ["a"],
+                        "additionalProperties": False,
+                    },
+                },
+            },
+        },
+    },
+)
 # Bare text cannot enforce this schema, and some names are not valid in Python or in tags.
 HARD = (
     {
@@ -200,7 +231,7 @@ HARD = (
 )
 
 
-@pytest.mark.parametrize("tools", [TOOLS, RICH, HARD], ids=["plain", "rich", "hard"])
+@pytest.mark.parametrize("tools", [TOOLS, RICH, NESTED, HARD], ids=["plain", "rich", "nested", "hard"])
 @pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
 def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, tools: Any):
     """The grammar and the parser of a layout agree on what a call is, and its arguments match the schema."""
@@ -209,6 +240,10 @@ def test_parser_reads_the_calls_that_the_grammar_generates(name: str, i: int, to
     texts = (generated(constraint, random.Random(seed)) for seed in range(9))
     found = list(itertools.islice((text for text in texts if text is not None), 3))
     assert found
+    layout = dialect.calls[i]
+    if tools is NESTED and (layout.arguments is not None or layout.notation == "gemma"):
+        # The layout can enforce the schema, so the arguments are not one JSON object.
+        assert not any('"color":' in text for text in found)
     for text in found:
         check_calls(dialect, tools, text)
 
