@@ -23,19 +23,7 @@ from .notation import (
     read_value,
     stream_value,
 )
-from .scan import (
-    Cursor,
-    Markers,
-    Reader,
-    emit_until,
-    is_next,
-    next_run,
-    read_end,
-    read_marker,
-    read_one_of,
-    read_run,
-    read_until,
-)
+from .scan import Cursor, Markers, Reader
 from .values import STRING, parameter_types, text_json, value_json
 
 # The attributes that state the type of a value.
@@ -62,11 +50,11 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]
     ends = parts_of(layout.after_call)[:1]
     # Without a marker after the name, the bracket of an object must follow it.
     is_object = layout.arguments is None and parts_of(layout.head)[-1] != THE_NAME
-    if is_object or (yield from is_next(cursor, "{")):
+    if is_object or (yield from cursor.is_next("{")):
         yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=NOTATIONS[layout.notation])
     elif layout.arguments is None or not (yield from _Arguments(layout.arguments, cursor, calls, name, *ends).read()):
         return False
-    yield from read_end(cursor, *layout.ends)
+    yield from cursor.read_end(*layout.ends)
     return True
 
 
@@ -79,17 +67,17 @@ def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str] | N
     while parts:
         part = parts.pop(0)
         if part in (A_NUMBER, AN_ID):
-            found, marker = yield from read_until(cursor, parts.pop(0))
+            found, marker = yield from cursor.read_until(parts.pop(0))
             if marker is None:
                 return None
             call_id += found.strip()
             continue
-        yield from read_run(cursor)
-        literal = yield from read_one_of(cursor, *(calls.schemas if part == THE_NAME else (part,)))
+        yield from cursor.read_run()
+        literal = yield from cursor.read_one_of(*(calls.schemas if part == THE_NAME else (part,)))
         if literal is None:
             return None
         name = literal if part == THE_NAME else name
-    yield from read_run(cursor)
+    yield from cursor.read_run()
     return name, call_id
 
 
@@ -98,14 +86,14 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     begin = layout.begin + (layout.head.partition("{")[0] if layout.is_object else "")
     if (yield from _head(cursor, begin.rstrip(A_SPACE).removesuffix("["), calls)) is None:
         return False
-    is_list = (yield from read_one_of(cursor, "[")) is not None
+    is_list = (yield from cursor.read_one_of("[")) is not None
     read = _object_call if layout.is_object else _python_call
     is_call = False
     while True:
         if is_call:
             cursor.begin()
-            yield from read_end(cursor, ",", ";")
-        yield from read_run(cursor)
+            yield from cursor.read_end(",", ";")
+        yield from cursor.read_run()
         is_complete = yield from read(cursor, calls, layout)
         if is_complete is None:
             break
@@ -115,8 +103,8 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     if is_call:
         cursor.put_back()
         if is_list:
-            yield from read_end(cursor, "]", ",]")
-        yield from read_end(cursor, *layout.ends)
+            yield from cursor.read_end("]", ",]")
+        yield from cursor.read_end(*layout.ends)
     return is_call
 
 
@@ -130,7 +118,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
     broken call after its name is emitted as arguments. If the calls have no opener, an object with any other field is
     not a call: it may be JSON content, which is then streamed without delay.
     """
-    if (yield from read_one_of(cursor, "{")) is None:
+    if (yield from cursor.read_one_of("{")) is None:
         return None
     name_key, argument_keys, id_key = _keys(layout)
     known = (name_key, *argument_keys, id_key, "type")
@@ -138,8 +126,8 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
     arguments, has_arguments, has_started = "", False, False
     call_id: str | None = None
     while True:
-        yield from read_run(cursor)
-        mark = yield from read_one_of(cursor, ",", "}")
+        yield from cursor.read_run()
+        mark = yield from cursor.read_one_of(",", "}")
         if mark == "}":
             break
         if mark:
@@ -161,7 +149,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
             key = argument_keys[0]
         if is_complete and key in argument_keys and not has_arguments:
             has_arguments = True
-            is_text = yield from is_next(cursor, '"')
+            is_text = yield from cursor.is_next('"')
             if has_started:
                 cursor.end_record()
             if has_started and not is_text:
@@ -205,10 +193,10 @@ def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
 def _key(cursor: Cursor) -> Reader[str | None]:
     """Read the name of a field and the colon after it; None if there is none."""
     key = decoded((yield from read_value(cursor))[0])
-    yield from read_run(cursor)
-    if not isinstance(key, str) or (yield from read_one_of(cursor, ":")) is None:
+    yield from cursor.read_run()
+    if not isinstance(key, str) or (yield from cursor.read_one_of(":")) is None:
         return None
-    yield from read_run(cursor)
+    yield from cursor.read_run()
     return key
 
 
@@ -224,13 +212,13 @@ def read_arguments(
     """
     calls.start(name, call_id)
     cursor.end_record()
-    yield from read_run(cursor)
-    if notation.arguments or (yield from is_next(cursor, "{")):
+    yield from cursor.read_run()
+    if notation.arguments or (yield from cursor.is_next("{")):
         if (yield from stream_value(cursor, calls.arguments, notation, *ends)):
             calls.close()
-            yield from read_end(cursor, *ends)
+            yield from cursor.read_end(*ends)
             return
-    elif (yield from read_one_of(cursor, *ends)):
+    elif (yield from cursor.read_one_of(*ends)):
         calls.arguments("{}")
         calls.close()
         return
@@ -241,9 +229,9 @@ def read_arguments(
 
 def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     """Emit the text of a broken call as its arguments, up to one of the markers `ends`."""
-    end = yield from emit_until(cursor, Markers(*ends), calls.arguments)
+    end = yield from cursor.emit_until(Markers(*ends), calls.arguments)
     if end:
-        read_marker(cursor, end)
+        cursor.read_marker(end)
         calls.close()
 
 
@@ -252,17 +240,17 @@ def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
 
     Returns whether the call is complete; None if the next text is not a call.
     """
-    found = yield from read_one_of(cursor, *(name + "(" for name in calls.schemas))
+    found = yield from cursor.read_one_of(*(name + "(" for name in calls.schemas))
     if found is None:
         return None
-    key = yield from next_run(cursor, NAME)
+    key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
     if not first or first not in ("=" if key.strip() else "{)"):
         return None
     notation = NOTATIONS["python"] if first == "{" else PYTHON_ARGUMENTS
     yield from read_arguments(cursor, calls, found[:-1], *layout.ends, notation=notation)
     if first == "{" and not calls.is_open:
-        yield from read_end(cursor, ")")
+        yield from cursor.read_end(")")
     return not calls.is_open
 
 
@@ -291,19 +279,19 @@ class _Arguments:
     def read(self) -> Reader[bool]:
         """Read the arguments. They are a call if one of them or the end of the call is next."""
         cursor, calls, end = self.cursor, self.calls, self.call_end
-        tag = yield from read_one_of(cursor, self.start, end)
+        tag = yield from cursor.read_one_of(self.start, end)
         if tag is None:
             return False
         calls.start(self.name)
         cursor.end_record()
         opening = "{"
         while tag == self.start:
-            key = (yield from read_until(cursor, self.layout.key_end))[0].strip()
+            key = (yield from cursor.read_until(self.layout.key_end))[0].strip()
             calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
             opening = ", "
             tag = yield from self._value(key, key)
             if tag != end:
-                tag = yield from read_end(cursor, self.start, end)
+                tag = yield from cursor.read_end(self.start, end)
         if tag in (None, end):
             # Any other text ends the call as well, and is content.
             calls.arguments("{}" if opening == "{" else "}")
@@ -321,7 +309,7 @@ class _Arguments:
         ends = (end, self.call_end) if layout.is_nested else (f"\n{end}", end) if layout.on_lines else (end,)
         before_value = _bare(layout.before_value)
         if before_value:
-            attributes, mark = yield from read_until(cursor, before_value, *ends)
+            attributes, mark = yield from cursor.read_until(before_value, *ends)
             if mark in ends:
                 # The model left out the text before the value.
                 calls.arguments(value_json(attributes.strip("\n"), types))
@@ -332,9 +320,9 @@ class _Arguments:
             elif stated and stated[2] == "true":
                 types = STRING
         if layout.on_lines:
-            yield from read_one_of(cursor, "\n")
+            yield from cursor.read_one_of("\n")
         quote, end_quote = layout.quotes
-        if quote and (yield from read_one_of(cursor, quote)):
+        if quote and (yield from cursor.read_one_of(quote)):
             return (yield from _stream_text(cursor, calls, end_quote, then=ends))
         if types == STRING:
             # A value that must be a string can be streamed before its end is known.
@@ -343,12 +331,12 @@ class _Arguments:
         text = yield from maybe_nested(cursor)
         if layout.is_nested and not text and len(path) < _MAX_DEPTH:
             cursor.begin()
-            yield from read_run(cursor)
-            if (yield from read_one_of(cursor, self.start, self.start + "/")) == self.start:
+            yield from cursor.read_run()
+            if (yield from cursor.read_one_of(self.start, self.start + "/")) == self.start:
                 cursor.end_record()
                 return (yield from self._children(types, path))
             cursor.put_back()
-        rest, mark = yield from read_until(cursor, *ends)
+        rest, mark = yield from cursor.read_until(*ends)
         text += rest
         if mark and not text.strip() and types in ({"object"}, {"array"}):
             text = "{}" if types == {"object"} else "[]"
@@ -361,7 +349,7 @@ class _Arguments:
         """Emit child elements as an object or a list, from the first name on. Returns the end tag."""
         opening, is_list, tag = "", False, None
         while True:
-            name, _ = yield from read_until(self.cursor, ">")
+            name, _ = yield from self.cursor.read_until(">")
             # If the schema allows no list, an item is a field with this name.
             is_list = is_list or (not opening and name == _ITEM and types != {"object"})
             opening = ", " if opening else "[" if is_list else "{"
@@ -369,9 +357,9 @@ class _Arguments:
             tag = yield from self._value(name, *path, None if types == {"array"} else name)
             if tag != f"{self.start}/{name}>":
                 break
-            _, mark = yield from read_until(self.cursor, self.start)
-            if mark is None or (yield from read_one_of(self.cursor, "/")):
-                name, end = yield from read_until(self.cursor, ">")
+            _, mark = yield from self.cursor.read_until(self.start)
+            if mark is None or (yield from self.cursor.read_one_of("/")):
+                name, end = yield from self.cursor.read_until(">")
                 tag = f"{self.start}/{name}>" if end else None
                 break
         if tag:
@@ -395,12 +383,12 @@ def _stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...]
 
     calls.arguments('"')
     while True:
-        end = yield from emit_until(cursor, Markers(*ends), emit, holds_space=False)
+        end = yield from cursor.emit_until(Markers(*ends), emit, holds_space=False)
         if end is None:
             return None
         cursor.begin()
         cursor.take(len(end))
-        if not then or (end := (yield from read_end(cursor, *then))) is not None:
+        if not then or (end := (yield from cursor.read_end(*then))) is not None:
             cursor.end_record()
             calls.arguments('"')
             return end

@@ -14,7 +14,7 @@ from .call_reader import read_arguments
 from .dialect import Dialect
 from .parser import OutputParser
 from .reasoning import ReasoningStart
-from .scan import Emit, Markers, Reader, emit_until, has_text, read_end, read_marker, read_one_of, read_until
+from .scan import Emit, Markers, Reader
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
@@ -28,24 +28,24 @@ class ChannelParser(OutputParser):
     def _read(self) -> Reader[None]:
         cursor = self._cursor
         header = open_header(self._prompt)
-        while header is not None or (yield from has_text(cursor)):
+        while header is not None or (yield from cursor.has_text()):
             cursor.begin()
             if header is None:
                 header = yield from self._header()
             if header is None:
                 # Text without a header is content.
-                self._content(cursor.end_record() or (yield from read_one_of(cursor, START)) or "")
-                yield from emit_until(cursor, Markers(START, CHANNEL), self._content, holds_space=False)
+                self._content(cursor.end_record() or (yield from cursor.read_one_of(START)) or "")
+                yield from cursor.emit_until(Markers(START, CHANNEL), self._content, holds_space=False)
             else:
                 yield from self._message(header)
             header = None
 
     def _header(self) -> Reader[str | None]:
         """Read a header; None if the next text is not a complete header."""
-        start = yield from read_one_of(self._cursor, START + "assistant", CHANNEL, " to=", "to=")
+        start = yield from self._cursor.read_one_of(START + "assistant", CHANNEL, " to=", "to=")
         if start is None:
             return None
-        text, end = yield from read_until(self._cursor, MESSAGE)
+        text, end = yield from self._cursor.read_until(MESSAGE)
         return start + text if end else None
 
     def _message(self, header: str) -> Reader[None]:
@@ -65,7 +65,7 @@ class ChannelParser(OutputParser):
         is_formatted = self._is_constrained and name == "user" and not is_reasoning
         end = yield from self._body(is_reasoning=is_reasoning, is_formatted=is_formatted)
         if end in self._dialect.also_dropped:
-            read_marker(self._cursor, end)
+            self._cursor.read_marker(end)
             if shows_header:
                 self._content(end)
 
@@ -76,14 +76,14 @@ class ChannelParser(OutputParser):
         markers = Markers() if is_formatted else Markers(*ends, *self._openers)
         while True:
             self.reasoning_is_open = is_reasoning
-            marker = yield from emit_until(self._cursor, markers, emit, holds_space=False)
+            marker = yield from self._cursor.emit_until(markers, emit, holds_space=False)
             self.reasoning_is_open = is_reasoning and marker is None
             if marker not in self._openers:
                 return marker or ""
             if is_reasoning and (yield from self._is_closed_later(marker, Markers(*ends))):
                 continue
             if (yield from self._call(marker, emit)):
-                yield from read_end(self._cursor, *self._dialect.also_dropped)
+                yield from self._cursor.read_end(*self._dialect.also_dropped)
                 return ""
 
     def _message_call(self, name: str, raw: str) -> Reader[None]:
@@ -93,7 +93,7 @@ class ChannelParser(OutputParser):
             yield from read_arguments(cursor, self._calls, name, *ends)
             return
         if (yield from self._any_call(self._dialect.styles)):
-            yield from read_end(cursor, *ends)
+            yield from cursor.read_end(*ends)
         else:
             self._content(raw)
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from .scan import Cursor, Emit, Markers, Reader, emit_until, has_text, is_next, next_run, read_one_of, read_run
+from .scan import Cursor, Emit, Markers, Reader
 from .values import ALL_TYPES, text_json, value_json
 
 # The quotes around strings in the notation of Gemma 4. Such strings have no escapes.
@@ -69,8 +69,8 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     Its strings may contain markers.
     """
     cursor.begin()
-    yield from read_run(cursor)
-    if (yield from is_next(cursor, "{[")):
+    yield from cursor.read_run()
+    if (yield from cursor.is_next("{[")):
         text, is_complete = yield from read_value(cursor)
         if is_complete:
             cursor.end_record()
@@ -111,8 +111,8 @@ class _Value:
     def _part(self) -> Reader[bool]:
         """Read a comma, a closing bracket, or an item: a value, after its name in an object. False if it is broken."""
         cursor, closers = self._cursor, self._closers
-        self._before += yield from read_run(cursor)
-        if not (yield from has_text(cursor)):
+        self._before += yield from cursor.read_run()
+        if not (yield from cursor.has_text()):
             return False
         are_arguments = bool(self._notation.arguments) and len(closers) == 1
         has_names = are_arguments or closers[-1:] == ["}"]
@@ -137,29 +137,29 @@ class _Value:
     def _name(self, end: str) -> Reader[bool]:
         """Read a name and the text after it."""
         cursor = self._cursor
-        quote = yield from read_one_of(cursor, *self._notation.quotes)
+        quote = yield from cursor.read_one_of(*self._notation.quotes)
         if quote:
             self._emit_item('"')
             if not (yield from self._string(quote)):
                 return False
-            self._before = yield from read_run(cursor)
-            if not (yield from is_next(cursor, end)):
+            self._before = yield from cursor.read_run()
+            if not (yield from cursor.is_next(end)):
                 return False
         else:
-            name = yield from next_run(cursor, NAME)
+            name = yield from cursor.next_run(NAME)
             if not name.strip() or cursor.text[cursor.at + len(name)] != end:
                 return False
             cursor.take(len(name))
             self._emit_item(json.dumps(name.strip(), ensure_ascii=False))
         cursor.take(1)
         self._emit(self._before + (": " if end == "=" else ":"))
-        self._before = yield from read_run(cursor)
+        self._before = yield from cursor.read_run()
         self._follows_item = False
         return True
 
     def _value(self) -> Reader[bool]:
         """Read a value. Of an object or a list, read only the opening bracket."""
-        opener = yield from read_one_of(self._cursor, *self._notation.brackets, *self._notation.quotes)
+        opener = yield from self._cursor.read_one_of(*self._notation.brackets, *self._notation.quotes)
         if opener in _CLOSERS:
             self._emit_item("{" if opener == "{" else "[")
             self._closers.append(_CLOSERS[opener])
@@ -176,8 +176,8 @@ class _Value:
     def _word(self) -> Reader[str]:
         """Read a value without quotes. Returns its JSON; "" if there is none."""
         if self._notation.is_json:
-            return (yield from read_run(self._cursor, _JSON_WORD))
-        word = yield from next_run(self._cursor, _WORD)
+            return (yield from self._cursor.read_run(_JSON_WORD))
+        word = yield from self._cursor.next_run(_WORD)
         if not word.strip():
             return ""
         self._cursor.take(len(word))
@@ -188,7 +188,7 @@ class _Value:
         cursor = self._cursor
         markers = Markers(quote, *(self._ends if quote == GEMMA_QUOTE else "\\"))
         while True:
-            marker = yield from emit_until(cursor, markers, lambda text: self._emit(text_json(text)), holds_space=False)
+            marker = yield from cursor.emit_until(markers, lambda text: self._emit(text_json(text)), holds_space=False)
             if marker == quote:
                 cursor.take(len(quote))
                 self._emit('"')

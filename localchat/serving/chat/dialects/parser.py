@@ -16,7 +16,7 @@ from .call_layout import CallLayout
 from .call_reader import read_calls
 from .calls import CallFound, Calls, new_call_id
 from .reasoning import ReasoningStart
-from .scan import Cursor, Emit, Markers, Reader, emit_until, has_text, read_marker, read_one_of, read_run
+from .scan import Cursor, Emit, Markers, Reader
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -111,16 +111,16 @@ class OutputParser:
         is_call = self.has_tool_calls
         if not is_call:
             if self._is_constrained and end in dialect.section_markers:
-                yield from read_run(cursor)
+                yield from cursor.read_run()
             start = dialect.text_start[end == dialect.reasoning.end]
             # White space belongs to the format only if the constraint requires it.
             if self._is_constrained or not start.isspace():
-                yield from read_one_of(cursor, start)
+                yield from cursor.read_one_of(start)
             # In a constrained output the call may have any format, in others only one without opener.
             styles, skipped = (dialect.styles, dialect.dropped) if self._is_constrained else (self._styles(""), ())
             is_call = yield from self._any_call(styles, *skipped)
         if self._is_constrained and not is_call:
-            yield from emit_until(cursor, Markers(), self._content)
+            yield from cursor.emit_until(Markers(), self._content)
         yield from self._text_and_calls()
 
     # Calls
@@ -134,13 +134,13 @@ class OutputParser:
         cursor.begin()
         marker: str | None = ""
         while skipped and marker is not None:
-            yield from read_run(cursor)
-            marker = yield from read_one_of(cursor, *skipped)
+            yield from cursor.read_run()
+            marker = yield from cursor.read_one_of(*skipped)
         n_skipped = len(cursor.record)
         for layout in styles if self._calls.schemas else ():
             if (yield from read_calls(layout, cursor, self._calls)):
                 cursor.end_record()
-                yield from read_run(cursor)
+                yield from cursor.read_run()
                 return True
             cursor.rewind(n_skipped)
         cursor.put_back()
@@ -155,7 +155,7 @@ class OutputParser:
         """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
         is_call = yield from self._any_call(self._styles(opener))
         if not is_call:
-            emit((yield from read_run(self._cursor)) + self._cursor.take(1))
+            emit((yield from self._cursor.read_run()) + self._cursor.take(1))
         return is_call
 
     # Text
@@ -165,16 +165,16 @@ class OutputParser:
         in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
         markers = Markers(*self._openers, *self._dialect.dropped, *in_text)
         while True:
-            marker = yield from emit_until(cursor, markers, self._content)
+            marker = yield from cursor.emit_until(markers, self._content)
             if marker is None:
                 return
             if marker in self._openers:
                 yield from self._call(marker, self._content)
                 continue
-            space = yield from read_run(cursor)
-            read_marker(cursor, marker)
+            space = yield from cursor.read_run()
+            cursor.read_marker(marker)
             if marker not in in_text:
-                yield from read_run(cursor)
+                yield from cursor.read_run()
                 continue
             # The white space around reasoning is content. An end tag without reasoning is dropped.
             self._content(space)
@@ -190,9 +190,9 @@ class OutputParser:
         """
         cursor, dialect = self._cursor, self._dialect
         cursor.begin()
-        yield from read_run(cursor)
+        yield from cursor.read_run()
         if not self.reasoning_is_open:
-            start = yield from read_one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
+            start = yield from cursor.read_one_of(*filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
             self.reasoning_may_open = dialect.reasons_anywhere or start == dialect.reasoning.start
             if start is None:
                 cursor.put_back()
@@ -206,7 +206,7 @@ class OutputParser:
     def _after_end_tag(self) -> Reader[None]:
         """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
         if not self._is_constrained:
-            yield from read_run(self._cursor)
+            yield from self._cursor.read_run()
         self._cursor.end_record()
 
     def _reasoning(self) -> Reader[str]:
@@ -217,13 +217,13 @@ class OutputParser:
         is part of the reasoning.
         """
         self.reasoning_is_open = True
-        yield from read_run(self._cursor)
+        yield from self._cursor.read_run()
         dialect = self._dialect
         ends = Markers(dialect.reasoning.end, *dialect.section_markers)
         markers = Markers(*ends.literals, *self._openers)
         while True:
             self.reasoning_is_open = self.reasoning_may_open = True
-            marker = yield from emit_until(self._cursor, markers, self._reasoning_text)
+            marker = yield from self._cursor.emit_until(markers, self._reasoning_text)
             if marker is None:
                 return ""
             self.reasoning_is_open = False
@@ -234,7 +234,7 @@ class OutputParser:
                     continue
             self.reasoning_may_open = dialect.reasons_anywhere
             if marker == dialect.reasoning.end:
-                read_marker(self._cursor, marker)
+                self._cursor.read_marker(marker)
                 yield from self._after_end_tag()
             return marker
 
@@ -269,17 +269,17 @@ class GraniteParser(OutputParser):
     def _text_and_calls(self) -> Reader[None]:
         cursor = self._cursor
         cursor.begin()
-        yield from read_run(cursor)
-        is_opened = (yield from read_one_of(cursor, RESPONSE)) is not None
+        yield from cursor.read_run()
+        is_opened = (yield from cursor.read_one_of(RESPONSE)) is not None
         if is_opened:
             cursor.end_record()
-            yield from read_run(cursor)
+            yield from cursor.read_run()
         else:
             cursor.put_back()
         # Without the start tag, an end tag belongs to the text.
         markers = Markers(*self._openers, *((RESPONSE_END,) if is_opened else ()))
         while True:
-            marker = yield from emit_until(cursor, markers, self._content)
+            marker = yield from cursor.emit_until(markers, self._content)
             if marker is None:
                 return
             if marker != RESPONSE_END:
@@ -287,9 +287,9 @@ class GraniteParser(OutputParser):
             elif not (yield from self._any_call(self._dialect.styles, RESPONSE_END)):
                 # An end tag that other text follows belongs to the text.
                 cursor.begin()
-                read_marker(cursor, marker)
-                yield from read_run(cursor)
-                is_last = not (yield from has_text(cursor))
+                cursor.read_marker(marker)
+                yield from cursor.read_run()
+                is_last = not (yield from cursor.has_text())
                 text = cursor.end_record()
                 self._content("" if is_last else text)
 

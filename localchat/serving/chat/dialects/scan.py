@@ -21,6 +21,34 @@ Emit = Callable[[str], object]
 SPACE = re.compile(r"\s*")
 
 
+class Markers:
+    """A set of literal texts to look for."""
+
+    def __init__(self, *literals: str) -> None:
+        self.literals = tuple(filter(None, literals))
+        self._pattern = re.compile(pattern_of(literals))
+        self._longest = max(map(len, literals), default=0)
+
+    def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
+        """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
+        match = self._pattern.search(text, at)
+        if match is None:
+            return None
+        tail = text[match.start() : match.start() + self._longest]
+        if not ended and any(literal.startswith(tail) and literal != match.group() for literal in self.literals):
+            return None
+        return match.start(), match.group()
+
+    def safe_end(self, text: str, at: int) -> int:
+        """The index up to which `text` cannot belong to an incomplete marker at its end."""
+        start = max(at, len(text) - self._longest + 1)
+        for place in range(start, len(text)):
+            tail = text[place:]
+            if any(literal.startswith(tail) for literal in self.literals):
+                return place
+        return len(text)
+
+
 class Cursor:
     """The unread text, and a record of the text read since `begin`, which can become unread again."""
 
@@ -76,129 +104,92 @@ class Cursor:
         self.rewind(0)
         self._start = None
 
+    def has_text(self) -> Reader[bool]:
+        """Wait until there is unread text. Returns False at the end of the output."""
+        while not self.left():
+            if self.ended:
+                return False
+            yield
+        return True
 
-class Markers:
-    """A set of literal texts to look for."""
+    def is_next(self, characters: str) -> Reader[bool]:
+        """Whether one of these characters is next. It stays unread."""
+        return (yield from self.has_text()) and self.peek() in characters
 
-    def __init__(self, *literals: str) -> None:
-        self.literals = tuple(filter(None, literals))
-        self._pattern = re.compile(pattern_of(literals))
-        self._longest = max(map(len, literals), default=0)
+    def read_run(self, pattern: Pattern[str] = SPACE) -> Reader[str]:
+        """Read characters of a pattern, which may match no character. Default: white space."""
+        run = ""
+        while True:
+            match = pattern.match(self.text, self.at)
+            run += self.take(match.end() - self.at if match else 0)
+            if self.left() or self.ended:
+                return run
+            yield
 
-    def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
-        """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
-        match = self._pattern.search(text, at)
-        if match is None:
-            return None
-        tail = text[match.start() : match.start() + self._longest]
-        if not ended and any(literal.startswith(tail) and literal != match.group() for literal in self.literals):
-            return None
-        return match.start(), match.group()
+    def next_run(self, pattern: Pattern[str]) -> Reader[str]:
+        """The next characters of a pattern, which stay unread; "" if the end of the output cuts them."""
+        while True:
+            match = pattern.match(self.text, self.at)
+            end = match.end() if match else self.at
+            if end < len(self.text):
+                return self.text[self.at : end]
+            if self.ended:
+                return ""
+            yield
 
-    def safe_end(self, text: str, at: int) -> int:
-        """The index up to which `text` cannot belong to an incomplete marker at its end."""
-        start = max(at, len(text) - self._longest + 1)
-        for place in range(start, len(text)):
-            tail = text[place:]
-            if any(literal.startswith(tail) for literal in self.literals):
-                return place
-        return len(text)
+    def read_one_of(self, *literals: str) -> Reader[str | None]:
+        """Read the longest of these literals that the next text begins with. Returns None if there is none."""
+        longest = max(map(len, literals), default=0)
+        while True:
+            rest = self.text[self.at : self.at + longest]
+            undecided = [text for text in literals if text.startswith(rest) and len(text) > len(rest)]
+            if not undecided or self.ended:
+                break
+            yield
+        found = max((text for text in literals if rest.startswith(text)), key=len, default=None)
+        self.take(len(found or ""))
+        return found
 
+    def read_end(self, *literals: str) -> Reader[str | None]:
+        """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
 
-def has_text(cursor: Cursor) -> Reader[bool]:
-    """Wait until there is unread text. Returns False at the end of the output."""
-    while not cursor.left():
-        if cursor.ended:
-            return False
-        yield
-    return True
+        If another text follows, only the white space is read, and None is returned.
+        """
+        yield from self.read_run()
+        found = yield from self.read_one_of(*literals)
+        rest = self.text[self.at :]
+        if found is None and self.ended and any(text.startswith(rest) for text in literals):
+            return self.take(len(rest))
+        return found
 
+    def emit_until(self, markers: Markers, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
+        """Emit the text before a marker as it is generated, and return the marker, which stays unread.
 
-def is_next(cursor: Cursor, characters: str) -> Reader[bool]:
-    """Whether one of these characters is next. It stays unread."""
-    return (yield from has_text(cursor)) and cursor.peek() in characters
+        Returns None at the end of the output. With `holds_space`, white space before the marker is held back and stays
+        unread, since it belongs to the format. If `markers` is empty, no text is held back.
+        """
+        while True:
+            hit = markers.find(self.text, self.at, ended=self.ended)
+            end = hit[0] if hit else markers.safe_end(self.text, self.at)
+            if self.ended and not hit:
+                end = len(self.text)
+            elif holds_space and markers.literals:
+                end = self.at + len(self.text[self.at : end].rstrip())
+            if end > self.at:
+                emit(self.take(end - self.at))
+            if hit:
+                return hit[1]
+            if self.ended:
+                return None
+            yield
 
+    def read_until(self, *markers: str) -> Reader[tuple[str, str | None]]:
+        """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
+        texts: list[str] = []
+        marker = yield from self.emit_until(Markers(*markers), texts.append, holds_space=False)
+        self.take(len(marker or ""))
+        return "".join(texts), marker
 
-def read_run(cursor: Cursor, pattern: Pattern[str] = SPACE) -> Reader[str]:
-    """Read characters of a pattern, which may match no character. Default: white space."""
-    run = ""
-    while True:
-        match = pattern.match(cursor.text, cursor.at)
-        run += cursor.take(match.end() - cursor.at if match else 0)
-        if cursor.left() or cursor.ended:
-            return run
-        yield
-
-
-def next_run(cursor: Cursor, pattern: Pattern[str]) -> Reader[str]:
-    """The next characters of a pattern, which stay unread; "" if the end of the output cuts them."""
-    while True:
-        match = pattern.match(cursor.text, cursor.at)
-        end = match.end() if match else cursor.at
-        if end < len(cursor.text):
-            return cursor.text[cursor.at : end]
-        if cursor.ended:
-            return ""
-        yield
-
-
-def read_one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
-    """Read the longest of these literals that the next text begins with. Returns None if there is none."""
-    longest = max(map(len, literals), default=0)
-    while True:
-        rest = cursor.text[cursor.at : cursor.at + longest]
-        undecided = [text for text in literals if text.startswith(rest) and len(text) > len(rest)]
-        if not undecided or cursor.ended:
-            break
-        yield
-    found = max((text for text in literals if rest.startswith(text)), key=len, default=None)
-    cursor.take(len(found or ""))
-    return found
-
-
-def read_end(cursor: Cursor, *literals: str) -> Reader[str | None]:
-    """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
-
-    If another text follows, only the white space is read, and None is returned.
-    """
-    yield from read_run(cursor)
-    found = yield from read_one_of(cursor, *literals)
-    rest = cursor.text[cursor.at :]
-    if found is None and cursor.ended and any(text.startswith(rest) for text in literals):
-        return cursor.take(len(rest))
-    return found
-
-
-def emit_until(cursor: Cursor, markers: Markers, emit: Emit, *, holds_space: bool = True) -> Reader[str | None]:
-    """Emit the text before a marker as it is generated, and return the marker, which stays unread.
-
-    Returns None at the end of the output. With `holds_space`, white space before the marker is held back and stays
-    unread, since it belongs to the format. If `markers` is empty, no text is held back.
-    """
-    while True:
-        hit = markers.find(cursor.text, cursor.at, ended=cursor.ended)
-        end = hit[0] if hit else markers.safe_end(cursor.text, cursor.at)
-        if cursor.ended and not hit:
-            end = len(cursor.text)
-        elif holds_space and markers.literals:
-            end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
-        if end > cursor.at:
-            emit(cursor.take(end - cursor.at))
-        if hit:
-            return hit[1]
-        if cursor.ended:
-            return None
-        yield
-
-
-def read_until(cursor: Cursor, *markers: str) -> Reader[tuple[str, str | None]]:
-    """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
-    texts: list[str] = []
-    marker = yield from emit_until(cursor, Markers(*markers), texts.append, holds_space=False)
-    cursor.take(len(marker or ""))
-    return "".join(texts), marker
-
-
-def read_marker(cursor: Cursor, marker: str) -> None:
-    """Read up to and including the marker that `emit_until` returned."""
-    cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)
+    def read_marker(self, marker: str) -> None:
+        """Read up to and including the marker that `emit_until` returned."""
+        self.take(self.text.index(marker, self.at) + len(marker) - self.at)
