@@ -46,7 +46,7 @@ REASONING = "<think>\nI wonder: <tool?\n</think>\n\n"
 
 
 def constraint_of(template: str = PLAIN, prompt: str = PROMPT, **fields: Any) -> Constraint | None:
-    request = ChatRequest(messages=MESSAGES, **fields)
+    request = ChatRequest(**{"messages": MESSAGES, **fields})
     return constraint_for(request, ChatTemplate(template), prompt)
 
 

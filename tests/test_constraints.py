@@ -39,68 +39,114 @@ from .constraints import (
     required,
 )
 
+PREFILLED = {
+    "messages": (*MESSAGES, {"role": "assistant", "content": "Hi"}),
+    "continue_final_message": "content",
+}
+LLAMA = '{{ tools }}{"name": function name, "parameters":'
+IN_TAGS = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
+CODER = "{{ tools }}<tool_call><function=<parameter=<think></think>"
+CODER_CALL = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+CODER_CALLS = ["hm\n" + CODER_CALL, "hm\n<function=now>\n</function>", "hm\n</think>\n\n" + CODER_CALL]
+MINIMAX = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
+MINIMAX_CALL = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
+MINIMAX_STARTS = ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n")
+CHANNELS = "{{ tools }}<|start|><|channel|><|message|>"
+CHANNEL_PROMPT = "<|start|>assistant<|channel|>analysis<|message|>"
+CHANNEL_ENDS = [
+    marker + after
+    for marker in ("<|start|>", "<|call|>", "<|return|>")
+    for after in ("assistant", "", "<|end|><|start|>assistant")
+]
+FINAL = '<|channel|>final<|message|>{"city": "Rome"}'
+COMMENTARY = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+SECTIONS = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
+SECTION_ENDS = ("<|open|>response<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>")
+PARTS = "{{ tools }}>>>all"
+
 # The fields of the request, the template and the prompt; valid outputs, and invalid ones.
 OUTPUTS = {
     "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
     "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
     "auto-one-call": (
-        auto(parallel_tool_calls=False),
-        PLAIN,
-        PROMPT,
-        ["Hi.", NOW, "Hi.\n" + NOW],
-        [f"{NOW}\n{NOW}", NOW + "Hi."],
+        auto(parallel_tool_calls=False), PLAIN, PROMPT, ["Hi.", NOW, "Hi.\n" + NOW], [f"{NOW}\n{NOW}", NOW + "Hi."],
     ),
     "named": (required(allowed=("now",)), PLAIN, PROMPT, [NOW, f"{NOW}\n{NOW}"], [WEATHER]),
     "required-thinks": (
-        required(),
-        THINKS,
-        PROMPT,
-        [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
+        required(), THINKS, PROMPT, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
         [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
     ),
     "required-open": (
-        required(),
-        THINKS,
-        OPEN_PROMPT,
-        ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
+        required(), THINKS, OPEN_PROMPT, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
         ["hm", "hm</think>\n\nhm", WRONG],
     ),
     "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [REASONING + NOW]),
-    "required-off": (
-        required(template_vars={"enable_thinking": False}),
-        THINKS,
-        PROMPT,
-        [NOW],
-        [REASONING + NOW],
-    ),
+    "required-off": (required(template_vars={"enable_thinking": False}), THINKS, PROMPT, [NOW], [REASONING + NOW]),
     "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
     "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
     "schema-open": (CITY, THINKS, OPEN_PROMPT, ['hm</think>\n\n{"city":"Rome"}'], ['{"city":"Rome"}', "hm"]),
     "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
     "schema-or-call-thinks": (
-        auto(**CITY),
-        THINKS,
-        PROMPT,
-        [REASONING + '{"city":"Rome"}', REASONING + NOW],
-        [REASONING + "{}"],
+        auto(**CITY), THINKS, PROMPT, [REASONING + '{"city":"Rome"}', REASONING + NOW], [REASONING + "{}"],
     ),
     "object": (formatted("json_object"), PLAIN, PROMPT, ["{}", '{"a": [1, null]}'], ["[]", "1", ""]),
     "regex": (formatted("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", REASONING + "000-c"], ["12-a", ""]),
     "choice": (formatted("choice", ("yes", "no")), PLAIN, PROMPT, ["yes", "no"], ["", "maybe", "yesno"]),
     "grammar": (
-        formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'),
-        THINKS,
-        PROMPT,
-        ["aab", REASONING + "ab"],
+        formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'), THINKS, PROMPT, ["aab", REASONING + "ab"],
         ["a", REASONING],
     ),
     "none-schema": ({**auto(**CITY), "tool_choice": "none"}, PLAIN, PROMPT, ['{"city":"Rome"}'], [NOW]),
     "not-strict": (
-        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)),
-        PLAIN,
-        PROMPT,
+        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN, PROMPT,
         ['<tool_call>\n{"name": "f", "arguments": {"any": [1]}}\n</tool_call>'],
         ['<tool_call>\n{"name": "f", "arguments": 1}\n</tool_call>'],
+    ),
+    "prefill": ({**PREFILLED, **formatted("regex", r"\d-c")}, THINKS, PROMPT + "Hi", ["3-c"], ["<think>hm</think>3-c"]),
+    "auto": (
+        auto(), PLAIN, PROMPT,
+        [f"{WEATHER}\n{NOW}", "<function=now>{}</function>", "", "Hi. <tool <", "Hi. " + NOW, "Hi.<" + WEATHER],
+        [WRONG, "<tool_call>", NOW + "Hi.", "Hi." + WRONG],
+    ),
+    # Calls end reasoning, so they are constrained there too.
+    "auto-open": (auto(), THINKS, OPEN_PROMPT, ["hm</think>\n\nHi", "hm" + NOW], ["hm" + WRONG]),
+    "auto-bare": (auto(), LLAMA, PROMPT, ['{"name": "now", "parameters": {}}'], ['{"name": "now", "parameters": 1}']),
+    "auto-tags": (
+        auto(), "{{ tools }}<tool_call><arg_key>", PROMPT, [IN_TAGS, IN_TAGS + "\n<tool_call>now\n</tool_call>"],
+        [IN_TAGS.replace("Rome", "Romulus"), IN_TAGS.replace("city", "town"), "<tool_call>weather\n</tool_call>"],
+    ),
+    "auto-thought": (auto(), CODER, OPEN_PROMPT, CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
+    "required-thought": (
+        required(), CODER, OPEN_PROMPT, CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS],
+    ),
+    "empty-reasoning-required": (
+        required(), MINIMAX, PROMPT, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"],
+    ),
+    "empty-reasoning-schema": (
+        CITY, MINIMAX, PROMPT, [start + '{"city": "Rome"}' for start in MINIMAX_STARTS], ["</mm:think>"],
+    ),
+    # The parser ends a message at any of these markers, so the text after another marker would be unconstrained.
+    "channels-schema": (
+        CITY, CHANNELS, CHANNEL_PROMPT, [f"hm<|end|><|start|>assistant{FINAL}"],
+        [f"hm{end}{FINAL}" for end in CHANNEL_ENDS],
+    ),
+    "channels-required": (
+        required(), CHANNELS, CHANNEL_PROMPT, [f"hm<|end|><|start|>assistant{COMMENTARY}"],
+        [f"hm{end}{COMMENTARY}" for end in CHANNEL_ENDS],
+    ),
+    # A marker that opens the text also ends reasoning, and the response format begins after it.
+    "sections-schema": (
+        CITY, SECTIONS, "<|open|>think<|sep|>", [f'hm{end}{{"city": "Rome"}}' for end in SECTION_ENDS],
+        [f"hm{end}Rome" for end in SECTION_ENDS],
+    ),
+    "sections-required": (required(), SECTIONS, "<|open|>think<|sep|>", [], ["hm<|open|>response<|sep|>Hi"]),
+    "parts": (
+        auto(), PARTS, PROMPT + ">>>",
+        ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"],
+        ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"],
+    ),
+    "parts-prefill": (
+        {**PREFILLED, **auto()}, PARTS, PROMPT + ">>>all\nHi", [" there.>>>now\n{}"], [" there.>>>then\n{}"],
     ),
 }  # fmt: skip
 
@@ -119,86 +165,6 @@ def test_request_without_a_format_has_no_constraint(fields: Any):
     assert constraint_of(**fields) is None
 
 
-def test_model_may_emit_empty_reasoning():
-    thinks = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
-    call = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
-    for fields, text in ((required(), call), (CITY, '{"city": "Rome"}')):
-        constraint = constraint_of(thinks, **fields)
-        assert all(fits(constraint, start + text) for start in ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n"))
-        assert not fits(constraint, "</mm:think>")
-
-
-def test_auto_constrains_from_the_markers_of_calls():
-    constraint = constraint_of(**auto())
-    assert constraint is not None
-    assert fits(constraint, f"{WEATHER}\n{NOW}")
-    assert fits(constraint, "<function=now>{}</function>")
-    for text in ("", "Hi. <tool <", "Hi. " + NOW, "Hi.<" + WEATHER):
-        assert fits(constraint, text)
-    for text in (WRONG, "<tool_call>", NOW + "Hi.", "Hi." + WRONG):
-        assert not fits(constraint, text)
-    # Calls end reasoning, so they are constrained there too.
-    assert constraint_of(THINKS, OPEN_PROMPT, **auto()) == constraint_of(THINKS, **auto()) == constraint
-
-
-def test_auto_of_bare_calls_constrains_from_the_name_of_a_tool():
-    constraint = constraint_of('{{ tools }}{"name": function name, "parameters":', **auto())
-    assert constraint is not None
-    assert fits(constraint, '{"name": "now", "parameters": {}}')
-
-
-def test_auto_constrains_calls_in_tags():
-    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **auto())
-    assert constraint is not None
-    call = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
-    assert fits(constraint, call)
-    assert fits(constraint, call + "\n<tool_call>now\n</tool_call>")
-    assert not fits(constraint, call.replace("Rome", "Romulus"))
-    assert not fits(constraint, call.replace("city", "town"))
-    assert not fits(constraint, "<tool_call>weather\n</tool_call>")
-
-
-@pytest.mark.parametrize("end", ["<|start|>", "<|call|>", "<|return|>"])
-def test_reasoning_in_channels_ends_only_before_the_response_format(end: str):
-    """The parser ends a message at any of these markers, so the text after the marker would be unconstrained."""
-    channels = "{{ tools }}<|start|><|channel|><|message|>"
-    prompt = "<|start|>assistant<|channel|>analysis<|message|>"
-    for fields, text in ((CITY, '<|channel|>final<|message|>{"city": "Rome"}'), (required(), None)):
-        constraint = constraint_of(channels, prompt, **fields)
-        text = text or "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
-        assert fits(constraint, f"hm<|end|><|start|>assistant{text}")
-        for after in ("assistant", "", "<|end|><|start|>assistant"):
-            assert not fits(constraint, f"hm{end}{after}{text}")
-
-
-def test_calls_that_end_reasoning_are_constrained():
-    thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
-    call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
-    wrong = call.replace("now", "then")
-    bare = "<function=now>\n</function>"
-    for fields in (auto(), required()):
-        constraint = constraint_of(thinks, OPEN_PROMPT, **fields)
-        assert constraint is not None
-        before = "hm\n"
-        assert fits(constraint, before + call)
-        assert not fits(constraint, before + wrong)
-        assert fits(constraint, before + bare)
-        assert not fits(constraint, before + bare.replace("now", "then"))
-        assert fits(constraint, before + "</think>\n\n" + call)
-
-
-def test_response_section_that_ends_reasoning_is_constrained():
-    """A marker that opens the text also ends reasoning, and the response format begins after it."""
-    kimi = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
-    response = "<|open|>response<|sep|>"
-    constraint = constraint_of(kimi, "<|open|>think<|sep|>", **CITY)
-    for end in (response, "<|close|>think<|sep|>" + response):
-        assert fits(constraint, f'hm{end}{{"city": "Rome"}}')
-        assert not fits(constraint, f"hm{end}Rome")
-    constraint = constraint_of(kimi, "<|open|>think<|sep|>", **required())
-    assert not fits(constraint, f"hm{response}Hi")
-
-
 @pytest.mark.parametrize("name", DIALECTS)
 def test_auto_constrains_from_every_opener_of_the_parser(name: str):
     """A call that the parser reads and no grammar constrains could have any arguments."""
@@ -208,34 +174,6 @@ def test_auto_constrains_from_every_opener_of_the_parser(name: str):
     assert constraint is not None
     assert fits(constraint, "all\nHi." if template.dialect.part_mark else "Hi.")
     assert not [opener for opener in template.dialect.openers if fits(constraint, f"Hi. {opener} then")]
-
-
-PARTS = "{{ tools }}>>>all"
-
-
-def test_auto_of_parts_constrains_each_part():
-    constraint = constraint_of(PARTS, PROMPT + ">>>", **auto())
-    assert constraint is not None
-    right = ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"]
-    assert [text for text in right if not fits(constraint, text)] == []
-    wrong = ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"]
-    assert [text for text in wrong if fits(constraint, text)] == []
-
-
-def test_auto_of_parts_continues_a_prefilled_text():
-    messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
-    request = ChatRequest(messages=messages, continue_final_message="content", **auto())
-    constraint = constraint_for(request, ChatTemplate(PARTS), PROMPT + ">>>all\nHi")
-    assert fits(constraint, " there.>>>now\n{}")
-    assert not fits(constraint, " there.>>>then\n{}")
-
-
-def test_prefilled_text_is_not_followed_by_reasoning():
-    messages = (*MESSAGES, {"role": "assistant", "content": "12"})
-    request = ChatRequest(messages=messages, continue_final_message="content", **formatted("regex", r"\d-c"))
-    constraint = constraint_for(request, ChatTemplate(THINKS), PROMPT + "12")
-    assert fits(constraint, "3-c")
-    assert not fits(constraint, "<think>hm</think>3-c")
 
 
 def test_completion_is_constrained_from_its_start():

@@ -119,60 +119,34 @@ THINKING = CHATML.replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("final", "options", "prefill"),
-    [
-        pytest.param({"content": "It is"}, {}, "It is", id="content"),
-        pytest.param(
-            {"content": "It is"},
-            {"variables": {"think": True}},
-            "<think>\n\n</think>\n\nIt is",
-            id="content after a start of reasoning in the prompt",
-        ),
-        pytest.param(
-            {"content": "It is", "reasoning_content": "hm"},
-            {},
-            "<think>\nhm\n</think>\n\nIt is",
-            id="reasoning and content",
-        ),
-        pytest.param(
-            {"content": "", "reasoning_content": "hm"},
-            {"continue_final_message": "reasoning_content"},
-            "<think>\nhm",
-            id="reasoning",
-        ),
-    ],
+HEADER = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+CHANNELS, SECTIONS = (
+    f"{{# {marks} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{{{ tools }}}}"
+    for marks in ("<|start|> <|channel|> <|message|>", "<|open|> <|close|> <|sep|>")
 )
-def test_final_message_is_the_assistant_prefill(final, options, prefill):
-    options = {"continue_final_message": True, **options}
-    text = render(THINKING, [USER, {"role": "assistant", **final}], **options)
-    assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n" + prefill
+IT_IS, HM = {"content": "It is"}, {"reasoning_content": "hm"}
+CONTINUED = {"continue_final_message": "reasoning_content"}
+# The template, the last message, the options, and the prompt.
+PREFILLS = {
+    "content": (THINKING, IT_IS, {}, HEADER + "It is"),
+    "content, reasoning open": (
+        THINKING, IT_IS, {"variables": {"think": True}}, HEADER + "<think>\n\n</think>\n\nIt is",
+    ),
+    "reasoning and content": (THINKING, {**IT_IS, **HM}, {}, HEADER + "<think>\nhm\n</think>\n\nIt is"),
+    "reasoning": (THINKING, {"content": "", **HM}, CONTINUED, HEADER + "<think>\nhm"),
+    "channel": (CHANNELS, IT_IS, {}, "hiNone<|channel|>final<|message|>It is"),
+    "channels": (
+        CHANNELS, {**IT_IS, **HM}, {},
+        "hiNone<|channel|>analysis<|message|>\nhm\n<|end|><|start|>assistant<|channel|>final<|message|>It is",
+    ),
+    "section": (SECTIONS, IT_IS, {}, "hiNone<|open|>response<|sep|>It is"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("marks", "final", "prefill"),
-    [
-        pytest.param(
-            "<|start|> <|channel|> <|message|>",
-            {"content": "Hi"},
-            "<|channel|>final<|message|>Hi",
-            id="channel of the text",
-        ),
-        pytest.param(
-            "<|start|> <|channel|> <|message|>",
-            {"content": "Hi", "reasoning_content": "hm"},
-            "<|channel|>analysis<|message|>\nhm\n<|end|><|start|>assistant<|channel|>final<|message|>Hi",
-            id="channels of reasoning and text",
-        ),
-        pytest.param(
-            "<|open|> <|close|> <|sep|>", {"content": "Hi"}, "<|open|>response<|sep|>Hi", id="tag of the text"
-        ),
-    ],
-)
-def test_final_message_is_the_assistant_prefill_in_the_familys_format(marks, final, prefill):
-    source = f"{{# {marks} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{{{ tools }}}}"
-    text = render(source, [USER, {"role": "assistant", **final}], continue_final_message=True)
-    assert text == "hiNone" + prefill
+@pytest.mark.parametrize(("source", "final", "options", "prompt"), PREFILLS.values(), ids=PREFILLS)
+def test_final_message_is_the_assistant_prefill(source, final, options, prompt):
+    messages = [USER, {"role": "assistant", **final}]
+    assert render(source, messages, **{"continue_final_message": True, **options}) == prompt
 
 
 def test_prefix_is_the_assistant_prefill():
