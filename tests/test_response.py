@@ -9,33 +9,20 @@ import pytest
 from localchat import IncompleteStream, ProtocolError
 from localchat.transport.http1 import ResponseReader
 
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
 RESPONSES = {
     "204": (b"HTTP/1.1 204 None\r\n\r\n", b"", True),
     "304": (b"HTTP/1.1 304 Not Modified\r\n\r\n", b"", True),
-    "chunked": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
-        b"hello",
-        True,
-    ),
-    "chunk-extension": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
-        b"hello",
-        True,
-    ),
+    "chunked": (CHUNKED + b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n", b"hello", True),
+    "chunk-extension": (CHUNKED + b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n", b"hello", True),
     "1xx-first": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
-    "connection-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
-    "same-length-twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\nContent-Length: 1\r\n\r\na", b"a", True),
-    "closed-by-a-second-header": (
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: x\r\nContent-Length: 1\r\n\r\na",
-        b"a",
-        False,
-    ),
+    "connection-close": (OK + b"Connection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "same-length-twice": (OK + b"Content-Length: 1, 1\r\nContent-Length: 1\r\n\r\na", b"a", True),
+    "second-header": (OK + b"Connection: close\r\nConnection: x\r\nContent-Length: 1\r\n\r\na", b"a", False),
     "chunks-with-line-feeds": (b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nab\n0\n\n", b"ab", True),
-    "chunk-size-in-capitals": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n 0A \r\n0123456789\r\n00\r\n\r\n",
-        b"0123456789",
-        True,
-    ),
+    "chunk-size-in-capitals": (CHUNKED.upper() + b" 0A \r\n0123456789\r\n00\r\n\r\n", b"0123456789", True),
     "http-1.0": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
     "http-1.0-keep-alive": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
 }
@@ -64,9 +51,6 @@ def test_response_until_the_end_of_the_connection():
     assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nhel") + response.feed(b"lo") == b"hello"
     response.feed_end()
     assert (response.ended, response.keeps_alive) == (True, False)
-
-
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 NOT_HTTP = {

@@ -99,17 +99,17 @@ class AsyncDriver:
     def __init__(self) -> None:
         # Set by `cancel`.
         self.is_cancelled = False
-        # What an operation waits for: bytes of a connection, or something else.
+        # What an operation waits for: bytes of a connection, or a future.
         self._connection: AsyncConnection | None = None
-        self._woken: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[Any] | None = None
 
     def cancel(self) -> None:
         """Stop the call at once, from any task of the loop. The task that runs the steps gets Cancelled."""
         self.is_cancelled = True
         if self._connection is not None:
             self._connection.close()
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+        if self._future is not None:
+            self._future.cancel()
 
     async def run(self, steps: Steps[Result]) -> Result:
         """Run all steps, drop their events, and return their result."""
@@ -198,14 +198,14 @@ class AsyncDriver:
 
     async def _wait_for(self, future: asyncio.Future[Any], limit: float | None) -> Any:
         """The result of a future. After the limit or a cancel, raise socket.timeout and cancel the future."""
-        self._woken = asyncio.get_running_loop().create_future()
+        self._future = future
         try:
-            await asyncio.wait([future, self._woken], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
+            await asyncio.wait([future], timeout=limit)
+            if not future.done() or future.cancelled():
                 raise socket.timeout
             return future.result()
         finally:
-            self._woken = None
+            self._future = None
             future.cancel()
 
 

@@ -37,7 +37,7 @@ CHAT_PATH = "chat/completions"
 
 
 class Settings:
-    """The options of a client, which `Client` describes. They include what the environment says when it is made."""
+    """The options of a client, which `Client` describes. They include the variables of the environment at that time."""
 
     def __init__(
         self,

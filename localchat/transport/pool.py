@@ -18,7 +18,7 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 def configure(sock: socket.socket) -> None:
-    """Send small pieces at once, and notice a peer that has gone without a word, also behind a router."""
+    """Send small pieces at once, and notice a peer that has vanished, also behind a router."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sock.family != getattr(socket, "AF_UNIX", None):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
