@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import localchat.client
-import localchat.transport.timeouts
+import localchat.transport.streams
 from localchat import Client, IncompleteStream, ProtocolError, StreamError, chat
 from localchat.transport.options import Settings
 
@@ -268,7 +268,7 @@ def test_body_after_done_is_ignored(client_class):
 
 @pytest.mark.parametrize("server_kind", [waiting, pinging])
 def test_finish_without_done_ends_although_the_connection_stays_open(server_kind, monkeypatch):
-    monkeypatch.setattr(localchat.transport.timeouts, "_AFTER_FINISH_S", 0.05)
+    monkeypatch.setattr(localchat.transport.streams, "_AFTER_FINISH_S", 0.05)
     with server_kind(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 

@@ -83,8 +83,8 @@ def test_timeout_after_the_finish_is_cancelled_if_text_follows():
     deadlines.start()
     deadlines.event()
     left = []
-    for complete in (True, False):
-        deadlines.finish(complete)
+    for seconds in (5, None):
+        deadlines.end_within(seconds)
         left.append(deadlines.reading()[0] or 0)
     assert left[0] <= 5 < left[1]
 

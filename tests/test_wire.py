@@ -38,7 +38,7 @@ class Recorded(Call):
     def send(self, *request: Any) -> Steps[None]:
         yield from ()
 
-    def read(self, at_most_s: float | None = None) -> Steps[bytes]:
+    def read(self) -> Steps[bytes]:
         yield from ()
         piece = next(self._pieces, b"")
         self._response.ended = not piece

@@ -115,18 +115,14 @@ class Call:
         finally:
             self.release()
 
-    def read(self, at_most_s: float | None = None) -> Steps[bytes]:
-        """The next bytes of the body, perhaps none; `all_read` is set at the end.
-
-        Args:
-            at_most_s: Seconds to wait, in place of the timeouts.
-        """
+    def read(self) -> Steps[bytes]:
+        """The next bytes of the body, perhaps none; `all_read` is set at the end."""
         data, self._early_body = self._early_body, b""
         if not data and self._response.framing_error:
             raise ProtocolError(self._response.framing_error)
         if not data and not self._response.ended:
             try:
-                received = yield from self._receive(at_most_s)
+                received = yield from self._receive()
             except OSError as error:
                 raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
             if not received:
@@ -141,10 +137,11 @@ class Call:
 
     def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> Steps[bytes]:
         """Read the rest of the body within these limits and return it, then release the connection."""
-        raw, end = b"", time.monotonic() + self.deadlines.at_most(seconds)
+        raw = b""
+        self.deadlines.end_within(seconds)
         with contextlib.suppress(LocalChatError):  # The rest is not required.
-            while len(raw) < n_bytes and time.monotonic() < end and not self.all_read:
-                raw += yield from self.read(max(end - time.monotonic(), 0.001))
+            while len(raw) < n_bytes and not self.all_read:
+                raw += yield from self.read()
         self.release()
         return raw[:n_bytes]
 
@@ -312,8 +309,8 @@ class Call:
         except (BrokenPipeError, ConnectionResetError):
             pass  # A server may respond before it has read the whole request (413); the response can be read.
 
-    def _receive(self, at_most_s: float | None = None) -> Steps[bytes]:
-        limit, kind = self.deadlines.reading() if at_most_s is None else (at_most_s, "idle")
+    def _receive(self) -> Steps[bytes]:
+        limit, kind = self.deadlines.reading()
         try:
             data: bytes = yield from self.wait("read", limit, self._connection)
         except socket.timeout:

@@ -12,6 +12,9 @@ from ..reply.frames import Frames, parse_frame
 from ..sse import ServerSentEvent
 from .call import Call, Steps
 
+# The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
+_AFTER_FINISH_S = 5.0
+
 # The errors of a stream, which get the reply received so far as `partial`.
 _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancelled)
 
@@ -90,7 +93,7 @@ class Response:
                 yield from accumulator.warn(
                     "the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD"
                 )
-            call.deadlines.finish(accumulator.complete)
+            call.deadlines.end_within(_AFTER_FINISH_S if accumulator.complete else None)
         if self._done:
             yield from call.drain()
         yield from self._finish(cause)

@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from ..errors import TimedOut
 
-# The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
-_AFTER_FINISH_S = 5.0
-
 _TIMEOUT_REASONS = {
     "connect": "no connection",
     "first": "no first event",
@@ -70,13 +67,15 @@ class Deadlines:
         """Start the total timeout. A call of several requests starts it once."""
         self._total_end = self._total_end or _after(self._timeout.total)
 
-    def finish(self, complete: bool) -> None:
-        """Start a short timeout for the end of a response whose choices are complete, or cancel it."""
-        self._finish_end = (self._finish_end or _after(_AFTER_FINISH_S)) if complete else None
+    def end_within(self, seconds: float | None) -> None:
+        """Let the response end within these seconds, None for no limit. An earlier end stays."""
+        ends = [end for end in (self._finish_end, _after(seconds)) if end is not None]
+        self._finish_end = None if seconds is None else min(ends)
 
     def sent(self) -> None:
-        """Start the timeout of the first event."""
+        """Start the timeout of the first event of a response."""
         self._event_end, self._event_kind, self._paused_at = _after(self._timeout.first), "first", 0.0
+        self._finish_end = None
 
     def event(self) -> None:
         """Start the timeout of the next event."""
