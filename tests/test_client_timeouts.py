@@ -85,7 +85,7 @@ def test_timeout_after_the_finish_is_cancelled_if_text_follows():
     left = []
     for seconds in (5, None):
         deadlines.end_within(seconds)
-        left.append(deadlines.reading()[0] or 0)
+        left.append(deadlines.left()[0] or 0)
     assert left[0] <= 5 < left[1]
 
 

@@ -11,7 +11,6 @@ import itertools
 import json
 import socket
 import sys
-import time
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -225,66 +224,74 @@ class Call:
 
     def _connect(self) -> Steps[None]:
         """Connect to the server, with TLS for https, or to the proxy."""
-        settings = self.settings
-        limit, kind = self.deadlines.connecting()
-        end = None if limit is None else time.monotonic() + limit
-        proxy = None
+        settings, proxy = self.settings, None
+        self.deadlines.begin("connect")
         try:
             proxy = find_proxy(settings.address, settings.proxy)
-            self._connection = yield from self._open(proxy, end)
+            self._connection = yield from self._open(proxy)
             if settings.address.scheme == "https":
-                yield from self._start_tls(proxy, end)
+                yield from self._start_tls(proxy)
             else:
                 self._connection.proxy = proxy
-        except socket.timeout:
-            raise timed_out(kind) from None
         except (OSError, UnicodeError, ProtocolError) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
-    def _open(self, proxy: Proxy | None, end: float | None) -> Steps[BaseConnection]:
+    def _open(self, proxy: Proxy | None) -> Steps[BaseConnection]:
         """Try the addresses of the host, one after another."""
         address = self.settings.address
         if address.socket_path:
             candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
         else:
             host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
-            candidates = yield from self.wait("look_up", _left(end), host, port)
-        failure = OSError(f"{address.host} has no address")
+            candidates = yield from self._timed("look_up", host, port)
+        failure: Exception = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
-            left = _left(end)  # Divided, so that one dead address leaves time for the next.
+            left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
             share = None if left is None else left / (len(candidates) - number)
             try:
                 connection: BaseConnection = yield from self.wait("connect", share, where)
                 return connection
+            except socket.timeout:
+                failure = timed_out(kind)
             except OSError as error:
                 failure = error
         raise failure
 
-    def _start_tls(self, proxy: Proxy | None, end: float | None) -> Steps[None]:
+    def _start_tls(self, proxy: Proxy | None) -> Steps[None]:
         address, connection = self.settings.address, self._connection
         if proxy is not None:
             headers = {"Host": address.authority, **proxy.headers}
             request = request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
-            yield from self.wait("write", _left(end), connection, request)
+            yield from self._timed("write", connection, request)
             response = ResponseReader()
             while not response.status:
-                data = yield from self.wait("read", _left(end), connection)
+                data = yield from self._timed("read", connection)
                 response.feed(data)
                 if not data:
                     raise OSError("it closed the connection")
             if response.status // 100 != 2:
                 raise OSError(f"it refused the tunnel with status {response.status}")
         context = yield from self.wait("call", None, tls_context, self.settings.verify)
-        yield from self.wait("start_tls", _left(end), connection, context, address.host)
+        yield from self._timed("start_tls", connection, context, address.host)
+
+    def _timed(self, name: str, *arguments: Any) -> Steps[Any]:
+        """Let the driver perform an operation within the timeouts, and return its result."""
+        limit, kind = self.deadlines.left()
+        try:
+            return (yield from self.wait(name, limit, *arguments))
+        except socket.timeout:
+            raise timed_out(kind) from None
 
     # A request and the head of its response.
 
     def _exchange(self) -> Steps[int]:
         """Send the request, receive the head of the response, and return the status."""
-        self.deadlines.sent()
+        self.deadlines.begin("first")
         self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
         try:
-            yield from self._write(self._request(self._connection.proxy))
+            # A server may respond before it has read the whole request (413); the response can be read.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                yield from self._timed("write", self._connection, self._request())
             while not self._response.status:
                 self._take_head((yield from self._receive()))
         except OSError as error:
@@ -292,29 +299,15 @@ class Call:
         self.headers = self._response.headers
         return self._response.status
 
-    def _request(self, proxy: Proxy | None) -> bytes:
+    def _request(self) -> bytes:
         """The bytes of the request. A request to a proxy names the whole URL."""
-        line, headers = f"{self._method} {self._target} HTTP/1.1", self._headers
+        target, headers, proxy = self._target, self._headers, self._connection.proxy
         if proxy is not None:
-            line = f"{self._method} http://{self.settings.address.host_header}{self._target} HTTP/1.1"
-            headers = {**headers, **proxy.headers}
-        return request_head(line, headers) + self._body
-
-    def _write(self, data: bytes) -> Steps[None]:
-        limit, kind = self.deadlines.reading()
-        try:
-            yield from self.wait("write", limit, self._connection, data)
-        except socket.timeout:
-            raise timed_out(kind) from None
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # A server may respond before it has read the whole request (413); the response can be read.
+            target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
+        return request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body
 
     def _receive(self) -> Steps[bytes]:
-        limit, kind = self.deadlines.reading()
-        try:
-            data: bytes = yield from self.wait("read", limit, self._connection)
-        except socket.timeout:
-            raise timed_out(kind) from None
+        data: bytes = yield from self._timed("read", self._connection)
         self.deadlines.pause()
         self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
         return data
@@ -330,18 +323,6 @@ class Call:
         except ProtocolError as error:
             # Not `from error`: its message may quote the key.
             raise ConnectError(no_response_message(self.settings, error)) from None
-
-
-def _left(end: float | None) -> float | None:
-    """Seconds until a deadline, None for no deadline.
-
-    Raises:
-        socket.timeout: The deadline has passed.
-    """
-    left = None if end is None else end - time.monotonic()
-    if left is not None and left <= 0:
-        raise socket.timeout
-    return left
 
 
 def _as_json(body: Any) -> bytes:

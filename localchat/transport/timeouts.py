@@ -57,9 +57,9 @@ class Deadlines:
         self._timeout = timeout
         self._total_end: float | None = None
         self._finish_end: float | None = None
-        # The deadline of the next event, and the timeout that it comes from: "first" or "stall".
-        self._event_end: float | None = None
-        self._event_kind = "first"
+        # The end of the current phase, and the timeout that it comes from: "connect", "first" or "stall".
+        self._phase_end: float | None = None
+        self._phase = "connect"
         # When the last read ended; 0 during a read. The time until the next read counts against the total only.
         self._paused_at = 0.0
 
@@ -67,53 +67,45 @@ class Deadlines:
         """Start the total timeout. A call of several requests starts it once."""
         self._total_end = self._total_end or _after(self._timeout.total)
 
+    def begin(self, phase: str) -> None:
+        """Start the timeout `connect`, or `first` of a request."""
+        self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
+        self._finish_end, self._paused_at = None, 0.0
+
+    def event(self) -> None:
+        """Start the timeout of the next event."""
+        self._phase_end, self._phase = _after(self._timeout.stall), "stall"
+
     def end_within(self, seconds: float | None) -> None:
         """Let the response end within these seconds, None for no limit. An earlier end stays."""
         ends = [end for end in (self._finish_end, _after(seconds)) if end is not None]
         self._finish_end = None if seconds is None else min(ends)
 
-    def sent(self) -> None:
-        """Start the timeout of the first event of a response."""
-        self._event_end, self._event_kind, self._paused_at = _after(self._timeout.first), "first", 0.0
-        self._finish_end = None
-
-    def event(self) -> None:
-        """Start the timeout of the next event."""
-        self._event_end, self._event_kind = _after(self._timeout.stall), "stall"
-
     def pause(self) -> None:
         """Report the end of a read."""
         self._paused_at = time.monotonic()
 
-    def connecting(self) -> tuple[float | None, str]:
-        """Seconds left to connect, and the name of the timeout that ends first."""
-        return self._earliest(self._timeout.connect, "connect")
-
-    def reading(self) -> tuple[float | None, str]:
-        """Seconds left for one read, and the name of the timeout that ends first."""
-        if self._event_end is not None and self._paused_at:
-            self._event_end += time.monotonic() - self._paused_at
-        self._paused_at = 0.0
-        idle = self._timeout.idle if self._event_kind == "stall" else None
-        return self._earliest(idle, "idle", self._event_end)
-
-    def at_most(self, seconds: float) -> float:
-        """These seconds, or the seconds left of the total if they are fewer."""
-        return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
-
-    def _earliest(self, seconds: float | None, kind: str, event_end: float | None = None) -> tuple[float | None, str]:
-        """The first to end of: a timeout that starts now, the deadline of the next event, and those of the call.
+    def left(self) -> tuple[float | None, str]:
+        """Seconds left for one operation, and the name of the timeout that ends first.
 
         Raises:
             TimedOut: It has ended.
         """
         now = time.monotonic()
-        for end, name in ((event_end, self._event_kind), (self._total_end, "total"), (self._finish_end, "total")):
+        if self._phase_end is not None and self._paused_at:
+            self._phase_end += now - self._paused_at
+        self._paused_at = 0.0
+        seconds, kind = self._timeout.idle if self._phase == "stall" else None, "idle"
+        for end, name in ((self._phase_end, self._phase), (self._total_end, "total"), (self._finish_end, "total")):
             if end is not None and (seconds is None or end - now < seconds):
                 seconds, kind = end - now, name
         if seconds is not None and seconds <= 0:
             raise timed_out(kind)
         return seconds, kind
+
+    def at_most(self, seconds: float) -> float:
+        """These seconds, or the seconds left of the total if they are fewer."""
+        return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
 
 def _after(seconds: float | None) -> float | None:
