@@ -26,6 +26,12 @@ _MAX_GAP = 4
 class LlamaBackend:
     """A loaded model with its context. Methods that use the context run on the engine thread."""
 
+    # What a sampler does without the context.
+    sample_forced = staticmethod(Sampler.sample_forced)
+    sampled_logprobs = staticmethod(Sampler.sampled_logprobs)
+    allow_ends = staticmethod(Sampler.allow_ends)
+    free_sampler = staticmethod(Sampler.close)
+
     def __init__(self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, limits: CacheLimits):
         self.facts = facts
         self.limits = limits
@@ -53,15 +59,6 @@ class LlamaBackend:
         """Read the vocabulary for constraints before the first request needs it; any thread."""
         with contextlib.suppress(EngineError):  # The request that needs it gets the error.
             self.vocabulary.masks.prepare()
-
-    def sample_forced(self, sampler: Sampler) -> int | None:
-        return sampler.sample_forced()
-
-    def allow_ends(self, sampler: Sampler) -> None:
-        sampler.allow_ends()
-
-    def free_sampler(self, sampler: Sampler) -> None:
-        sampler.close()
 
     def clear(self, slot: int) -> None:
         for id in self._ids[slot]:
@@ -127,9 +124,6 @@ class LlamaBackend:
         logits = self._row(row)
         # llama.cpp counts a negative index from the last output.
         return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits)
-
-    def sampled_logprobs(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        return sampler.sampled_logprobs(token, n_top)
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         logits = self._row(row).astype(np.float64)
