@@ -22,7 +22,7 @@ from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
-from .serving.http.options import Options, catalog_of, chosen_model, options_for, read_options, serves_all
+from .serving.http.options import Options, catalog_of, chosen_model, read_options, serves_all
 from .serving.models.catalog import ModelFile, ModelFileError
 from .serving.models.gguf import GGUFError, check_start
 from .serving.models.summary import list_text
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.checks:
         from .serving.http.check import check
 
-        return check(options_for(file, options), file)
+        return check(options, file)
     if not options.api_keys and not options.uds and not is_loopback(options.host):
         log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", options.host)
     try:

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from localchat.serving.http.options import chosen_model, options_for, read_options
+from localchat.serving.http.loading import load_options
+from localchat.serving.http.options import chosen_model, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFileError
 from localchat.serving.models.mapping import read_mapping
 from localchat.serving.models.names import Catalog, UnknownModel
@@ -304,5 +305,5 @@ def test_settings_of_a_mapping_file_apply_unless_the_command_line_sets_them(tmp_
     options = read_options(["tiny", "--models-dir", str(tmp_path), "--ctx", "1024"])
     file = chosen_model(options)
     assert (file.name, file.path) == ("tiny", DEMO_PATH)
-    settings = options_for(file, options)
-    assert (settings.ctx, settings.parallel) == (1024, 2)
+    settings = load_options(file, options)
+    assert (settings.n_ctx, settings.n_parallel) == (1024, 2)

@@ -206,7 +206,7 @@ def test_a_server_that_goes_in_the_middle_leaves_the_text_and_an_error(browser):
         say(page, "go")
         running.gate.release(12)
         page.wait(f"document.querySelector('{RESPONSE}').innerText.startsWith('abc')")
-        for connection in list(running.server.connections._open):
+        for connection in list(running.server.connections._states):
             connection.shutdown(socket.SHUT_RDWR)
         page.wait("document.querySelector('.assistant .error')")
         assert page.text(RESPONSE).startswith("abc")

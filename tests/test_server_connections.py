@@ -99,7 +99,7 @@ def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
         sock = stack.enter_context(running.connect())
         sock.sendall(raw_request(GOOD)[:-5])
         assert read_all(sock).startswith(b"HTTP/1.1 %d " % status)
-        wait_for(lambda: len(running.server.connections._open) == int(status == 503))
+        wait_for(lambda: len(running.server.connections._states) == int(status == 503))
 
 
 def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, caplog):

@@ -14,16 +14,26 @@ from typing import Any
 
 from localchat.serving.models.catalog import DEMO_PATH
 
-from ..wire_cases import chat_cases, other_cases
-from .target import DOCUMENTED, Broken, Target, counted, responses
+from ..test_server_examples import EXAMPLES, STREAMED
+from .target import DOCUMENTED, Broken, Target, counted, post, responses
 
 # An ordinary request follows so many damaged ones.
 BATCH = 100
-_CASES = [*chat_cases(), *other_cases()]
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    *((example.path, example.fields) for example in EXAMPLES.values() if example.fields),
+    *((one.path, {**one.fields, "stream": True}) for one in EXAMPLES.values() if one.fields and one.path in STREAMED),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "store": False}),
+    ("/v1/messages", {"max_tokens": 4, "messages": MESSAGES, "system": [{"type": "text", "text": "Be brief."}]}),
+    ("/api/generate", {"model": "demo", "prompt": "Hi", "options": {"num_predict": 4}, "stream": False}),
+    ("/api/embed", {"model": "demo", "input": ["one", "two"]}),
+]
 
 # --- HTTP ---
 
-_RAW = [case.raw() for case in _CASES]
+_GET = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+_RAW = [_GET, _GET.replace(b"/v1/models", b"/"), *(post(path, json.dumps(body).encode()) for path, body in BODIES)]
 _LINES = [
     *(b"Host: evil.example", b"Host: 127.0.0.1", b"Content-Length: 5", b"Content-Length: 99999999999", b"X: \0"),
     *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip", b"Expect: 100-continue", b"Connection: keep-alive"),
@@ -79,23 +89,6 @@ def http(target: Target, n: int, seed: int) -> str:
 
 # --- JSON ---
 
-MESSAGES = [{"role": "user", "content": "Hi"}]
-# Recorded requests, and requests to endpoints that have few of them.
-BODIES: list[tuple[str, dict[str, Any]]] = [
-    *(
-        (case.path, case.body)
-        for case in _CASES
-        if case.method == "POST" and case.verbatim is None and isinstance(case.body, dict) and case.body
-    ),
-    ("/v1/responses", {"input": "Hi", "max_output_tokens": 4, "instructions": "Be brief."}),
-    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "store": False}),
-    ("/v1/messages", {"max_tokens": 4, "messages": MESSAGES, "system": [{"type": "text", "text": "Be brief."}]}),
-    ("/v1/messages/count_tokens", {"messages": MESSAGES}),
-    ("/api/chat", {"model": "demo", "messages": MESSAGES, "options": {"num_predict": 4}}),
-    ("/api/generate", {"model": "demo", "prompt": "Hi", "options": {"num_predict": 4}, "stream": False}),
-    ("/api/embed", {"model": "demo", "input": ["one", "two"]}),
-    ("/completion", {"prompt": "Hi", "n_predict": 4}),
-]
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, 1.5, -0.0, 1e308, "", " ", "x", "auto", "\ud800", "\0"),
     *("<|im_end|>", [], {}, [None], [[]], [0], ["x"], {"a": 1}, {"type": "object"}, {"type": "text"}, "A" * 5000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import subprocess
@@ -169,7 +170,7 @@ def send_beside_stream(target: Target, requests: Iterable[tuple[str, str, bytes]
         command = [sys.executable, "-m", "tests.soak.hostile", target.url]
         with subprocess.Popen(command, stdout=file, cwd=ROOT) as process:
             try:
-                wait_for(lambda: file.tell() < file.seek(0, 2), "the stream has no chunks")
+                wait_for(lambda: os.fstat(file.fileno()).st_size > 0, "the stream has no chunks")
                 for name, path, body in requests:
                     spans.append((time.monotonic(), name))
                     statuses[target.status(path, body, timeout_s)[0]] += 1

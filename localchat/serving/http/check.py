@@ -70,7 +70,7 @@ def _build(advice: list[str]) -> Iterator[str]:
 def _model(options: Options, file: ModelFile, advice: list[str]) -> Iterator[str]:
     """What the server would use for the model, and the speed."""
     progress = LoadProgress(file.name)
-    with Front(str(file.path), load_options(options), progress.show) as engine:
+    with Front(str(file.path), load_options(file, options), progress.show) as engine:
         facts = engine.start().facts
         progress.clear()
         yield from described(file, facts, progress.seconds)
@@ -83,7 +83,7 @@ def _model(options: Options, file: ModelFile, advice: list[str]) -> Iterator[str
         advice.append("the file has no chat template, so chats use a general one: prefer an instruct model")
     if not facts.use_extra_bufts:
         advice.append(f"{MATRIX_INSTRUCTIONS_OFF}: {rebuild_command()}")
-    if options.gpu_layers != 0 and not facts.n_gpu_layers:
+    if options.n_gpu_layers != 0 and not facts.n_gpu_layers:
         from ..engine.llama.devices import read_build
 
         if read_build()["gpu"]:

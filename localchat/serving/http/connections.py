@@ -16,7 +16,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +92,6 @@ def why_not_listening(options: Options, error: OSError) -> str:
     return f"cannot listen on {options.host} port {options.port}: {reason}{hint}"
 
 
-@dataclass
-class _Connection:
-    state: str
-    """ "busy", "idle" (it waits for a request or its end) or "ending" (it is being refused or closed)."""
-    on_disconnect: Callable[[], None] | None = None
-    """Called once if the client closes its end."""
-
-
 class Connections:
     """The open connections: at most `limit` that are served, and as many again that are being refused or closed."""
 
@@ -108,53 +99,55 @@ class Connections:
         self.limit = limit
         # Guards the attributes below, and is notified when they change. Reentrant. Sockets are checked without it.
         self._changed = threading.Condition()
-        # Of the idle connections, the one that has been idle for longest is first.
-        self._open: dict[socket.socket, _Connection] = {}
+        # Each connection is "busy", "idle" (it waits for a request or its end) or "ending" (being refused or closed).
+        # Of the idle ones, the one that has been idle for longest is first.
+        self._states: dict[socket.socket, str] = {}
+        # What to call if a client closes its end.
+        self._watched: dict[socket.socket, Callable[[], None]] = {}
         self._is_watching = True
         self._watcher = threading.Thread(target=self._watch, name="localchat-watcher", daemon=True)
         self._watcher.start()
 
     def n(self, state: str) -> int:
         with self._changed:
-            return sum(connection.state == state for connection in self._open.values())
+            return list(self._states.values()).count(state)
 
     def add(self, sock: socket.socket) -> bool:
         """Count a new connection. False: it must be closed without a response, which would need one more thread."""
         with self._changed:
-            if len(self._open) >= 2 * self.limit:
+            if len(self._states) >= 2 * self.limit:
                 return False
-            is_full = len(self._open) - self.n("ending") >= self.limit and not self.close_idle()
-            self._open[sock] = _Connection("ending" if is_full else "busy")
+            is_full = len(self._states) - self.n("ending") >= self.limit and not self.close_idle()
+            self._states[sock] = "ending" if is_full else "busy"
             return True
 
     def remove(self, sock: socket.socket) -> None:
         with self._changed:
-            self._open.pop(sock, None)
+            self._states.pop(sock, None)
             self._changed.notify_all()
 
     def is_ending(self, sock: socket.socket) -> bool:
-        with self._changed:
-            return self._open[sock].state == "ending"
+        return self._states[sock] == "ending"
 
     def set_idle(self, sock: socket.socket) -> None:
         """Mark a connection that may be closed at any time."""
         with self._changed:
-            if self._open[sock].state != "ending":
-                self._open[sock] = self._open.pop(sock)
-                self._open[sock].state = "idle"
+            if not self.is_ending(sock):
+                del self._states[sock]
+                self._states[sock] = "idle"
 
     def set_busy(self, sock: socket.socket) -> None:
         with self._changed:
-            if self._open[sock].state == "idle":
-                self._open[sock].state = "busy"
+            if not self.is_ending(sock):
+                self._states[sock] = "busy"
 
     def close_idle(self) -> bool:
         """Close the connection that has been idle for longest; False if none is idle."""
         with self._changed:
-            idle = next((sock for sock, connection in self._open.items() if connection.state == "idle"), None)
+            idle = next((sock for sock, state in self._states.items() if state == "idle"), None)
             if idle is None:
                 return False
-            self._open[idle].state = "ending"
+            self._states[idle] = "ending"
             _shut_down(idle, socket.SHUT_RDWR)
             return True
 
@@ -162,9 +155,9 @@ class Connections:
         """Shut down all connections for reading, and those still open after this many seconds for writing too."""
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
-                for sock in self._open:
+                for sock in self._states:
                     _shut_down(sock, how)
-                if self._changed.wait_for(lambda: not self._open, timeout_s):
+                if self._changed.wait_for(lambda: not self._states, timeout_s):
                     return
 
     @contextlib.contextmanager
@@ -174,14 +167,13 @@ class Connections:
         A client that only shuts down its writing side counts as disconnected: the socket does not show the difference.
         """
         with self._changed:
-            connection = self._open[sock]
-            connection.on_disconnect = on_disconnect
+            self._watched[sock] = on_disconnect
             self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
-                connection.on_disconnect = None
+                self._watched.pop(sock, None)
 
     def stop_watching(self) -> None:
         """Report no disconnects from now on."""
@@ -193,21 +185,18 @@ class Connections:
     def _watch(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._watched() or not self._is_watching)
+                self._changed.wait_for(lambda: self._watched or not self._is_watching)
                 self._changed.wait_for(lambda: not self._is_watching, _INTERVAL_S)
                 if not self._is_watching:
                     return
-                watched = self._watched()
-            for sock, connection, on_disconnect in watched:
+                watched = list(self._watched.items())
+            for sock, on_disconnect in watched:
                 if has_disconnected(sock):
                     with self._changed:
                         # The connection may be watched for a later request by now.
-                        if connection.on_disconnect is on_disconnect:
-                            connection.on_disconnect = None
+                        if self._watched.get(sock) is on_disconnect:
+                            del self._watched[sock]
                             on_disconnect()
-
-    def _watched(self) -> list[tuple[socket.socket, _Connection, Callable[[], None]]]:
-        return [(sock, one, one.on_disconnect) for sock, one in self._open.items() if one.on_disconnect is not None]
 
 
 def has_disconnected(sock: socket.socket) -> bool:

@@ -128,7 +128,6 @@ class Endpoints:
 
         def handle(exchange: Exchange) -> None:
             request = self._parsed(exchange, interface.parse)
-
             exchange.name_request(request.request_id)
             ping_s = self._options.ping_s or None
             waiting = pinging(exchange, ping_s if request.stream else None, format)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from ..engine import EngineDied, EngineError, EngineStopped, Front, LoadOptions,
 from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
 from .logs import NO_MEMORY, report, report_failure
-from .options import Options, options_for
+from .options import Options
 
 if TYPE_CHECKING:
     from ..chat.model import Model
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
+# The settings of a mapping file that have another name as an option of loading.
+_SETTINGS = {"ctx": "n_ctx", "parallel": "n_parallel", "gpu_layers": "n_gpu_layers", "draft": "draft_path"}
 _BAR_WIDTH = 30
 # Seconds between log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
@@ -118,7 +121,7 @@ class Loader:
         self._first_progress.show(share)
 
     def _engine(self, file: ModelFile, show: Callable[[float], None]) -> Front:
-        engine = Front(str(file.path), load_options(options_for(file, self._options)), show)
+        engine = Front(str(file.path), load_options(file, self._options), show)
         self._engines.add(engine)
         return engine
 
@@ -139,24 +142,14 @@ class Loader:
         )
 
 
-def load_options(options: Options) -> LoadOptions:
-    """How the engine process loads a model."""
-    return LoadOptions(
-        n_ctx=options.ctx,
-        n_parallel=options.parallel,
-        n_gpu_layers=options.gpu_layers,
-        split_mode=options.split_mode,
-        tensor_split=tuple(options.tensor_split),
-        main_gpu=options.main_gpu,
-        cpu_moe=options.cpu_moe,
-        kv_type=options.kv_type,
-        use_mmap=options.use_mmap,
-        use_mlock=options.use_mlock,
-        n_threads=options.threads,
-        speculates=options.speculates,
-        draft_path=options.draft,
-        max_queue=options.queue,
-    )
+def load_options(file: ModelFile, options: Options) -> LoadOptions:
+    """How the engine process loads a model. Settings of a mapping file apply where the command line sets none."""
+    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions)}
+    for setting, value in file.settings.items():
+        name = _SETTINGS.get(setting, setting)
+        if name in found and found[name] == getattr(LoadOptions, name):
+            found[name] = value
+    return LoadOptions(**found)
 
 
 def reason_of(path: Path, error: BaseException) -> str:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
 from ..core.request import ParseOptions
+from ..engine import LoadOptions
 from ..models.catalog import ModelFile, printable
 from ..models.names import Catalog
 from .access import is_loopback
@@ -32,7 +33,7 @@ _MAX_NUMBER = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Options(ParseOptions):
+class Options(ParseOptions, LoadOptions):
     """The options of the server, with their defaults, and limits that no option sets."""
 
     model: str | None = None
@@ -65,23 +66,6 @@ class Options(ParseOptions):
     cors: Sequence[str] = ()
     """Origins of web pages, or "*"."""
     has_page: bool = True
-
-    ctx: int = 0
-    """0: that of the model, or less to save memory."""
-    parallel: int = 8
-    queue: int = 256
-    gpu_layers: int | None = None
-    """-1: all; None: as many as fit."""
-    split_mode: str | None = None
-    tensor_split: Sequence[float] = ()
-    main_gpu: int = 0
-    cpu_moe: bool = False
-    kv_type: str = "f16"
-    use_mmap: bool = True
-    use_mlock: bool = False
-    threads: int = 0
-    draft: str | None = None
-    speculates: bool = True
 
     alias: str | None = None
     any_name: bool = False
@@ -158,12 +142,6 @@ def serves_all(options: Options) -> bool:
     return options.model is None or bool(options.models_dir) or options.models is not None
 
 
-def options_for(file: ModelFile, options: Options) -> Options:
-    """The options for a model. The settings of a mapping file apply where the command line sets none."""
-    unset = {f.name for f in fields(Options) if getattr(options, f.name) == f.default}
-    return replace(options, **{name: value for name, value in file.settings.items() if name in unset})
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localchat.server",
@@ -234,29 +212,32 @@ def _add_http(add: Callable[..., Any]) -> None:
 
 
 def _add_engine(group: argparse._ArgumentGroup) -> None:
-    def number(*names: str, low: int, high: int = _MAX_NUMBER, help: str) -> None:
-        group.add_argument(*names, type=_between(low, high), metavar="N", help=help)
+    def number(*names: str, dest: str, low: int, high: int = _MAX_NUMBER, help: str) -> None:
+        add(*names, dest=dest, type=_between(low, high), metavar="N", help=help)
+
+    add = group.add_argument
 
     size = "tokens of a request, prompt and output together (default: that of the model, or less to save memory)"
-    group.add_argument("-c", "--ctx", "--ctx-size", type=_context, metavar="N", help=f"context size: {size}")
-    number("-np", "--parallel", low=1, help="requests that run at the same time (default: %(default)s)")
-    number("--queue", low=0, help="requests that may wait in the queue (default: %(default)s)")
-    add = group.add_argument
+    add("-c", "--ctx", "--ctx-size", dest="n_ctx", type=_context, metavar="N", help=f"context size: {size}")
+    number(
+        "-np", "--parallel", dest="n_parallel", low=1, help="requests that run at the same time (default: %(default)s)"
+    )
+    number("--queue", dest="max_queue", low=0, help="requests that may wait in the queue (default: %(default)s)")
     layers = "layers on the GPU; -1 for all (default: auto, as many as fit)"
-    add("-ngl", "--gpu-layers", "--n-gpu-layers", type=_layers, metavar="N", help=layers)
+    add("-ngl", "--gpu-layers", "--n-gpu-layers", dest="n_gpu_layers", type=_layers, metavar="N", help=layers)
     add("--split-mode", choices=("none", "layer", "row"), help="how several GPUs share a model (default: layer)")
     shares = "share of each GPU, such as 3,1 (default: by their free memory)"
     add("--tensor-split", type=_shares, metavar="N,N,...", help=shares)
-    number("--main-gpu", low=0, help="the GPU with --split-mode none (default: %(default)s)")
+    number("--main-gpu", dest="main_gpu", low=0, help="the GPU with --split-mode none (default: %(default)s)")
     add("--cpu-moe", action="store_true", help="keep the experts of a mixture-of-experts model in the machine's memory")
     add("--kv-type", choices=("f16", "q8_0", "q4_0"), help="type of the KV cache (default: %(default)s)")
     no_mmap = "read the model file in place of mapping it into memory"
     add("--no-mmap", dest="use_mmap", action="store_false", help=no_mmap)
     add("--mlock", dest="use_mlock", action="store_true", help="lock the weights in memory")
-    number("-t", "--threads", low=0, high=512, help="CPU threads (default: chosen for the machine)")
+    number("-t", "--threads", dest="n_threads", low=0, high=512, help="CPU threads (default: chosen for the machine)")
     drafts = group.add_mutually_exclusive_group()
     draft = "draft model for speculative decoding: a smaller model with the same vocabulary"
-    drafts.add_argument("--draft", type=os.path.expanduser, metavar="SMALL.gguf", help=draft)
+    drafts.add_argument("--draft", dest="draft_path", type=os.path.expanduser, metavar="SMALL.gguf", help=draft)
     drafts.add_argument(
         "--no-speculation",
         dest="speculates",
