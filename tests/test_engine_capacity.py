@@ -9,7 +9,7 @@ import pytest
 
 from localchat.serving.engine import EngineError
 
-from .engines import complete, read, request, step_until_idle, stepped, submit, text_of
+from .engines import complete, read, request, step_until_idle, stepped, submit
 from .fakes import FakeBackend, endless
 
 
@@ -40,28 +40,16 @@ def test_request_that_never_finds_free_cells_fails_alone():
             read(large)
 
 
-def test_poisoned_request_fails_alone():
-    backend = FakeBackend(poison=ord("!"))
+@pytest.mark.parametrize("max_drafted", [0, 16])
+def test_poisoned_request_fails_alone(max_drafted: int):
+    backend = FakeBackend(poison=ord("!"), max_drafted=max_drafted)
     with stepped(backend) as engine:
-        good, bad, other = (submit(engine, request(text)) for text in ("good", "bad!", "other"))
+        texts = ["good good good good", "good good good good!", "other"]
+        good, bad, other = (submit(engine, request(text)) for text in texts)
         step_until_idle(engine)
-        assert [read(good)[0], read(other)[0]] == ["good", "other"]
+        assert [read(good)[0], read(other)[0]] == ["good good good good", "other"]
         with pytest.raises(EngineError, match="could not compute this request"):
             read(bad)
-
-
-def test_text_before_an_error_is_given_out_first():
-    def model(tokens: list[int], n_prompt: int) -> int:
-        if len(tokens) > n_prompt + 2:
-            raise ZeroDivisionError("a broken sampler")
-        return ord("a")
-
-    with stepped(FakeBackend(model)) as engine:
-        generation = submit(engine, request())
-        step_until_idle(engine)
-        assert text_of([next(generation)]) == "aaa"
-        with pytest.raises(EngineError, match="sampling a token failed"):
-            next(generation)
 
 
 # Slots that cannot be truncated.
@@ -104,21 +92,18 @@ def test_forget_drops_snapshots_too():
         assert n_cached == [0, len(LONG) - 1, 0]
 
 
-def test_snapshot_that_cannot_be_taken_changes_no_text():
-    class Refusing(FakeBackend):
-        def read_state(self, slot: int) -> bytes:
-            raise MemoryError
+@pytest.mark.parametrize(("method", "result"), [("read_state", MemoryError()), ("write_state", False)])
+def test_snapshot_that_fails_changes_no_text(method: str, result: Any):
+    """It cannot be taken, or not be restored."""
 
-    with stepped(Refusing(can_truncate=False)) as engine:
-        assert complete(engine, request(LONG))[0] == LONG
+    def refuse(*_: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-
-def test_prefix_is_computed_if_its_snapshot_cannot_be_restored():
-    class Refusing(FakeBackend):
-        def write_state(self, slot: int, data: Any, n_tokens: int) -> bool:
-            return False
-
-    with stepped(Refusing(can_truncate=False)) as engine:
+    backend = FakeBackend(can_truncate=False)
+    setattr(backend, method, refuse)
+    with stepped(backend) as engine:
         for _ in range(2):
             assert complete(engine, request(LONG))[0] == LONG
 

@@ -129,16 +129,17 @@ def test_cancel_between_steps_with_drafts_leaves_no_cells():
             list(generation)
 
 
-def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
-    _, end, backend = completed(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, max_drafted=16)
-    assert end.usage.n_completion == 30
-    assert backend.n_allowed_ends == 1
-
-
-def test_min_tokens_ends_in_time_with_ignore_eos():
-    _, end, backend = completed(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_eos=True, max_tokens=9))
-    assert (end.stop, end.usage.n_completion) == (ord("c"), 3)
-    assert backend.n_allowed_ends == 1
+@pytest.mark.parametrize(
+    ("text", "options", "n_tokens"),
+    [
+        ("abcd" * 5, {"min_tokens": 11, "max_tokens": 30}, 30),
+        ("abc", {"min_tokens": 2, "max_tokens": 9, "stop_token_ids": (ord("c"),), "ignore_eos": True}, 3),
+    ],
+)
+def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time(text: str, options: Any, n_tokens: int):
+    model = endless_loop if len(text) > 3 else echo
+    _, end, backend = completed(request(text, **options), model, max_drafted=16)
+    assert (end.usage.n_completion, backend.n_allowed_ends) == (n_tokens, 1)
 
 
 def test_logprobs_come_with_each_token_of_a_draft():
@@ -162,14 +163,3 @@ def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
         assert text_of([next(generation)]) == "abcdabcda"
         with pytest.raises(EngineError, match="sampling a token failed"):
             next(generation)
-
-
-def test_poisoned_draft_ends_its_own_request_only():
-    backend = FakeBackend(max_drafted=16, poison=ord("!"))
-    with stepped(backend) as engine:
-        good = submit(engine, request("good good good good"))
-        bad = submit(engine, request("good good good good!"))
-        step_until_idle(engine)
-        assert read(good)[0] == "good good good good"
-        with pytest.raises(EngineError, match="could not compute this request"):
-            read(bad)

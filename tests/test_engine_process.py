@@ -7,14 +7,14 @@ import http.client
 import json
 import os
 import pickle
+import re
 import signal
-import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +49,7 @@ ERROR_S = 5.0
 # A request that generates for some seconds.
 LONG = {"max_tokens": 3000, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hello"}]
+COMMAND = [sys.executable, "-m", "localchat.server", "--port", "0"]
 
 
 def kill_engine(server: ServerProcess, number: signal.Signals = signal.SIGKILL) -> int:
@@ -86,6 +87,14 @@ def ask(
         return response.status, json.loads(response.read())
 
 
+def stream_of(
+    server: ServerProcess, path: str = "/v1/chat/completions", fields: Any = None
+) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
+    """A stream that takes some seconds."""
+    fields = {"messages": MESSAGES, **LONG} if fields is None else fields
+    return asked(server, path, {**fields, "stream": True})
+
+
 def n_busy(server: ServerProcess) -> int:
     return sum(slot["is_processing"] for slot in ask(server, "/slots", method="GET")[1])
 
@@ -94,6 +103,12 @@ def n_busy(server: ServerProcess) -> int:
 def server() -> Iterator[ServerProcess]:
     with running_process("--any-name") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
 
 
 INTERFACES = [
@@ -114,7 +129,7 @@ INTERFACES = [
 def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(
     server: ServerProcess, path: str, fields: Any
 ):
-    with asked(server, path, {**fields, "stream": True}) as response:
+    with stream_of(server, path, fields) as response:
         assert response.status == 200
         response.readline()
         pid = kill_engine(server, signal.SIGSEGV)
@@ -127,6 +142,18 @@ def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(
     assert engine_of(server.process.pid) not in (None, pid)
 
 
+@pytest.mark.parametrize(("path", "fields"), INTERFACES)
+def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
+    server: ServerProcess, pool: ThreadPoolExecutor, path: str, fields: Any
+):
+    asking = pool.submit(ask, server, path, {**fields, "stream": False})
+    wait_for(lambda: n_busy(server) == 1)
+    kill_engine(server)
+    status, body = asking.result(ERROR_S)
+    assert status == 500
+    assert "was killed by SIGKILL (most likely memory was short)" in json.dumps(body)
+
+
 def test_times_are_those_of_the_engine(server: ServerProcess):
     """The start of the prefill and the first token arrive in one message, if one step computes the prompt."""
     words = "Tell me about the sea, the wind and the stars."
@@ -137,58 +164,19 @@ def test_times_are_those_of_the_engine(server: ServerProcess):
     assert usage["prompt_time"] > 0.0002
 
 
-@pytest.mark.parametrize(("path", "fields"), INTERFACES)
-def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
-    server: ServerProcess, path: str, fields: Any
-):
-    done: list[tuple[int, Any]] = []
-    thread = threading.Thread(target=lambda: done.append(ask(server, path, {**fields, "stream": False})))
-    thread.start()
-    wait_for(lambda: n_busy(server) == 1)
+def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess, pool: ThreadPoolExecutor):
     kill_engine(server)
-    killed_at = time.monotonic()
-    thread.join(DEADLINE_S)
-    assert time.monotonic() - killed_at < ERROR_S
-    [(status, body)] = done
-    assert status == 500
-    assert "was killed by SIGKILL (most likely memory was short)" in json.dumps(body)
+    assert [status for status, _ in pool.map(ask, [server] * 4)] == [200] * 4
 
 
-def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess):
-    statuses: list[int] = []
-    kill_engine(server)
-    threads = [threading.Thread(target=lambda: statuses.append(ask(server)[0])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert statuses == [200] * 4
-
-
-def test_death_while_a_prompt_is_computed(server: ServerProcess):
-    prompt = {"prompt": " ".join(map(str, range(900))), "max_tokens": 1, "cache_prompt": False}
-    done: list[tuple[int, Any]] = []
-    thread = threading.Thread(target=lambda: done.append(ask(server, "/v1/completions", prompt)))
-    thread.start()
-    wait_for(lambda: n_busy(server) == 1 or bool(done))
-    kill_engine(server)
-    thread.join(DEADLINE_S)
-    # The prompt may be complete before the signal arrives.
-    assert done[0][0] in (200, 500)
-    assert ask(server)[0] == 200
-
-
-def test_death_while_a_request_waits_for_the_start(server: ServerProcess):
+def test_death_while_a_request_waits_for_the_start(server: ServerProcess, pool: ThreadPoolExecutor):
     """The start is tried again once for each request."""
     first = kill_engine(server)
-    done: list[tuple[int, Any]] = []
-    thread = threading.Thread(target=lambda: done.append(ask(server)))
-    thread.start()
+    asking = pool.submit(ask, server)
     wait_for(lambda: engine_of(server.process.pid) not in (None, first))
     kill_engine(server)
-    thread.join(DEADLINE_S)
-    assert done[0][0] in (200, 500)
-    assert "SIGKILL" in json.dumps(done[0][1]) or done[0][0] == 200
+    status, body = asking.result(DEADLINE_S)
+    assert status == 200 or (status == 500 and "SIGKILL" in json.dumps(body))
     assert ask(server, "/health", method="GET")[0] == 200
     assert ask(server)[0] == 200
 
@@ -204,56 +192,33 @@ def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
     assert ask(server)[0] == 200
 
 
-def test_main_process_imports_neither_llama_cpp_nor_numpy(tmp_path: Path):
-    """Not even while it generates, with tools and a schema."""
-    program = """
-import json, os, signal, sys, threading, urllib.request
-from localchat import server
-from localchat.serving.chat.service import Service
-ready, was_ready = threading.Event(), Service.ready
-def is_ready(self, model):
-    was_ready(self, model)
-    ready.set()
-Service.ready = is_ready
-def ask():
-    ready.wait(30)
+def test_main_process_loads_neither_llama_cpp_nor_numpy(server: ServerProcess):
+    """Not even while it generates, with a schema and log probabilities."""
     schema = {"type": "object", "properties": {"a": {"enum": ["b"]}}, "required": ["a"]}
     format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "response_format": format, "logprobs": True})
-    url = "http://127.0.0.1:" + sys.argv[1] + "/v1/chat/completions"
-    print(json.load(urllib.request.urlopen(url, body.encode()))["choices"][0]["message"]["content"])
-    print(sorted({"llama_cpp", "numpy"} & set(sys.modules)), flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-threading.Thread(target=ask).start()
-sys.exit(server.main(["--port", sys.argv[1]]))
-"""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    done = subprocess.run([sys.executable, "-c", program, str(port)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    text, modules = done.stdout.splitlines()
-    assert (json.loads(text), modules) == ({"a": "b"}, "[]")
+    _, body = ask(server, fields={"messages": MESSAGES, "response_format": format, "logprobs": True})
+    assert json.loads(body["choices"][0]["message"]["content"]) == {"a": "b"}
+    pids = (server.process.pid, engine_of(server.process.pid))
+    libraries = [set(re.findall(r"libllama|numpy", Path(f"/proc/{pid}/maps").read_text())) for pid in pids]
+    assert libraries == [set(), {"libllama", "numpy"}]
 
 
 def test_engine_ends_with_a_killed_server():
-    with started([sys.executable, "-m", "localchat.server", "--port", "0"]) as running:
+    with started(COMMAND) as running, stream_of(running) as response:
         pid = engine_of(running.process.pid)
         assert pid is not None
-        with asked(running, "/v1/chat/completions", {"messages": MESSAGES, "stream": True, **LONG}) as response:
-            response.readline()
-            running.process.kill()
-            wait_for(lambda: has_ended(pid))
+        response.readline()
+        running.process.kill()
+        wait_for(lambda: has_ended(pid))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signals):
     """As a terminal, `timeout` and systemd send it. SIGTERM lets the stream end."""
-    command = ["setsid", sys.executable, "-m", "localchat.server", "--port", "0", "--drain", "20"]
-    with started(command) as running:
+    with started(["setsid", *COMMAND, "--drain", "20"]) as running:
         pid = engine_of(running.process.pid)
         assert pid is not None
-        fields = {"messages": MESSAGES, "stream": True, **LONG, "max_tokens": 500}
-        with asked(running, "/v1/chat/completions", fields) as response:
+        with stream_of(running, fields={"messages": MESSAGES, **LONG, "max_tokens": 500}) as response:
             response.readline()
             os.killpg(running.process.pid, number)
             rest = response.read().decode()
@@ -264,9 +229,8 @@ def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signa
 
 
 def test_death_of_the_engine_while_the_server_drains_ends_the_server():
-    with started([sys.executable, "-m", "localchat.server", "--port", "0", "--drain", "20"]) as running:
-        fields = {"messages": MESSAGES, "stream": True, **LONG}
-        with asked(running, "/v1/chat/completions", fields) as response:
+    with started([*COMMAND, "--drain", "20"]) as running:
+        with stream_of(running) as response:
             response.readline()
             running.process.terminate()
             wait_for(lambda: ask(running)[0] == 503)
@@ -276,7 +240,7 @@ def test_death_of_the_engine_while_the_server_drains_ends_the_server():
 
 
 def test_server_that_is_ended_while_it_loads_leaves_no_engine():
-    with subprocess.Popen([sys.executable, "-m", "localchat.server", "--port", "0"], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(COMMAND, stderr=subprocess.PIPE) as process:
         wait_for(lambda: engine_of(process.pid) is not None)
         pid = engine_of(process.pid)
         assert pid is not None
@@ -310,8 +274,7 @@ def test_file_that_is_replaced_by_another_model_is_not_started_again(tmp_path: P
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
     path = tmp_path / "hostile.gguf"
     write_changed(path, b"llama.block_count", 7_000_000)
-    program = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     *log, last = done.stderr.splitlines()
     assert last.startswith(
@@ -344,21 +307,14 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
 
 def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
+    paths: list[str] = []
+    monkeypatch.setattr(front, "EngineProcess", lambda *args: paths.append(args[0]) or process.EngineProcess(*args))
     with front_of(monkeypatch, ABORTS) as engine:
-        n_started = 0
-        began = process.EngineProcess.__init__
-
-        def counted(self: Any, *args: Any) -> None:
-            nonlocal n_started
-            n_started += 1
-            began(self, *args)
-
-        monkeypatch.setattr(process.EngineProcess, "__init__", counted)
         for i in range(5):
             with pytest.raises(EngineError, match=r"killed by SIGABRT \(GGML_ASSERT\(n > 0\) failed\)"):
                 engine.start()
             assert (engine.failure is not None) == (i >= 2)
-        assert n_started == 3
+        assert len(paths) == 3
         monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + front.PAUSE_S))
         assert engine.failure is None
         monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", REFUSES, str(number)])
@@ -377,25 +333,15 @@ def test_process_whose_engine_fails_ends_its_requests(monkeypatch: pytest.Monkey
         assert engine.failure is None
 
 
-def test_front_that_closes_while_it_starts_ends_those_that_wait(monkeypatch: pytest.MonkeyPatch):
-    errors: list[BaseException] = []
-
-    def start() -> None:
-        try:
-            engine.start()
-        except EngineStopped as error:
-            errors.append(error)
-
+def test_front_that_closes_while_it_starts_ends_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+):
     engine = front_of(monkeypatch, "import time; time.sleep(60)")
-    threads = [threading.Thread(target=start) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+    starts = [pool.submit(engine.start) for _ in range(3)]
     wait_for(lambda: engine._process is not None)
     monkeypatch.setattr(process, "_CLOSE_S", 0.1)
     engine.close()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert [type(error) for error in errors] == [EngineStopped] * 3
+    assert [type(start.exception(DEADLINE_S)) for start in starts] == [EngineStopped] * 3
 
 
 def test_errors_cross_between_processes_with_their_attributes():
@@ -408,20 +354,6 @@ def test_errors_cross_between_processes_with_their_attributes():
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
-
-
-def test_texts_of_tokens_are_those_of_the_vocabulary():
-    from localchat.serving.engine import load
-
-    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)) as engine:
-        n_vocab = engine.start().facts.n_vocab
-        with load(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256)) as own:
-            for token in range(n_vocab):
-                for special in (True, False):
-                    assert engine.piece(token, special) == own.piece(token, special)
-        for token in (-1, n_vocab):
-            with pytest.raises(ValueError, match="token ids go from 0"):
-                engine.piece(token)
 
 
 @pytest.mark.parametrize(

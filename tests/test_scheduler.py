@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine.batch import BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.batch import BatchChunk, Sequence
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
 
 from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, run_step, sequence, shape, with_prompt
@@ -165,21 +165,6 @@ def test_long_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, 
     assert max(gaps) <= tuning.n_prompt_beside + 64
     assert waited is not None
     assert waited <= 1
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ((20, 0, 4, 8), "0 sequences at once"),
-        ((20, 4, 4, 8), "4 sequences at once"),
-        ((20, 4, 8, 3), "4 sequences at once"),
-        ((200, 4, 8, 100, False, 1), "1 draft tokens per step"),
-        ((200, 4, 8, 100, True, 97), "97 draft tokens per step"),
-    ],
-)
-def test_limits_that_cannot_run_are_refused(limits: tuple[Any, ...], message: str):
-    with pytest.raises(ValueError, match=message):
-        CacheLimits(*limits)
 
 
 def test_alone_splits_a_batch_into_one_for_each_sequence_without_drafts():

@@ -84,9 +84,6 @@ class Backend(CacheBackend, Protocol):
     def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The same among the candidates from which the sampler chose `token`, for requests with post_sampling_probs."""
 
-    def n_cells_used(self) -> int:
-        """Cells in use, counted by the context itself."""
-
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         """The pooled vector of each input, not normalised; any thread. One call runs at a time.
 

@@ -226,18 +226,6 @@ class CacheLimits:
         """The limit of prompt tokens that a step scores. The other rows with logits are for the running sequences."""
         return (self.n_outputs or self.n_slots) - self.n_parallel
 
-    def __post_init__(self) -> None:
-        if not 0 < self.n_parallel < self.n_slots or self.n_parallel > self.n_batch:
-            raise ValueError(
-                f"{self.n_parallel} sequences at once need more slots than that and as many rows; "
-                f"there are {self.n_slots} slots and batches of {self.n_batch} tokens"
-            )
-        if self.max_drafted and (not self.can_truncate or self.n_parallel + self.max_drafted > self.n_batch):
-            raise ValueError(
-                f"{self.max_drafted} draft tokens per step need a KV cache that can be truncated and as many rows "
-                f"beside those of {self.n_parallel} sequences; there are batches of {self.n_batch} tokens"
-            )
-
 
 def n_common_of(run: Many[int], tokens: Many[int]) -> int:
     """The number of first tokens that two texts have in common.

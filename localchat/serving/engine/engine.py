@@ -63,7 +63,6 @@ class Engine:
         """The engine owns both backends and closes them.
 
         Args:
-            backend: The model.
             max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
             max_snapshot_bytes: The limit of snapshots of a recurrent model in memory.
@@ -146,9 +145,8 @@ class Engine:
 
     def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
         """Queues the sequences of one request, all or none, and returns at once; see `enqueue` for errors."""
-        ids: list[int] = []
-        run = RequestRun(requests, self.texts, cancel=lambda i: self.cancel(ids[i]))
-        ids += self.enqueue(requests, run.deliver)
+        run = RequestRun(requests, self.texts, self.cancel)
+        run.ids = self.enqueue(requests, run.deliver)
         return run
 
     def enqueue(self, requests: Many[GenerationRequest], deliver: Callable[[StepOutput], None]) -> list[int]:
@@ -175,23 +173,20 @@ class Engine:
                 sampler = self.backend.new_sampler(request)
                 samplers.callback(self.backend.free_sampler, sampler)
                 sequences.append(_sequence(request, self.facts.n_ctx, sampler=sampler, index=index, deliver=deliver))
-            self._open_all(sequences)
+            with self._lock:
+                if self._stopped is not None:
+                    raise self._stopped
+                n_open = len(self._open)
+                if n_open + len(sequences) > self.max_open:
+                    raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
+                # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
+                for sequence in sequences:
+                    self._last_id += 1
+                    sequence.id = self._last_id
+                    self._open[sequence.id] = sequence
+                    self.post(partial(self._scheduler.add, sequence))
             samplers.pop_all()
         return [sequence.id for sequence in sequences]
-
-    def _open_all(self, sequences: list[Sequence]) -> None:
-        with self._lock:
-            if self._stopped is not None:
-                raise self._stopped
-            n_open = len(self._open)
-            if n_open + len(sequences) > self.max_open:
-                raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
-            # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
-            for sequence in sequences:
-                self._last_id += 1
-                sequence.id = self._last_id
-                self._open[sequence.id] = sequence
-                self.post(partial(self._scheduler.add, sequence))
 
     def cancel(self, id: int) -> None:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""

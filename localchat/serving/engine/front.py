@@ -7,6 +7,7 @@ not tried again for a while.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -55,8 +56,10 @@ class Front:
         # Held while a process is started; other requests wait for it.
         self._starting = threading.Lock()
         self._process: EngineProcess | None = None
-        # Of the first process that has loaded the model.
-        self._loaded: tuple[ModelFacts, TokenTexts] | None = None
+        # Whether a process has loaded the model, and what it reported.
+        self._was_loaded = False
+        self.facts: ModelFacts
+        self.texts: TokenTexts
         self._n_failed_starts = 0
         # After too many failed starts: the error, and the time of the next start.
         self._failure: tuple[EngineError, float] | None = None
@@ -77,16 +80,6 @@ class Front:
         self._is_closed = True
         if self._process is not None:
             self._process.close()
-
-    @property
-    def facts(self) -> ModelFacts:
-        assert self._loaded is not None, "start is the first call"
-        return self._loaded[0]
-
-    @property
-    def texts(self) -> TokenTexts:
-        assert self._loaded is not None, "start is the first call"
-        return self._loaded[1]
 
     @property
     def failure(self) -> EngineError | None:
@@ -125,21 +118,18 @@ class Front:
         return vectors
 
     def stats(self) -> EngineStats:
-        return self._called_if_serving("stats", EngineStats())
+        return self._called_if_serving("stats") or EngineStats()
 
     def running(self) -> list[SequenceStats]:
-        return self._called_if_serving("running", [])
+        return self._called_if_serving("running") or []
 
-    def _called_if_serving(self, method: str, otherwise: Result) -> Result:
-        """The result of a method; `otherwise` in a process that is dead or loads its model: nothing runs there."""
+    def _called_if_serving(self, method: str) -> Any:
+        """The result of a method; None if the process is dead or loads its model, so that nothing runs there."""
         process = self._process
-        if process is None or not process.is_serving:
-            return otherwise
-        try:
-            result: Result = process.call(method).result()
-        except (EngineDied, EngineStopped):
-            return otherwise
-        return result
+        if process is not None and process.is_serving:
+            with contextlib.suppress(EngineDied, EngineStopped):
+                return process.call(method).result()
+        return None
 
     def _called(self, method: str, *arguments: Any, **options: Any) -> Any:
         return self._repeated(lambda process: process.call(method, *arguments, **options).result())
@@ -181,19 +171,19 @@ class Front:
         """
         began_at = time.monotonic()
         try:
-            process, loaded = self._loading(self._options)
+            process, facts, texts = self._loading(self._options)
         except EngineDied as error:
             # SIGKILL ends a process that takes much memory.
-            is_crash = self._loaded is None and error.killed_by not in (None, "SIGKILL")
+            is_crash = not self._was_loaded and error.killed_by not in (None, "SIGKILL")
             if not (is_crash and self._options.use_extra_bufts and has_matrix_instructions()):
                 raise
             options = replace(self._options, use_extra_bufts=False)
-            process, loaded = self._loading(options)
+            process, facts, texts = self._loading(options)
             self._options = options
             log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, error.killed_by, rebuild_command())
-        if self._loaded is None:
-            self._loaded = loaded
-        elif loaded[0].metadata != self.facts.metadata:
+        if not self._was_loaded:
+            self._was_loaded, self.facts, self.texts = True, facts, texts
+        elif facts.metadata != self.facts.metadata:
             process.close()
             # Templates and token ids of the model before would be wrong for this one, in silence.
             raise EngineError(f"{self._path} is another model than at the start of the server: restart the server")
@@ -201,12 +191,12 @@ class Front:
             log.info("the engine process has been started again, in %.1f s", time.monotonic() - began_at)
         return process
 
-    def _loading(self, options: LoadOptions) -> tuple[EngineProcess, tuple[ModelFacts, TokenTexts]]:
+    def _loading(self, options: LoadOptions) -> tuple[EngineProcess, ModelFacts, TokenTexts]:
         process = self._process = EngineProcess(self._path, options, self._show)
         if self._is_closed:  # by a thread that did not see this process
             process.close()
         try:
-            return process, process.loaded.result()
+            return (process, *process.loaded.result())
         except EngineDied:
             raise
         except BaseException:
@@ -214,5 +204,5 @@ class Front:
             raise
 
     def _show(self, share: float) -> None:
-        if self._loaded is None:
+        if not self._was_loaded:
             self._on_progress(share)

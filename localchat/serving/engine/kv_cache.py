@@ -46,19 +46,10 @@ class KVCache:
         self.max_snapshot_bytes = max_snapshot_bytes
         # States by their tokens, the least recently used first.
         self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
-        self._start_empty()
-
-    def _start_empty(self) -> None:
         # The tokens of each slot in use, the least recently used first.
         self._tokens: OrderedDict[int, list[int]] = OrderedDict()
         self._active: set[int] = set()
         self._free = set(range(self._limits.n_slots))
-
-    def reset(self) -> None:
-        """Clears all slots, whatever state an error left. Snapshots stay."""
-        self._start_empty()
-        for slot in range(self._limits.n_slots):
-            self._backend.clear(slot)
 
     def forget(self) -> None:
         """Drops all idle prefixes and all snapshots."""

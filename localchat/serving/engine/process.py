@@ -6,8 +6,8 @@ result if the id is None. None ends the process. From it come tuples whose first
 
     ("result", id, value)             the result of a call
     ("error", id, error)              the error of a call
-    ("step", outputs)                 everything that a step produced: (id, StepOutput), with the id of the call
-                                      "enqueue" that started the sequence
+    ("step", outputs)                 everything that a step produced: (id, *fields of StepOutput), with the id of the
+                                      call "enqueue" that started the sequence
     ("progress", share)               the loaded share of the model, 0 to 1
     ("log", record)                   a record of the log
 """
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from .run import RequestRun
-from .values import EngineDied, EngineStopped, GenerationRequest, LoadOptions, StepOutput, TokenTexts
+from .values import EngineDied, EngineStopped, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
 
 log = logging.getLogger("localchat.engine")
 
@@ -69,8 +69,7 @@ class EngineProcess:
             for run in (self._read_output, self._read)
         ]
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
-        # Its result are the ModelFacts and TokenTexts.
-        self.loaded = self.call("load", path, options, levels)
+        self.loaded: Future[tuple[ModelFacts, TokenTexts]] = self.call("load", path, options, levels)
         for thread in self._threads:
             thread.start()
 
@@ -92,12 +91,12 @@ class EngineProcess:
         return future
 
     def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        id, sequence_ids = next(self._ids), list[int]()
-        run = RequestRun(requests, texts, cancel=lambda i: self._send((None, "cancel", (sequence_ids[i],), {})))
+        id = next(self._ids)
+        run = RequestRun(requests, texts, lambda sequence: self._send((None, "cancel", (sequence,), {})))
         with self._lock:
             self._runs[id] = run, set(range(len(requests)))
         try:
-            sequence_ids += self._call(id, "enqueue", requests).result()
+            run.ids = self._call(id, "enqueue", requests).result()
         except BaseException:
             self._runs.pop(id, None)
             raise
@@ -144,8 +143,8 @@ class EngineProcess:
 
     def _receive(self, kind: str, *values: Any) -> None:
         if kind == "step":
-            for id, output in values[0]:
-                self._deliver(id, output)
+            for id, *fields in values[0]:
+                self._deliver(id, StepOutput(*fields))
         elif kind == "progress":
             self._on_progress(values[0])
         elif kind == "log":

@@ -24,19 +24,16 @@ class RequestRun:
     One thread calls `take`; any thread may call `cancel`. Leaving the `with` cancels all sequences that still run.
     """
 
-    def __init__(
-        self,
-        requests: Sequence[GenerationRequest],
-        texts: TokenTexts,
-        cancel: Callable[[int], None],
-    ):
+    def __init__(self, requests: Sequence[GenerationRequest], texts: TokenTexts, cancel: Callable[[int], None]):
         """
         Args:
             requests: The request of each sequence.
             texts: The bytes of tokens.
-            cancel: Ends the sequence with an index; its error is Cancelled. Any thread may call this.
+            cancel: Ends the sequence with an id; its error is Cancelled. Any thread may call this.
         """
         self._cancel = cancel
+        # The ids of the sequences, which the engine sets.
+        self.ids: Sequence[int] = ()
         self._outputs = [_Output(request, texts) for request in requests]
         self._queue: SimpleQueue[StepOutput] = SimpleQueue()
         # The error of the sequence that failed first, until it is raised.
@@ -91,12 +88,12 @@ class RequestRun:
         """Ends all sequences within one step of the engine; `take` then raises Cancelled. Any thread."""
         for i, output in enumerate(self._outputs):
             if not output.is_over:
-                self._cancel(i)
+                self._cancel(self.ids[i])
 
     def end(self, index: int) -> None:
         """Ends one sequence, of which `take` returns nothing more. Only for the thread that calls `take`."""
         self._outputs[index].is_over = True
-        self._cancel(index)
+        self._cancel(self.ids[index])
 
     def usage(self, index: int) -> Usage:
         """The counts and times of a sequence, for the tokens that have been taken."""

@@ -36,9 +36,6 @@ class Scheduler:
     def __init__(self, limits: CacheLimits, cache: KVCache):
         self._limits = limits
         self._cache = cache
-        self._start_empty()
-
-    def _start_empty(self) -> None:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         # Whether a sequence was preempted for lack of cells, and none has ended since.
@@ -47,11 +44,6 @@ class Scheduler:
         # chunk is of the shortest of these prompts or of the oldest.
         self._is_tile_next = False
         self._is_shortest_next = True
-
-    def reset(self) -> None:
-        """Drops all sequences and empties the KV cache, whatever state an error left."""
-        self._start_empty()
-        self._cache.reset()
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence, which has a prompt and at most as many tokens as there are cells."""
