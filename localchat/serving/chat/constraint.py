@@ -78,11 +78,9 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
 def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
     """Whether reasoning is open, possible or closed before the first token, given the prompt and the request."""
     start = template.dialect.reasoning_start(prompt)
-    is_named = template.dialect.reasoning.start in template.source
-    is_off = request.template_vars.get("enable_thinking") is False or not is_named
-    if start is ReasoningStart.POSSIBLE and (is_off or request.prefill[1]):
-        return ReasoningStart.CLOSED
-    return start
+    is_off = request.template_vars.get("enable_thinking") is False
+    is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
+    return ReasoningStart.CLOSED if start is ReasoningStart.POSSIBLE and is_impossible else start
 
 
 def _frozen(response_format: ResponseFormat | None) -> tuple[str, str, str] | None:
@@ -99,8 +97,10 @@ def _constraint(grammar: _Grammar) -> Constraint:
         reason = error_in(text)
     except ImportError as error:
         raise NotSupported(_MISSING, field) from error
-    except RecursionError as error:
-        raise BadRequest(f"'{field}' cannot be enforced: it is nested too deeply", field) from error
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        reason = str(error)
     if reason:
         raise BadRequest(f"'{field}' cannot be enforced: {reason}", field)
     return Constraint(text, field)
@@ -124,7 +124,7 @@ class _Grammar:
     _rules: Rules = field(default_factory=Rules, compare=False)
 
     def text(self) -> str:
-        """The grammar in the notation of llguidance. Raises BadRequest."""
+        """The grammar in the notation of llguidance. Raises ValueError and BadRequest if there is none."""
         format_rule = ""
         if self.response_format is not None:
             kind, value, param = self.response_format
@@ -148,20 +148,16 @@ class _Grammar:
             _check_schema(schema, param)
             return self._rules.rule(json_rule(schema))
         if kind == "choice":
-            texts = ["".join(map(regex_literal, choice)) for choice in value]
             if any("\0" in choice for choice in value):
-                raise BadRequest(f"'{param}' cannot be enforced: a choice has a NUL", param)
-            return self._rules.regex("|".join(texts))
+                raise ValueError("a choice has a NUL")
+            return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
             body = f"(?:{_without_anchors(value)})"
             reason = error_in(f"start: {_slashed(body)}")
             if reason:
-                raise BadRequest(f"'{param}' cannot be enforced: the regular expression has an error: {reason}", param)
-            return self._rules.terminal(_slashed(body))
-        try:
-            return self._rules.rule(gbnf_rule(value))
-        except ValueError as error:
-            raise BadRequest(f"'{param}' cannot be enforced: {error}", param) from error
+                raise ValueError(f"the regular expression has an error: {reason}")
+            return self._rules.regex(body)
+        return self._rules.rule(gbnf_rule(value))
 
     def _formatted(self, text: str) -> str:
         """Text of a response format or, if there are tools, tool calls."""
