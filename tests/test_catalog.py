@@ -47,18 +47,6 @@ def test_file_with_a_name_that_is_not_utf_8_is_found_by_its_listed_name(folder):
     assert model.is_named(model.name.encode().decode())
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        pytest.param("no.gguf", r"there is no file .*no\.gguf", id="no file"),
-        pytest.param("none", "folder without a model", id="empty folder"),
-    ],
-)
-def test_model_argument_without_a_model_at(folder, argument, message):
-    with pytest.raises(ModelFileError, match=message):
-        model_at(str(folder / argument))
-
-
 def test_folder_with_several_models_lists_them_with_their_sizes(folder):
     two = folder / "two"
     (two / "b.gguf").write_bytes(bytes(12_000_000))
@@ -77,12 +65,15 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
+        ("no.gguf", r"there is no file .*no\.gguf"),
+        ("none", "folder without a model"),
         ("https://example.org/m.gguf", "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf"),
         ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "if it is the name of a model on a hub, download"),
         ("some/model:Q4_K_M", "if it is the name of a model on a hub, download"),
     ],
 )
-def test_url_or_hub_name_has_an_error_with_advice(argument, message):
+def test_error_of_an_argument_without_a_model_has_advice(folder, monkeypatch, argument, message):
+    monkeypatch.chdir(folder)
     with pytest.raises(ModelFileError, match=message):
         model_at(argument)
 

@@ -10,7 +10,7 @@ import http.client
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from localchat.serving.engine import LoadOptions, load
 
 from .demo_model import DEMO
 from .json_validator import is_valid
-from .serving import serving_demo
+from .serving import payloads, serving_demo
 
 DEADLINE_S = 120
 N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
@@ -86,31 +86,22 @@ def outputs_of(port: int, n_outputs: int, **fields: Any) -> Iterator[dict[str, A
         given = {**WILD, "n": min(N_CHOICES, n_outputs - seed), "seed": seed, "stream": is_streamed, **fields}
         status, raw = post(port, **given)
         assert status == 200, raw
-        yield from joined(raw) if is_streamed else whole(raw)
+        yield from outputs_in(payloads(raw) if is_streamed else [json.loads(raw)])
 
 
-def whole(raw: bytes) -> Iterator[dict[str, Any]]:
-    for choice in json.loads(raw)["choices"]:
-        calls = [call["function"] for call in choice["message"].get("tool_calls", [])]
-        yield output(choice["message"].get("content") or "", calls, choice["finish_reason"])
-
-
-def joined(raw: bytes) -> Iterator[dict[str, Any]]:
+def outputs_in(bodies: list[Any]) -> Iterable[dict[str, Any]]:
+    """The outputs in a body, or in the chunks of a stream."""
     found: dict[int, dict[str, Any]] = {}
-    for event in raw.decode().split("\n\n")[:-2]:
-        for choice in json.loads(event[len("data: ") :])["choices"]:
-            into = found.setdefault(choice["index"], output("", [], None))
-            into["content"] += choice["delta"].get("content") or ""
-            into["end"] = choice["finish_reason"] or into["end"]
-            for call in choice["delta"].get("tool_calls", []):
-                if "name" in call["function"]:
-                    into["calls"].append({"name": call["function"]["name"], "arguments": ""})
-                into["calls"][call["index"]]["arguments"] += call["function"].get("arguments", "")
-    yield from found.values()
-
-
-def output(content: str, calls: list[Any], end: Any) -> dict[str, Any]:
-    return {"content": content, "calls": calls, "end": end}
+    for choice in (choice for body in bodies for choice in body["choices"]):
+        into = found.setdefault(choice["index"], {"content": "", "calls": [], "end": None})
+        part = choice["message"] if "message" in choice else choice["delta"]
+        into["content"] += part.get("content") or ""
+        into["end"] = choice["finish_reason"] or into["end"]
+        for function in (call["function"] for call in part.get("tool_calls", [])):
+            if "name" in function:
+                into["calls"].append({"name": function["name"], "arguments": ""})
+            into["calls"][-1]["arguments"] += function.get("arguments", "")
+    return found.values()
 
 
 def are_valid(calls: list[Any]) -> bool:
