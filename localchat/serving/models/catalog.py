@@ -50,10 +50,7 @@ class ModelFile:
     @property
     def stamp(self) -> int:
         """The modification time of the file in nanoseconds, 0 if there is none."""
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return 0
+        return modified_at(self.path)
 
 
 class ModelFileError(ValueError):
@@ -101,6 +98,14 @@ def parts_of(path: Path) -> list[Path]:
     if match is None:
         return [path]
     return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf"))
+
+
+def modified_at(path: Path) -> int:
+    """The modification time of a file or folder in nanoseconds, 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def gigabytes(n_bytes: float) -> str:

@@ -33,8 +33,6 @@ _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "template": ((str,), "the path of a file with a chat template"),
     "sampling": ((dict,), "a table of sampling parameters"),
 }
-# A larger file is no mapping.
-_MAX_BYTES = 1 << 20
 
 
 def read_mapping(path: Path) -> list[ModelFile]:
@@ -81,17 +79,13 @@ def _sampling(path: Path, name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ModelFileError(
-                f"{path}: {path.stat().st_size} bytes are no mapping file, which has at most {_MAX_BYTES}"
-            )
         text = path.read_text(encoding="utf-8-sig")
         data = _parse_toml(path, text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise ModelFileError(f"{path}: the mapping file cannot be read: {error.strerror}") from error
+    except ModelFileError:
+        raise
     except ValueError as error:
-        if isinstance(error, ModelFileError):
-            raise
         raise ModelFileError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ModelFileError(f"{path}: the mapping file must be an object of names")

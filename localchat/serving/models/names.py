@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at
+from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, modified_at
 from .mapping import read_mapping
 from .sources import QUANTISATION, SOURCES, Found, models_below
 
@@ -55,7 +55,7 @@ class Catalog:
         Raises:
             ModelFileError: A mapping file is invalid.
         """
-        if self._scanned is not None and all(_mtime(path) == mtime for path, mtime in self._scanned[0].items()):
+        if self._scanned is not None and all(modified_at(path) == mtime for path, mtime in self._scanned[0].items()):
             return self._scanned[1]
         stamps: dict[Path, int] = {}
         named: dict[str, ModelFile] = {}
@@ -117,7 +117,7 @@ class Catalog:
         """The models of each source. Adds the modification times of what it reads to `stamps`."""
         mappings = [self._mapping] if self._mapping else [f / name for f in self._folders for name in MAPPING_FILES]
         for path in mappings:
-            stamps[path] = _mtime(path)
+            stamps[path] = modified_at(path)
             if stamps[path] or self._mapping:
                 yield read_mapping(path)
         for folder in self._folders:
@@ -134,14 +134,6 @@ class Catalog:
         shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
         n_more = len(names) - MAX_SHOWN_NAMES
         return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
-
-
-def _mtime(path: Path) -> int:
-    """The modification time of a file or folder in nanoseconds, 0 if there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _is_path(name: str) -> bool:

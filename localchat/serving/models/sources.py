@@ -13,8 +13,6 @@ from .catalog import ModelFile, is_model_name, name_of, printable
 
 # Folders deeper than this below a root are not scanned.
 _MAX_DEPTH = 6
-# A manifest of Ollama is smaller.
-_MAX_MANIFEST_BYTES = 1 << 20
 QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
@@ -101,8 +99,6 @@ def _ollama_models(found: Found) -> Iterator[ModelFile]:
 
 def _weights(manifest: Path, blobs: Path) -> Path | None:
     try:
-        if manifest.stat().st_size > _MAX_MANIFEST_BYTES:
-            return None
         layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
         digests = [layer["digest"] for layer in layers if layer["mediaType"] == "application/vnd.ollama.image.model"]
         if len(digests) != 1 or not re.fullmatch(r"sha256:[0-9a-f]{64}", digests[0]):
