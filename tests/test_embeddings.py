@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
-from localchat.serving.chat.embeddings import VectorRun, normalised
+from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
+from localchat.serving.chat.embeddings import VectorRun
 from localchat.serving.core.errors import BadRequest, ShuttingDown
 from localchat.serving.engine import Cancelled, ModelFacts
 
@@ -42,11 +41,6 @@ def test_request_ends_between_two_groups_of_inputs(end: str, error: type[Excepti
     with pytest.raises(error):
         engine.run.embed(read(parse_embeddings, {"input": [[1] * 3000] * 10}))
     assert engine.n_calls == 1
-
-
-def test_normalised_has_length_1():
-    assert list(normalised([3.0, 4.0])) == pytest.approx([0.6, 0.8])
-    assert list(normalised([0.0, 0.0])) == [0, 0]
 
 
 def facts(architecture: str, **metadata: str) -> ModelFacts:
@@ -102,11 +96,6 @@ def test_wrong_fields_are_named(parse: Any, fields: Any, param: str):
     assert wrong.value.param == param
 
 
-def test_model_and_dimensions_are_read():
-    request = read(parse_embeddings, {"model": "m", "input": "a", "dimensions": 1})
-    assert (request.model, request.dimensions) == ("m", 1)
-
-
 def test_documents_are_texts_or_objects():
     assert read(parse_rerank, {"query": "q", "documents": ["a", {"text": "b"}]}).documents == ("a", "b")
 
@@ -114,16 +103,6 @@ def test_documents_are_texts_or_objects():
 def test_fields_that_request_the_default_are_accepted():
     fields = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
     assert read(parse_embeddings, {"input": "a", **fields}, strict=True)
-
-
-def test_vectors_are_numbers_or_base64():
-    vectors = [array("f", [0.5, -1.0])]
-    plain = embeddings_body("m", read(parse_embeddings, {"input": "a"}), vectors, 7)
-    assert plain["data"] == [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}]
-    assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
-    request = read(parse_embeddings, {"input": "a", "encoding_format": "base64"})
-    coded = embeddings_body("m", request, vectors, 7)["data"][0]["embedding"]
-    assert base64.b64decode(coded) == b"\x00\x00\x00\x3f\x00\x00\x80\xbf"
 
 
 @pytest.mark.parametrize(

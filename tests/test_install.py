@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools import wheelhouse
-from tools.install import InstallError, packages_for, run_logged, shown_lines, unusable
+from tools.install import packages_for
 
 from .raw_server import HELLO, always
 
@@ -43,11 +43,6 @@ def test_advice_names_the_packages_of_the_system(platform_name, os_release, comm
     assert "\n" not in advice
 
 
-def test_advice_for_an_unknown_system_lists_all_systems():
-    advice = packages_for("linux", "ID=plan9\n")
-    assert all(system in advice for system in ("Debian", "Fedora", "Arch", "Alpine", "macOS", "Windows"))
-
-
 @pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")
 @pytest.mark.parametrize(
     "compiler", [None, "#!/bin/sh\necho 'vector: no such file' >&2\nexit 1\n"], ids=["none", "bad"]
@@ -64,39 +59,6 @@ def test_missing_or_broken_compiler_is_reported(compiler, tmp_path):
     message = done.stderr.rpartition("InstallError: ")[2]
     assert message.startswith("no C++ compiler was found" if compiler is None else "c++ cannot compile C++: vector")
     assert "install" in message.splitlines()[1]
-
-
-def test_failed_command_is_reported_with_the_end_of_its_log(tmp_path):
-    log = tmp_path / "build.log"
-    code = "print(*range(100), sep='\\n'); raise SystemExit('the last line')"
-    with pytest.raises(InstallError) as caught:
-        run_logged([sys.executable, "-u", "-c", code], "Building", log)
-    assert str(log) in str(caught.value)
-    assert "\n99\nthe last line" in str(caught.value)
-    assert "\n50\n" not in str(caught.value)
-    assert log.read_text().startswith("0\n1\n")
-
-
-def test_error_distinguishes_an_unreachable_index_from_one_without_wheels():
-    broken = "connection broken by 'NewConnectionError('<pip...>: Failed to establish a new connection')'"
-    assert unusable(f"{broken}\nERROR: No matching distribution found") == "cannot be reached"
-    assert unusable("ERROR: No matching distribution found").startswith("does not have all")
-
-
-def test_first_error_of_cmake_is_shown():
-    output = [*(f"line {i}\n" for i in range(50)), "  CMake Error at x:178:\n", *(f"line {i}\n" for i in range(50, 99))]
-    assert shown_lines(output)[:2] == ["  CMake Error at x:178:\n", "line 50\n"]
-    assert shown_lines(output[:50])[-1] == "line 49\n"
-
-
-@pytest.mark.parametrize("name", wheelhouse.COMPILERS)
-def test_error_names_the_missing_compiler_of_a_graphics_card(name, tmp_path, monkeypatch):
-    program, _, package = wheelhouse.COMPILERS[name]
-    monkeypatch.setitem(wheelhouse.COMPILERS, name, (program, "", package))
-    with pytest.raises(InstallError, match=f"ACCEL={name} needs {program}, which was not found: install "):
-        wheelhouse.check_accelerator(name, str(tmp_path))
-    (tmp_path / program).touch(0o755)
-    wheelhouse.check_accelerator(name, str(tmp_path))
 
 
 def test_old_python_is_refused_in_one_line(tmp_path):
@@ -130,22 +92,6 @@ def test_both_console_commands_run():
         command = [sys.executable, "-c", code, "--version"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
         assert (done.returncode, done.stdout.split()[0]) == (0, "localchat")
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "system", "included", "excluded"),
-    [
-        ("", "linux", "-DGGML_CPU_ALL_VARIANTS=on", "-DGGML_CUDA"),
-        ("cuda", "linux", "-DGGML_CUDA=on", "-DGGML_NATIVE=on"),
-        ("metal", "darwin", "-DGGML_METAL=on", "-DGGML_BACKEND_DL"),
-    ],
-)
-def test_wheelhouse_builds_for_every_cpu(accelerator, system, included, excluded):
-    options = wheelhouse.cmake_args(accelerator, system, "-DEXTRA=1")
-    assert "-DGGML_NATIVE=off" in options
-    assert included in options
-    assert excluded not in options
-    assert options.endswith("-DEXTRA=1")
 
 
 @pytest.mark.parametrize("name", ["localchat.pyz", "chat_client.py"])

@@ -14,7 +14,6 @@ from localchat.serving.api.completions import parse_completion
 from localchat.serving.api.messages import parse_messages
 from localchat.serving.api.native_completion import parse_infill, parse_native
 from localchat.serving.api.ollama import parse_chat as parse_ollama
-from localchat.serving.api.ollama_models import parse_embed
 from localchat.serving.api.responses import parse_response
 from localchat.serving.api.responses_store import ResponseStore
 from localchat.serving.core.errors import BadRequest
@@ -124,13 +123,6 @@ def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, 
         read(parse, fields, strict=True)
 
 
-def test_part_of_a_result_is_skipped():
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [REFERENCE]}
-    fields = messages(messages=[{"role": "user", "content": [result]}, *HI])
-    assert read(parse_messages, fields).messages[0]["content"] == "f"
-    assert ignored(parse_messages, fields) == ("messages.content.content of type tool_reference",)
-
-
 @pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}])
 def test_media_of_the_assistant_are_replaced_by_a_note(message: dict[str, Any]):
     request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
@@ -224,18 +216,6 @@ CLEAN = {"type": "object", "properties": {"a": {"type": "string", "default": Non
 )
 def test_null_in_a_schema_is_absent(parse: Any, fields: dict[str, Any]):
     assert read(parse, fields).tools[0]["function"]["parameters"] == CLEAN
-
-
-def test_null_in_a_response_format_is_absent():
-    format = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    request = read(parse_chat, {"messages": HI, "response_format": format})
-    assert request.response_format is not None
-    assert request.response_format.value == CLEAN
-
-
-@pytest.mark.parametrize(("fields", "expected"), [({}, True), ({"truncate": True}, True), ({"truncate": False}, False)])
-def test_ollama_embed_truncates_by_default(fields: dict[str, Any], expected: bool):
-    assert read(parse_embed, {"input": "a", **fields}).truncates is expected
 
 
 @pytest.mark.parametrize(

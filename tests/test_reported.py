@@ -118,17 +118,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Path):
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with running_server(str(folder / "rank.gguf")) as url:
-        body = {"query": "a", "documents": ["b", "a " * 2_100_000]}
-        response, found = exchange(urlsplit(url).netloc, "/v1/rerank", body)
-    assert response.status == 400
-    assert found["error"]["code"] == "context_length_exceeded"
-    assert "2100000" in found["error"]["message"]
-    assert "2000000" in found["error"]["message"]
-
-
 def test_ollama_cuts_long_inputs_of_embeddings_unless_told_not_to(folder: Path):
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     text = "a cat " * 500

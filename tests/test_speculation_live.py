@@ -14,7 +14,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench import model as random_model
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Cancelled, Engine, EngineError, LoadOptions, WrongDraftModel, load
+from localchat.serving.engine import Engine, EngineError, LoadOptions, WrongDraftModel, load
 
 from .constraints import gbnf
 from .demo_model import (
@@ -25,13 +25,11 @@ from .demo_model import (
     chat,
     conversation,
     read,
-    wait_until_idle,
 )
-from .engines import request_for, submit
+from .engines import request_for
 from .live import running_server
 
-# Seeded texts: rounding in larger batches may change one sampled token in thousands.
-N_SEEDS = 4
+PENALTIES = SamplingParams(temperature=0, repeat_penalty=1.3, dry_multiplier=0.8)
 PROMPTS = [
     "Repeat after me: the green boat goes to the small green island and the green boat goes home.",
     'Copy this: {"name": "Ada", "born": 1815, "tags": ["math", "math", "math"], "name2": "Ada"}',
@@ -52,28 +50,16 @@ def speculating(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
-def test_greedy_text_is_the_same_with_drafts(plain: Engine, speculating: Engine, text: str):
-    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
+@pytest.mark.parametrize("sampling", [GREEDY, PENALTIES], ids=["greedy", "penalties"])
+def test_text_is_the_same_with_drafts(plain: Engine, speculating: Engine, sampling: SamplingParams):
+    request = request_for(chat(plain, PROMPTS[0]), sampling=sampling, max_tokens=80, ignore_eos=True, top_logprobs=5)
     _, alone, without = read(plain, request)
     _, drafted, finish = read(speculating, request)
     assert_same_or_near_tie(alone, drafted)
     assert without.usage.n_drafted == 0
-    if len(speculating._drafters) > 1:
+    if len(speculating._drafters) > 1 and sampling is GREEDY:
         # Only EOG, which is not sampled here, and near ties differ from the draft.
         assert finish.usage.n_draft_accepted > max(20, finish.usage.n_drafted / 2)
-
-
-def test_text_in_a_loop_is_drafted(speculating: Engine):
-    """A bias forces the same token in every step."""
-    forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
-    wait_until_idle(speculating)
-    n_before = speculating.stats().n_draft_accepted
-    _, tokens, finish = read(speculating, request_for(chat(speculating, "Hello!"), sampling=forced, max_tokens=100))
-    assert [token.id for token in tokens] == [42] * 100
-    assert finish.usage.n_draft_accepted > 80
-    assert finish.usage.n_draft_accepted <= finish.usage.n_drafted < 120
-    assert speculating.stats().n_draft_accepted - n_before == finish.usage.n_draft_accepted
 
 
 def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engine):
@@ -82,20 +68,6 @@ def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engin
     text, _, finish = read(speculating, request)
     assert text == read(plain, request)[0]
     assert finish.usage.n_drafted >= finish.usage.n_draft_accepted > 0
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [SamplingParams(), SamplingParams(repeat_penalty=1.3, dry_multiplier=0.8), SamplingParams(mirostat=2)],
-    ids=["plain", "penalties", "mirostat"],
-)
-def test_seed_gives_the_same_text_with_drafts(plain: Engine, speculating: Engine, sampling: SamplingParams):
-    prompt = chat(plain, PROMPTS[0])
-    n_same = 0
-    for seed in range(N_SEEDS):
-        request = request_for(prompt, sampling=replace(sampling, seed=seed), max_tokens=60, ignore_eos=True)
-        n_same += read(plain, request)[0] == read(speculating, request)[0]
-    assert n_same >= N_SEEDS - 1
 
 
 def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine, speculating: Engine):
@@ -125,20 +97,6 @@ def test_conversation_continues_after_rejected_drafts(plain: Engine, speculating
     _, cached, end = read(speculating, following)
     assert end.usage.n_cached >= len(turn) - 1
     assert_same_or_near_tie(alone, cached)
-
-
-def test_cancel_while_speculating_leaves_no_cells(speculating: Engine):
-    loop = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
-    for n_read in range(1, 8):
-        generation = submit(speculating, request_for(chat(speculating, "Hello!"), sampling=loop, max_tokens=1000))
-        for _ in range(n_read):
-            next(generation)
-        generation.cancel()
-        with pytest.raises(Cancelled):
-            list(generation)
-    speculating.forget()
-    wait_until_idle(speculating)
-    assert speculating.backend.n_cells_used() == 0
 
 
 LOOP = {"max_tokens": 60, "logit_bias": {"42": 100}, "messages": [{"role": "user", "content": "Hello!"}]}

@@ -22,9 +22,6 @@ CHAT = Path(__file__).with_name("chat.py")
 PYTHONS = ("3.9", "3.11", "3.13")
 LIMIT_S = 600
 
-# Some tests of the client, the server and the installers.
-QUICK_TESTS = ("tests/test_sse.py", "tests/test_install.py", "tests/test_server_live.py")
-
 # Runs a command in a new network namespace that has only a loopback interface.
 ISOLATED = ("unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
@@ -68,13 +65,12 @@ def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", 
 
 
 def no_network(folder: Path, scratch: Path) -> None:
-    """In a network namespace without a network, with spaces in all paths; also runs the quick tests there."""
+    """In a network namespace without a network, with spaces in all paths."""
     copy = scratch / "my folder"
     copy.symlink_to(folder)
     python = install_and_chat(copy, scratch, target="my programs")
     for client in ("localchat.pyz", "chat_client.py"):
         assert "usage" in run([python, "-I", folder / client, "--help"], scratch)
-    run(isolated(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *QUICK_TESTS))
 
 
 def no_compiler(folder: Path, scratch: Path) -> None:
@@ -108,33 +104,6 @@ def copy_of_project(scratch: Path) -> Path:
     return project
 
 
-def ordinary_user(folder: Path, scratch: Path) -> None:
-    """As a user without privileges, in the default folder in the home folder."""
-    if os.geteuid() == 0:
-        home = scratch / "home"
-        home.mkdir()
-        os.chown(home, 65534, 65534)
-        scratch.chmod(0o755)
-        become: list[str | Path] = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    else:
-        home, become = scratch, []
-    environment = {"HOME": str(home), "PYTHON": python_for_all()}
-    for key in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
-        environment[key] = ""
-    output = run([*become, "sh", folder / "install.sh"], home, **environment)
-    server = Path(output.strip().splitlines()[-1])
-    assert server.is_relative_to(home), server
-    run([*become, server.parent / "python", CHAT], home, **environment)
-
-
-def python_for_all() -> str:
-    """An interpreter that all users may run, unlike one in a home folder."""
-    for name in (f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}", "/usr/bin/python3"):
-        if Path(name).exists():
-            return name
-    raise Skipped("there is no interpreter in /usr/bin")
-
-
 def interpreter(version: str) -> str | None:
     """An interpreter of this version, in PATH or of pyenv."""
     homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -162,7 +131,6 @@ def under(version: str) -> Callable[[Path, Path], None]:
 CASES: dict[str, Callable[[Path, Path], None]] = {
     "no_network": no_network,
     "no_compiler": no_compiler,
-    "ordinary_user": ordinary_user,
     **{f"python{version}": under(version) for version in PYTHONS},
 }
 
