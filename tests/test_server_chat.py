@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.model import Model
-from localchat.serving.engine.values import TokenTexts
 from localchat.serving.http.options import Options
 
-from .fakes import END, FakeBackend, endless
+from .fakes import endless
 from .serving import (
     BIG,
     REASONING_AND_TEXT,
@@ -62,26 +61,17 @@ def test_v10_template_of_a_request_needs_an_option_of_the_server():
     assert (status, body["error"]["param"]) == (400, "chat_template")
 
 
-def test_k22_none_hides_the_tools_from_the_template():
+def test_k22_none_hides_the_tools_from_the_template_unless_an_option_shows_them():
     """T34."""
-    template = "{{ tools }}{{ messages[0].content }}"
-    with serving(chat_template=template, **BIG) as running:
-        running.chat(tools=TOOLS, tool_choice="none")
-        assert "look" not in running.last_prompt
-        running.chat(tools=TOOLS)
-        assert "look" in running.last_prompt
-
-
-def test_k22_server_option_shows_the_tools_to_the_template():
-    template = "{{ tools }}{{ messages[0].content }}"
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
-    with serving(generating(call), chat_template=template, **BIG) as running:
-        running.server.service.ready(Model("Fake", running.engine, keep_tools=True))
-        _, body = running.chat(tools=TOOLS, tool_choice="none")
-        shown = running.last_prompt
-        running.chat(tools=TOOLS)
-        assert running.last_prompt == shown
-    assert "tool_calls" not in body["choices"][0]["message"]
+    with serving(generating(call), chat_template="{{ tools }}{{ messages[0].content }}", **BIG) as running:
+        for keep_tools in (False, True):
+            running.server.service.ready(Model("Fake", running.engine, keep_tools=keep_tools))
+            _, body = running.chat(tools=TOOLS, tool_choice="none")
+            assert ("look" in running.last_prompt) == keep_tools
+            assert "tool_calls" not in body["choices"][0]["message"]
+            running.chat(tools=TOOLS)
+            assert "look" in running.last_prompt
 
 
 def test_t47_legacy_functions_are_tools():
@@ -212,34 +202,6 @@ def test_k1_request_id_is_returned_and_logged(caplog):
     assert len(set(ours)) == 3
     for i in range(1, 6):
         assert caplog.text.count(f"[mine-{i}]") == 1
-
-
-MARKER = 257
-
-
-class MarkedBackend(FakeBackend):
-    """A model whose vocabulary has a control token for the start of a call, which it hides as text."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, n_vocab=258, **kwargs)
-        pieces = [*(bytes([i]) for i in range(END)), b"", b"<tool_call>"]
-        self.texts = TokenTexts(pieces, frozenset({MARKER}), frozenset({END}))
-
-    def tokenize(
-        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
-    ) -> list[int]:
-        if text == "<tool_call>" and parse_special:
-            return [MARKER]
-        return super().tokenize(text)
-
-
-def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):
-    """K37: the vocabulary hides them, the output parser must see them."""
-    monkeypatch.setattr("tests.serving.FakeBackend", MarkedBackend)
-    script = [MARKER, *b'{"name": "look", "arguments": {}}</tool_call>', END]
-    with serving(lambda tokens, n_prompt: script[len(tokens) - n_prompt], **BIG) as running:
-        _, body = running.chat(tools=TOOLS)
-    assert body["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look"
 
 
 @pytest.mark.parametrize(

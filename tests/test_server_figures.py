@@ -190,8 +190,8 @@ def test_reasoning_format_none_leaves_reasoning_in_the_content():
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": len("<think>hm</think>")}
 
 
-def test_tokens_of_all_markers_are_visible():
-    """Also those of markers that have several tokens, one of which may be a control token."""
+def test_k37_tokens_of_all_markers_are_visible():
+    """K37: the vocabulary hides control tokens, and the parser must see them. A marker may have several tokens."""
     with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
         running.chat()
         assert set(b"<|begin|>assistant") <= running.requests[-1].visible_tokens

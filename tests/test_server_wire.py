@@ -177,19 +177,15 @@ def test_compressed_body_is_decoded_within_the_limit(running, name, is_chunked):
 
 # --- JSON that is nested too deeply ---
 
-DEEP = "[" * 150 + "]" * 150
 
-
-@pytest.mark.parametrize("n", [201, 900, 1500, 45_000])
-@pytest.mark.parametrize("escape", ["", "\\ud800"], ids=["plain", "with half a surrogate"])
-def test_body_nested_too_deeply_is_a_bad_request(running, n, escape):
-    start = f'{{"messages": [{{"role": "user", "content": "a{escape}"}}], "chat_template_kwargs": {{"x": '
+@pytest.mark.parametrize("n", [201, 1500, 45_000])
+def test_body_nested_too_deeply_is_a_bad_request(running, n):
+    start = '{"messages": [{"role": "user", "content": "a\\ud800"}], "chat_template_kwargs": {"x": '
     with contextlib.closing(running.client()) as client:
-        client.request("POST", "/v1/chat/completions", start + "[" * n + "]" * n + "}}")
-        status, body = read_response(client)
-        assert (status, body["error"]["param"]) == (400, "body")
-        client.request("POST", "/v1/chat/completions", start + DEEP + "}}")
-        assert read_response(client)[0] == 200
+        for depth, expected in ((n, (400, "body")), (150, (200, None))):
+            client.request("POST", "/v1/chat/completions", start + "[" * depth + "]" * depth + "}}")
+            status, body = read_response(client)
+            assert (status, body.get("error", {}).get("param")) == expected
 
 
 @pytest.mark.parametrize("n", [900, 10_000])

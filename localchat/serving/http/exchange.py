@@ -17,6 +17,7 @@ from typing import Any
 from ..core import errors
 from ..core.json_text import json_bytes
 from .logs import NO_MEMORY, printable
+from .options import Options
 from .request import Incoming, PeerGone, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
@@ -49,17 +50,10 @@ class Exchange:
         version: str,
         headers: Message,
         stream: Incoming,
-        *,
-        max_body_bytes: int,
-        write_timeout_s: float,
+        options: Options,
         cors_headers: Mapping[str, str],
     ) -> None:
-        """The head of a request, and the connection.
-
-        Args:
-            write_timeout_s: A client that reads nothing of its response for this long is disconnected.
-            cors_headers: Added to every response, including errors.
-        """
+        """The head of a request, and the connection. Every response gets the `cors_headers`, including errors."""
         self.method = method
         self.target = target
         self.path = target.partition("?")[0]
@@ -85,8 +79,7 @@ class Exchange:
         self._stream = stream
         # Whether the body is still to be read, so that the next request does not follow on the connection.
         self._has_body = has_body(headers)
-        self._max_body_bytes = max_body_bytes
-        self._write_timeout_s = write_timeout_s
+        self._options = options
         self._cors_headers = cors_headers
         self._began_at = time.monotonic()
         self._is_chunked = False
@@ -109,7 +102,7 @@ class Exchange:
 
     def read(self) -> bytes:
         """The body of the request; see `read_body`."""
-        body = read_body(self._stream, self.version, self.headers, self._max_body_bytes)
+        body = read_body(self._stream, self.version, self.headers, self._options.max_body_bytes)
         self._has_body = False
         return body
 
@@ -158,7 +151,7 @@ class Exchange:
 
     def _send(self, payload: bytes) -> None:
         sock, unsent = self.socket, memoryview(payload)
-        sock.settimeout(self._write_timeout_s)
+        sock.settimeout(self._options.write_timeout_s)
         while unsent:
             unsent = unsent[sock.send(unsent[:SEND_BYTES]) :]
 

@@ -109,17 +109,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._run("", "", Message(), fail)
 
     def _run(self, target: str, version: str, headers: Message, route: Callable[[Exchange], None]) -> None:
-        server, options = self.server, self.server.options
-        exchange = Exchange(
-            getattr(self, "command", None) or "",
-            target,
-            version,
-            headers,
-            self.rfile,
-            max_body_bytes=options.max_body_bytes,
-            write_timeout_s=options.write_timeout_s,
-            cors_headers=server.routes.access.cors_headers(headers),
-        )
+        server, method = self.server, getattr(self, "command", None) or ""
+        cors_headers = server.routes.access.cors_headers(headers)
+        exchange = Exchange(method, target, version, headers, self.rfile, server.options, cors_headers)
         exchange.run(route)
         server.routes.ended(exchange)
         self.close_connection = not exchange.keep_alive

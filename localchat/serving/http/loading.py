@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,12 +47,7 @@ class Loader:
         self._options = options
         # The engines that load, which `close` ends.
         self._engines: set[Front] = set()
-        self._first_progress = LoadProgress(file.name)
-        self._first_served: ServedModel | None = None
-        threads = ThreadPoolExecutor(1)
-        first = self._engine(file, self._show_first)
-        self._first: Future[Front] | None = threads.submit(first.start)
-        threads.shutdown(wait=False)
+        self._first: _Start | None = self._start(file, has_bar=True)
 
     def close(self) -> None:
         """End the engine processes that load."""
@@ -65,65 +60,40 @@ class Loader:
         Raises:
             EngineError: As `Front.start`; the message has the path and the reason in one line.
         """
-        if self._first is not None:
-            return self._load_first(served, self._first)
-        progress = LoadProgress(served.file.name, has_bar=False)  # a bar would disturb the log
-
-        def show(share: float) -> None:
-            served.progress = share
-            progress.show(share)
-
-        engine = self._engine(served.file, show)
+        file, is_first = served.file, self._first is not None
+        start, self._first = self._first or self._start(file, has_bar=False), None  # a bar would disturb the log
+        start.served = served
         try:
-            model = self._model(served.file, engine.start())
-        except (EngineStopped, NotEnoughMemory):
-            raise
+            engine = start.engine.result()
+            model = self._model(file, engine)
         except Exception as error:
-            reason = reason_of(served.file.path, error)
-            log.error("cannot load %s", reason)
+            if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
+                raise
+            start.progress.clear()
+            log.debug("loading failed", exc_info=True)
+            reason = reason_of(file.path, error)
+            if is_first:
+                self.has_failed = True
+                report_failure(f"cannot load {reason}")
+                self.on_failure()
+            else:
+                log.error("cannot load %s", reason)
             raise EngineError(reason) from error
         finally:
-            self._engines.discard(engine)
-        log.info("the model %s is ready, in %.1f s", served.file.name, progress.seconds)
+            self._engines.discard(start.front)
+        start.progress.clear()
+        if is_first:
+            # The existing objects live as long as the process. A collection of all of them would delay all requests.
+            gc.freeze()
+            self._report(file, engine.facts, start.progress.seconds)
+        else:
+            log.info("the model %s is ready, in %.1f s", file.name, start.progress.seconds)
         return model
 
-    def _load_first(self, served: ServedModel, first: Future[Front]) -> Model:
-        self._first, self._first_served = None, served
-        progress = self._first_progress
-        try:
-            engine = first.result()
-            model = self._model(served.file, engine)
-        except EngineStopped:
-            raise
-        except Exception as error:
-            self.has_failed = True
-            progress.clear()
-            log.debug("loading failed", exc_info=True)
-            reason = reason_of(served.file.path, error)
-            report_failure(f"cannot load {reason}")
-            self.on_failure()
-            raise EngineError(reason) from error
-        self._engines.discard(engine)
-        # The existing objects live as long as the process. A collection of all of them would delay all requests.
-        gc.freeze()
-        progress.clear()
-        for line in described(served.file, engine.facts, progress.seconds):
-            report(line)
-        report(f"localchat is ready: {served.file.name} at {self.url} (Ctrl-C ends it)")
-        if self.url.startswith("http"):
-            python = shlex.quote(sys.executable or "python")
-            report(f'try: {python} -m localchat --base-url {self.url} "What is your name?"')
-        return model
-
-    def _show_first(self, share: float) -> None:
-        if self._first_served is not None:
-            self._first_served.progress = share
-        self._first_progress.show(share)
-
-    def _engine(self, file: ModelFile, show: Callable[[float], None]) -> Front:
-        engine = Front(str(file.path), load_options(file, self._options), show)
-        self._engines.add(engine)
-        return engine
+    def _start(self, file: ModelFile, *, has_bar: bool) -> _Start:
+        start = _Start(file, load_options(file, self._options), has_bar)
+        self._engines.add(start.front)
+        return start
 
     def _model(self, file: ModelFile, engine: Front) -> Model:
         from ..chat.model import Model
@@ -140,6 +110,31 @@ class Loader:
             reasoning_budget=options.reasoning_budget,
             reasoning_message=options.reasoning_budget_message,
         )
+
+    def _report(self, file: ModelFile, facts: ModelFacts, seconds: float) -> None:
+        for line in described(file, facts, seconds):
+            report(line)
+        report(f"localchat is ready: {file.name} at {self.url} (Ctrl-C ends it)")
+        if self.url.startswith("http"):
+            python = shlex.quote(sys.executable or "python")
+            report(f'try: {python} -m localchat --base-url {self.url} "What is your name?"')
+
+
+class _Start:
+    """An engine process that starts on a thread, and its progress."""
+
+    def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
+        self.progress = LoadProgress(file.name, has_bar=has_bar)
+        self.served: ServedModel | None = None
+        self.front = Front(str(file.path), options, self._show)
+        threads = ThreadPoolExecutor(1)
+        self.engine = threads.submit(self.front.start)
+        threads.shutdown(wait=False)
+
+    def _show(self, share: float) -> None:
+        if self.served is not None:
+            self.served.progress = share
+        self.progress.show(share)
 
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
