@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import ContextLengthExceeded
+from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import (
     EngineDied,
     EngineError,
@@ -331,6 +332,19 @@ def test_process_whose_engine_fails_ends_its_requests(monkeypatch: pytest.Monkey
         with engine.submit([request]) as run, pytest.raises(EngineDied, match="ended with exit code 1"):
             run.take(DEADLINE_S)
         assert engine.failure is None
+
+
+def test_request_after_a_failure_of_the_engine_is_served(monkeypatch: pytest.MonkeyPatch):
+    with front_of(monkeypatch, FAILS.replace("Engine._stop = ", "")) as engine:
+        request = GenerationRequest(tuple(engine.start().tokenize("Hello")), GenerationParams(max_tokens=3))
+        with (
+            engine.submit([request]) as run,
+            pytest.raises(EngineDied, match="a fault of the test"),
+        ):
+            run.take(DEADLINE_S)
+        monkeypatch.undo()  # The next process runs the engine as it is.
+        with engine.submit([request]) as run:
+            assert run.take(DEADLINE_S)
 
 
 def test_front_that_closes_while_it_starts_ends_those_that_wait(

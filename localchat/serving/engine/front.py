@@ -140,6 +140,7 @@ class Front:
         try:
             return call(process)
         except EngineDied:
+            process.join()  # An engine that has failed ends its process a moment later.
             return call(self._running())
 
     def _running(self) -> EngineProcess:

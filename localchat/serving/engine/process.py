@@ -111,8 +111,12 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             log.warning("the engine process does not end, it is killed")
             self._process.kill()
+        self.join(_CLOSE_S)
+
+    def join(self, timeout_s: float = _DEATH_S) -> None:
+        """Wait until the process has ended, at most this long for each of its threads."""
         for thread in self._threads:
-            thread.join(_CLOSE_S)
+            thread.join(timeout_s)
 
     def _send(self, message: object) -> None:
         try:

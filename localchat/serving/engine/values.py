@@ -138,9 +138,8 @@ class Histogram:
         return list(accumulate(self._counts))
 
 
-def _first_token_histogram() -> Histogram:
-    # From a cached prompt on a GPU to a long prompt on a laptop, in seconds.
-    return Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0))
+# In seconds, from a cached prompt on a GPU to a long prompt on a laptop.
+_FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 @dataclass
@@ -166,7 +165,7 @@ class EngineStats:
     """Draft tokens computed."""
     n_draft_accepted: int = 0
     """Draft tokens that were accepted."""
-    first_token_s: Histogram = field(default_factory=_first_token_histogram)
+    first_token_s: Histogram = field(default_factory=lambda: Histogram(_FIRST_TOKEN_BOUNDS_S))
     """Seconds from a request to its first token."""
 
 
