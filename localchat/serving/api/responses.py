@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 _SUMMARIES = ("auto", "concise", "detailed")
 _WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation")
-_ROLES = ("user", "assistant", "system", "developer")
+_SYSTEM = ("system", "developer")
 
 # Prefix of the `encrypted_content` of this server, to distinguish it from content that other servers have encrypted.
 _REASONING_MARK = "localchat:"
@@ -76,8 +76,8 @@ def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = D
     refuse_unsupported(body, REFUSED)
     body.ignore(_WITHOUT_EFFECT)
     previous = body.text("previous_response_id")
-    given = [body.child(item, "previous_response_id") for item in (store.context(previous) if previous else ())]
-    n_earlier = len(given)
+    earlier = store.get(previous, "previous_response_id", "previous_response_not_found").items if previous else ()
+    given = [body.child(item, "previous_response_id") for item in earlier]
     given += _input_items(body, store)
     added = [item for item in given if item.raw["type"] == "additional_tools"]
     tools: dict[str, Tool] = {}
@@ -91,7 +91,7 @@ def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = D
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
     return ResponsesRequest(
         model=body.text("model") or "",
-        messages=_messages(body, given[:n_earlier], given[n_earlier:]),
+        messages=_messages(body, given),
         tools=tuple(tools.values()),
         **read_tool_choice(body, tuple(tools.values())),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
@@ -189,7 +189,7 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
     """The items of `input`, each with its type. A text becomes a user message; references become their items."""
     value = body.get("input")
     if isinstance(value, str):
-        yield body.child(_with_parts({"type": "message", "role": "user", "content": value}), "input[0]")
+        yield body.child({"type": "message", "role": "user", "content": value}, "input[0]")
         return
     if value is not None and not isinstance(value, list):
         body.refuse("input", "a string or a list of items")
@@ -198,132 +198,73 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
         if item.text("type") == "item_reference" or is_reference:
             yield body.child(store.item(str(item.raw.get("id")), item.at("id")), item.path)
         else:
-            yield body.child(_with_parts({"type": "message", **without_nulls(item.raw)}), item.path)
+            yield body.child({"type": "message", **without_nulls(item.raw)}, item.path)
 
 
-def _with_parts(item: Item) -> Item:
-    """The item with the text of a message as a list of parts, as the API lists items."""
-    text = item.get("content")
-    if item["type"] != "message" or not isinstance(text, str):
-        return item
-    if item.get("role") == "assistant":
-        return {"status": "completed", **item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
-    return {**item, "content": [{"type": "input_text", "text": text}]}
-
-
-def _messages(body: Fields, earlier: list[Fields], items: list[Fields]) -> tuple[dict[str, Any], ...]:
-    conversation = _Conversation()
-    instructions = body.text("instructions")
-    if instructions:
-        conversation.message("developer", instructions)
-    for item in (*earlier, *items):
-        _READERS.get(item.raw["type"], _other)(conversation, item)
-    messages = conversation.messages
-    if not messages or not (items or any(message["role"] not in ("system", "developer") for message in messages)):
-        body.refuse("input", "a string or a list with at least one item")
-    return tuple(messages)
-
-
-class _Conversation:
-    """The chat messages of the items so far.
+def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
+    """The chat messages of `instructions` and the items.
 
     A response consists of several items: reasoning, text, and an item for each tool call. Chat templates expect one
     assistant message, so consecutive items of the assistant are joined.
     """
+    instructions = body.text("instructions")
+    messages = [{"role": "developer", "content": instructions}] if instructions else []
+    for item in items:
+        for message in _read_item(item):
+            if messages and _are_one(messages[-1], message, n_before=len(messages)):
+                _join(messages[-1], message)
+            else:
+                messages.append(message)
+    is_new = body.raw.get("input") or any(message["role"] not in _SYSTEM for message in messages)
+    if not messages or not is_new:
+        body.refuse("input", "a string or a list with at least one item")
+    return tuple(messages)
 
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        # The assistant message to which the next item of the assistant is added; None: it begins a new message.
-        self._open: dict[str, Any] | None = None
 
-    def message(self, role: str, text: str) -> None:
-        if role == "assistant":
-            self._add("content", text)
-            return
-        self._open = None
+def _are_one(last: dict[str, Any], message: dict[str, Any], *, n_before: int) -> bool:
+    if last["role"] != "assistant" or message["role"] != "assistant":
         # Many templates accept only one system message, at the start.
-        if role in ("system", "developer") and len(self.messages) == 1 and self.messages[0]["role"] in _ROLES[2:]:
-            self.messages[0]["content"] = _join_texts(self.messages[0]["content"], text)
-            return
-        self.messages.append({"role": role, "content": text})
-
-    def reasoning(self, text: str) -> None:
-        self._add("reasoning_content", text)
-
-    def call(self, id: str, name: str, arguments: Any) -> None:
-        self._assistant().setdefault("tool_calls", []).append(tool_call(id, name, arguments))
-
-    def result(self, id: str, text: str) -> None:
-        self._open = None
-        self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
-
-    def _add(self, name: str, text: str) -> None:
-        message = self._assistant(without="content")
-        message[name] = _join_texts(message.get(name), text)
-
-    def _assistant(self, *, without: str | None = None) -> dict[str, Any]:
-        """The open assistant message, or a new one if it has the field `without`.
-
-        A message with tool calls stays open until the results of the calls follow, even if it has this field.
-        """
-        message = self._open
-        if message is None or (without in message and "tool_calls" not in message):
-            message = self._open = {"role": "assistant"}
-            self.messages.append(message)
-        return message
+        return n_before == 1 and last["role"] in _SYSTEM and message["role"] in _SYSTEM
+    # Text after text begins another message. A message with tool calls is open until the results of the calls follow.
+    return "content" not in last or "tool_calls" in last or "tool_calls" in message
 
 
-def _join_texts(before: str | None, text: str) -> str:
-    return f"{before}\n\n{text}" if before and text else before or text
+def _join(message: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add the fields of a message of the same role."""
+    for name, value in other.items():
+        if name == "tool_calls":
+            message[name] = [*message.get(name, ()), *value]
+        elif name != "role":
+            message[name] = "\n\n".join(filter(None, [message.get(name), value]))
 
 
-def _message(conversation: _Conversation, item: Fields) -> None:
-    role = item.required_choice("role", _ROLES)
-    conversation.message(role, read_text(item, "content", is_replayed=role == "assistant"))
-
-
-def _call(conversation: _Conversation, item: Fields) -> None:
-    name = qualified(item.text("namespace"), item.required_text("name"))
-    is_custom = item.raw["type"] == "custom_tool_call"
-    arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
-    conversation.call(item.required_text("call_id"), name, arguments)
-
-
-def _result(conversation: _Conversation, item: Fields) -> None:
-    conversation.result(item.required_text("call_id"), read_text(item, "output", is_replayed=True))
-
-
-def _reasoning(conversation: _Conversation, item: Fields) -> None:
-    text = "".join(part_text(part, is_replayed=True) for part in item.objects("content"))
-    text = text or decode_reasoning(item.text("encrypted_content") or "")
-    text = text or "\n\n".join(part_text(part, is_replayed=True) for part in item.objects("summary"))
-    if text:
-        conversation.reasoning(text)
-
-
-def _added_tools(conversation: _Conversation, item: Fields) -> None:
-    """`parse_response` has read the tools."""
-
-
-def _other(conversation: _Conversation, item: Fields) -> None:
-    """An item of another type: its text, in the words of the user unless it names another role."""
-    item.skip()
-    own = decode_reasoning(str(item.get("encrypted_content") or ""))
-    text = "\n".join([*filter(None, [own]), *texts_in({**item.raw, "title": None, "url": None})])
-    role = item.get("role")
-    if text:
-        conversation.message(role if role in _ROLES else "user", text)
-
-
-_READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
-    "message": _message,
-    "function_call": _call,
-    "function_call_output": _result,
-    "custom_tool_call": _call,
-    "custom_tool_call_output": _result,
-    "reasoning": _reasoning,
-    "additional_tools": _added_tools,
-}
+def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
+    """The chat message of an item, if it has one."""
+    kind = item.raw["type"]
+    if kind == "message":
+        role = item.required_choice("role", ("user", "assistant", *_SYSTEM))
+        yield {"role": role, "content": read_text(item, "content", is_replayed=role == "assistant")}
+    elif kind in ("function_call", "custom_tool_call"):
+        name = qualified(item.text("namespace"), item.required_text("name"))
+        is_custom = kind == "custom_tool_call"
+        arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
+        yield {"role": "assistant", "tool_calls": [tool_call(item.required_text("call_id"), name, arguments)]}
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        id = item.required_text("call_id")
+        yield {"role": "tool", "tool_call_id": id, "content": read_text(item, "output", is_replayed=True)}
+    elif kind == "reasoning":
+        text = "".join(part_text(part, is_replayed=True) for part in item.objects("content"))
+        text = text or decode_reasoning(item.text("encrypted_content") or "")
+        text = text or "\n\n".join(part_text(part, is_replayed=True) for part in item.objects("summary"))
+        if text:
+            yield {"role": "assistant", "reasoning_content": text}
+    elif kind != "additional_tools":  # `parse_response` has read these tools.
+        item.skip()
+        own = decode_reasoning(str(item.get("encrypted_content") or ""))
+        text = "\n".join([*filter(None, [own]), *texts_in({**item.raw, "title": None, "url": None})])
+        role = item.get("role")
+        if text:  # In the words of the user, unless the item names another role.
+            yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}
 
 
 def encode_reasoning(text: str) -> str:

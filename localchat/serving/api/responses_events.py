@@ -18,7 +18,7 @@ from ..core.usage import Usage
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
 from .logprobs import logprob_entry
 from .responses import ResponsesRequest, encode_reasoning, parse_response
-from .responses_store import ResponseStore, item_id
+from .responses_store import ResponseStore
 from .tools import CUSTOM_INPUT
 
 
@@ -46,6 +46,7 @@ _SUMMARY = _Names(
     "response.reasoning_summary_part",
     "summary_index",
 )
+_ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _CALL = _Names("function_call", "response.function_call_arguments", "arguments")
 _CUSTOM_CALL = _Names("custom_tool_call", "response.custom_tool_call_input", "input")
 
@@ -187,7 +188,8 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         return "" if self._status(block) == "in_progress" else custom_input(block.text)
 
     def _item_id(self, block: Block) -> str:
-        return item_id(self._names(block).type, self.head.id, f"{block.index:x}")
+        prefix = _ID_PREFIXES[self._names(block).type]
+        return f"{prefix}_{self.head.id.partition('_')[2]}{block.index:x}"
 
     def _emit_part(self, block: Block, kind: str) -> None:
         names = self._names(block)

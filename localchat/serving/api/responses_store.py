@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import NotFound
 from ..core.json_text import to_json
@@ -18,20 +17,15 @@ MAX_BYTES = 64 * 1024 * 1024
 Item = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A stored response."""
 
     body: Mapping[str, Any]
     """The response object that GET returns."""
     items: tuple[Item, ...]
-    """The items before the output: those of earlier responses and of the request."""
+    """All items: those of earlier responses, of the request, and the output."""
     n_bytes: int
     """The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound."""
-
-    @property
-    def context(self) -> tuple[Item, ...]:
-        return (*self.items, *self.body["output"])
 
 
 class ResponseStore:
@@ -49,7 +43,7 @@ class ResponseStore:
         n_bytes = len(to_json([body, *items]))
         with self._lock:
             self._drop(body["id"])
-            self._entries[body["id"]] = Stored(body, tuple(items), n_bytes)
+            self._entries[body["id"]] = Stored(body, (*items, *body["output"]), n_bytes)
             self._n_bytes += n_bytes
             while self._entries and (len(self._entries) > self._max_entries or self._n_bytes > self._max_bytes):
                 self._drop(next(iter(self._entries)))
@@ -74,16 +68,12 @@ class ResponseStore:
         with self._lock:
             self._drop(id)
 
-    def context(self, response_id: str) -> tuple[Item, ...]:
-        """The items that precede those of a request with this `previous_response_id`."""
-        return self.get(response_id, "previous_response_id", "previous_response_not_found").context
-
     def item(self, id: str, param: str) -> Item:
         """The item with this id, from the most recently used entry that has it."""
         with self._lock:
             entries = [*reversed(self._entries.values())]
         for entry in entries:
-            for item in reversed(entry.context):
+            for item in reversed(entry.items):
                 if item.get("id") == id:
                     return item
         raise NotFound(f"no item is stored under {id!r}: send the item itself, or do not set 'store' to false", param)
@@ -92,11 +82,3 @@ class ResponseStore:
         entry = self._entries.pop(id, None)
         if entry is not None:
             self._n_bytes -= entry.n_bytes
-
-
-_ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
-
-
-def item_id(kind: str, response_id: str, position: str) -> str:
-    """The id of an item: its type, the id of its response, and its `position` in the response."""
-    return f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.partition('_')[2]}{position}"
