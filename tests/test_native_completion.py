@@ -24,9 +24,9 @@ def ask(running: Any, path: str = "/completion", **fields: Any) -> tuple[int, st
 @pytest.mark.parametrize(
     ("fields", "content", "stop_type", "stopping_word"),
     [
-        pytest.param({"n_predict": 3}, "abc", "limit", "", id="limit"),
-        pytest.param({"stop": ["de"]}, "abc", "word", "de", id="stop text"),
-        pytest.param({"stop_token_ids": [99]}, "ab", "eos", "", id="stop token"),
+        ({"n_predict": 3}, "abc", "limit", ""),
+        ({"stop": ["de"]}, "abc", "word", "de"),
+        ({"stop_token_ids": [99]}, "ab", "eos", ""),
     ],
 )
 def test_streamed_and_whole_are_equal(fields: dict[str, Any], content: str, stop_type: str, stopping_word: str):
