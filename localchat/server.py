@@ -55,10 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_failure(f"cannot load {error}")
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
-    if options.checks:
-        from .serving.http.check import check
-
-        return check(options, file)
     if not options.api_keys and not options.uds and not is_loopback(options.host):
         log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", options.host)
     try:

@@ -1,4 +1,4 @@
-"""The command `python -m localchat.server`: its options and errors, what it writes at the start, and `--check`."""
+"""The command `python -m localchat.server`: its options and errors, and what it writes at the start."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from localchat.serving.engine import front, library_build, process
 from localchat.serving.engine.library_build import LIBRARY
 from localchat.serving.http import options
-from localchat.serving.http.check import COULD_BE_BETTER, FAILS, WORKS
 from localchat.serving.http.options import read_options
 from localchat.serving.models.catalog import DEMO_PATH
 
-from .command import Done, run_command
-from .engine_programs import CRASHES_AT_AMX
+from .command import run_command
 
 ROOT = DEMO_PATH.parents[3]
 DEADLINE_S = 60
@@ -187,72 +184,3 @@ loaded   in [\d.]+ s
 localchat is ready: demo at (http://127\.0\.0\.1:\d+/v1) \(Ctrl-C ends it\)
 try: {re.escape(sys.executable)} -m localchat --base-url \1 "What is your name\?"""
     assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
-
-
-# --- `--check` ---
-
-
-def run_check(*arguments: str) -> Done:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    return run_command("--check", *arguments)
-
-
-def test_report_has_the_build_the_model_and_the_speed():
-    done = run_check("-c", "1k", "-np", "2")
-    *lines, result = done.stdout.splitlines()
-    assert result == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
-    names = [line.split()[0] for line in lines]
-    expected = ["versions", "build", "device", "model", "context", "memory", "device", "loaded", "speed"]
-    assert [name for name in names if name != "advice"] == expected
-    assert f"llama-cpp-python {LIBRARY.partition('==')[2]}, " in lines[1]
-    assert "1024 tokens for each request" in lines[4]
-    assert min(map(float, re.findall(r"([\d.]+) tokens/s", lines[expected.index("speed")]))) > 1
-
-
-@pytest.mark.parametrize("cause", ["file", "library"])
-def test_model_that_cannot_be_served_is_a_problem(cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The problem names both sizes of a truncated file. The last line of llama.cpp's log would not."""
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(DEMO_PATH.read_bytes()[:100_000])
-    environment = {**os.environ, **({"LLAMA_CPP_LIB_PATH": str(tmp_path)} if cause == "library" else {})}
-    # A new process is needed, since this one has loaded llama.cpp.
-    command = [sys.executable, "-m", "localchat.server", "--check", str(cut if cause == "file" else DEMO_PATH)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (FAILS, "")
-    *_, problem, result = done.stdout.splitlines()
-    size = DEMO_PATH.stat().st_size
-    reasons = {
-        "file": f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need {size}: it was cut, so",
-        "library": f"problem  cannot load {DEMO_PATH}: ",
-    }
-    assert problem.startswith(reasons[cause])
-    assert result == "it does not work"
-
-
-def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(library_build, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
-    assert library_build.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
-    assert library_build.missing_switches(["AVX", "AVX2", "AVX512"]) == []
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a signal")
-def test_matrix_instructions_that_crash_are_advice(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(front, "has_matrix_instructions", lambda: True)
-    monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", CRASHES_AT_AMX, str(number)])
-    done = run_check()
-    assert done.returncode == COULD_BE_BETTER
-    [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
-    assert library_build.rebuild_command() in advice
-
-
-def test_gpu_build_without_layers_on_a_gpu_is_advice(monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.serving.engine.llama import devices
-
-    found = devices.read_build()
-    if found["gpu"]:
-        pytest.skip("llama.cpp is built for a GPU here")
-    monkeypatch.setattr(devices, "read_build", lambda: {**found, "gpu": True})
-    advice = "llama.cpp is built for a GPU, but no layer is on a GPU: check the driver"
-    assert advice in run_check().stdout
-    assert advice not in run_check("--gpu-layers", "0").stdout

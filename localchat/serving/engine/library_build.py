@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
 
 # The release that messages recommend. Struct layouts change between releases; this one is tested.
 LIBRARY = "llama-cpp-python==0.3.36"
@@ -28,21 +27,12 @@ _CPU_SWITCHES = {
 
 def rebuild_command() -> str:
     """A command that builds llama-cpp-python for this CPU without AMX."""
-    switches = ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in _cpu_switches())]
+    flags = _cpu_flags()
+    switches = ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for flag, name in _CPU_SWITCHES.items() if flag in flags)]
     return (
         f'CMAKE_ARGS="{" ".join(switches)}" {sys.executable} -m pip install '
         f"--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python {LIBRARY}"
     )
-
-
-def missing_switches(features: Iterable[str]) -> list[str]:
-    """llama.cpp's names of the instructions that this CPU has and a build with these features does not use."""
-    return [name for name in _cpu_switches() if name not in features]
-
-
-def _cpu_switches() -> list[str]:
-    flags = _cpu_flags()
-    return [name for flag, name in _CPU_SWITCHES.items() if flag in flags]
 
 
 def _cpu_flags() -> list[str]:

@@ -48,7 +48,6 @@ class Options(ParseOptions, LoadOptions):
     waits: bool = True
     """Requests wait while their model loads."""
     lists_models: bool = False
-    checks: bool = False
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -170,13 +169,6 @@ def _parser() -> argparse.ArgumentParser:
     mapping = "mapping file with names and settings of models (default: models.toml or models.json in --models-dir)"
     add("--models", type=_path, metavar="FILE", help=mapping)
     add("--list", dest="lists_models", action="store_true", help="list the models of this machine, and exit")
-    add(
-        "--check",
-        dest="checks",
-        action="store_true",
-        help="report whether the model works on this machine, the memory it needs and its speed, then exit with "
-        "status 0 (it works), 1 (it does not) or 3 (it works, and the report has advice)",
-    )
     _add_models(parser.add_argument_group("several models").add_argument)
     _add_http(parser.add_argument_group("connections and access").add_argument)
     _add_engine(parser.add_argument_group("model and memory"))

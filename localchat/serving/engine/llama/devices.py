@@ -1,4 +1,4 @@
-"""The installed build of llama.cpp, its devices (ggml-backend, by ctypes), and the free memory of the machine.
+"""The devices of llama.cpp (ggml-backend, by ctypes), and the free memory of the machine.
 
 The Python package binds no function of ggml.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.metadata
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -97,16 +96,6 @@ def ggml(name: str, result: Any, *arguments: Any) -> Any:
     if library is None:
         raise AttributeError(name)
     return ctypes.CFUNCTYPE(result, *arguments)((name, library))
-
-
-def read_build() -> dict[str, Any]:
-    """The installed build: its versions, the CPU features that it was compiled for, such as "AVX2", and its devices."""
-    versions = {"llama-cpp-python": "", "llama.cpp": L.llama_version().decode("utf-8", "replace")}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        versions["llama-cpp-python"] = importlib.metadata.version("llama-cpp-python")
-    features = re.findall(r"(\w+) = 1\b", L.llama_print_system_info().decode("utf-8", "replace"))
-    found = [asdict(device) for device in devices()]
-    return {"versions": versions, "features": features, "gpu": supports_gpu(), "devices": found}
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
