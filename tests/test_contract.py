@@ -7,8 +7,6 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
-
 from localchat.serving.api import chat, embeddings
 from localchat.serving.core.params import UNSUPPORTED
 
@@ -45,49 +43,6 @@ def exists(file: str, function: str) -> bool:
 def functions_of(file: str) -> set[str]:
     tree = ast.parse((TESTS / f"{file}.py").read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-
-# A test in one of these files must name the rows that it tests.
-CITING = (
-    "test_server",
-    "test_server_access",
-    "test_server_chat",
-    "test_server_connections",
-    "test_server_errors",
-    "test_server_figures",
-    "test_server_leaving",
-    "test_server_live",
-    "test_server_log",
-    "test_server_prefill",
-    "test_server_progress",
-    "test_server_sampling",
-    "test_server_wire",
-    "test_chat_refused",
-    "test_chat_request",
-    "test_chat_response",
-    "test_error_bodies",
-)
-
-
-def sources(file: str) -> dict[str, str]:
-    """The source of each test of a file, with its decorators."""
-    text = (TESTS / f"{file}.py").read_text(encoding="utf-8")
-    lines = text.splitlines()
-    tests = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    starts = {node.name: min([d.lineno for d in node.decorator_list], default=node.lineno) for node in tests}
-    return {node.name: "\n".join(lines[starts[node.name] - 1 : node.end_lineno]) for node in tests}
-
-
-@pytest.mark.parametrize("file", CITING)
-def test_tests_of_the_server_cite_their_rows(file: str):
-    text = sources(file)
-    wrong = [
-        (row, function)
-        for row, _, shown_by in TABLE
-        for function in re.findall(rf"`{file}::(test_\w+)`", shown_by)
-        if not re.search(rf"(?<![a-z0-9]){row}(?![a-z0-9])", text[function], re.IGNORECASE)
-    ]
-    assert wrong == []
 
 
 def test_page_lists_the_fields_that_are_refused():

@@ -48,13 +48,8 @@ def real_model() -> Iterator[Any]:
     ("path", "fields"),
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNFIT}]}),
-        ("/v1/completions", {"prompt": UNFIT}),
         ("/v1/completions", {"prompt": ["a", UNFIT]}),
-        ("/completion", {"prompt": UNFIT}),
-        ("/v1/responses", {"input": UNFIT}),
         ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": UNFIT}]}),
-        ("/api/chat", {"messages": [{"role": "user", "content": UNFIT}]}),
-        ("/api/generate", {"prompt": UNFIT}),
         ("/api/generate", {"prompt": UNFIT, "raw": True}),
     ],
 )

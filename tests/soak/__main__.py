@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from .. import fuzz_sse, fuzz_wire
 from ..live import running_process
-from . import faults, fuzz, hostile, load
+from . import faults, fuzz, load
 from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
@@ -19,14 +18,12 @@ N_PARALLEL, N_STREAMS_OF_LOAD = "8", "64"
 ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
     "http": (fuzz.http, 100_000),
     "json": (fuzz.json_bodies, 50_000),
-    "constraints": (hostile.constraints, 1_000),
-    "bodies": (hostile.bodies, 500),
+    "constraints": (fuzz.constraints, 1_000),
     "load": (load.run, 1_200),
 }
 ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
     "models": (fuzz.models, 1_000),
-    "client": (lambda n, seed: client(n, seed), 1_000_000),
-    "faults": (lambda n, seed: faults.run(), 1),
+    "faults": (lambda n, seed: faults.stopped(), 1),
     "kills": (faults.kills, 200),
 }
 
@@ -38,20 +35,11 @@ def new_target(n_parallel: str = N_PARALLEL) -> Iterator[Target]:
         yield Target(server.url, server.process.pid)
 
 
-def client(n: int, seed: int) -> str:
-    """Decode `n` random streams of events, and a tenth as many damaged responses: see tests/fuzz_*.py."""
-    for i in range(n):
-        fuzz_sse.check(seed + i)
-    for i in range(n // 10):
-        fuzz_wire.check(seed + i)
-    return f"{n:,} random event streams and {n // 10:,} damaged responses: only documented errors"
-
-
 def run(name: str, n: int | None, seed: int) -> str:
     """Run one program; returns its line for the report.
 
     Raises:
-        Broken: The server or the client violated a rule.
+        Broken: The server violated a rule.
     """
     if name in ALONE:
         alone, default = ALONE[name]

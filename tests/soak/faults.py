@@ -1,4 +1,4 @@
-"""Faults of the processes: signals, kills under streams, and a clock that jumps. What clients get, and for how long."""
+"""Faults of the engine process: a stop signal, and kills under streams. What clients get, and for how long."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ STOPPED_S = 2.0
 
 
 @contextlib.contextmanager
-def served(
-    *arguments: str, program: tuple[str, ...] = ("-m", "localchat.server")
-) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
+def served(*arguments: str) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
     """A server."""
-    with started([sys.executable, *program, "--port", "0", *arguments]) as server:
+    with started([sys.executable, "-m", "localchat.server", "--port", "0", *arguments]) as server:
         yield Target(server.url, server.process.pid), server.process
 
 
@@ -53,17 +51,6 @@ def wait_until_served(target: Target) -> float:
     raise Broken("the server was not back in time")
 
 
-def killed(number: signal.Signals) -> str:
-    """Kill the engine process. The next request starts a new one."""
-    with served() as (target, process):
-        text = target.chat()
-        os.kill(engine_of(process.pid) or 0, number)
-        seconds = wait_until_served(target)
-        if target.chat() != text:
-            raise Broken("the greedy text is another one after the restart")
-    return f"{number.name}: served again after {seconds:.2f} s"
-
-
 def stopped() -> str:
     """Stop and continue the engine process. A request that arrives meanwhile succeeds afterwards."""
     with served() as (target, process):
@@ -77,33 +64,6 @@ def stopped() -> str:
         if text_after != text:
             raise Broken("the greedy text is another one after SIGSTOP")
     return f"SIGSTOP for {STOPPED_S} s: the request ended after {time.monotonic() - start:.2f} s"
-
-
-# The server with a time of day that jumps a year back and forth at each call of `time.time`.
-JUMPING = """
-import itertools, sys, time
-from localchat.server import main
-real, jumps = time.time, itertools.cycle((-3e7, 3e7))
-time.time = lambda: real() + next(jumps)
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def jumping_clock() -> str:
-    """The time of day jumps at each call. Requests and their texts are as before."""
-    with served() as (target, _):
-        text = target.chat()
-    with served(program=("-c", JUMPING)) as (target, _):
-        for _ in range(5):
-            if target.chat() != text:
-                raise Broken("the greedy text is another one while the clock jumps")
-            target.check()
-    return f"a clock that jumps by a year: an ordinary request in {target.ordinary}"
-
-
-def run() -> str:
-    """These faults, one after the other."""
-    return "; ".join([killed(signal.SIGKILL), killed(signal.SIGSEGV), stopped(), jumping_clock()])
 
 
 # --- kills under streams ---

@@ -1,4 +1,4 @@
-"""Damaged requests, bodies with wrong values, and damaged model files: each is served, or refused as documented."""
+"""Damaged requests and model files, wrong values, hostile constraints: each is served, or refused as documented."""
 
 from __future__ import annotations
 
@@ -121,25 +121,104 @@ def damaged_body(chance: random.Random) -> tuple[str, bytes]:
     return path, json.dumps(body).encode()
 
 
+def status_of(target: Target, seed: int, path: str, body: bytes) -> int:
+    """The status of a response, which must be documented. An error must be JSON, and without details of the server."""
+    try:
+        status, payload = target.status(path, body, timeout_s=60)
+        if status >= 400:
+            error = json.loads(payload)["error"]
+            message = error if isinstance(error, str) else error["message"]
+            assert message
+            assert "Traceback" not in message
+            assert "internal" not in message
+    except (AssertionError, ValueError, LookupError, TypeError) as error:
+        raise Broken(f"seed {seed}: {error!r} for {path} {body[:1000]!r}") from error
+    return status
+
+
 def json_bodies(target: Target, n: int, seed: int) -> str:
-    """Send `n` bodies with wrong values to all endpoints. Statuses must be documented, and errors must be JSON."""
+    """Send `n` bodies with wrong values to all endpoints."""
     statuses: Counter[int] = Counter()
     for i in range(n):
-        path, body = damaged_body(random.Random(seed + i))
-        try:
-            status, payload = target.status(path, body)
-            if status >= 400:
-                error = json.loads(payload)["error"]
-                message = error if isinstance(error, str) else error["message"]
-                assert message
-                assert "Traceback" not in message
-                assert "internal" not in message
-        except (AssertionError, ValueError, LookupError, TypeError) as error:
-            raise Broken(f"seed {seed + i}: {error!r} for {path} {body[:1000]!r}") from error
-        statuses[status] += 1
+        statuses[status_of(target, seed + i, *damaged_body(random.Random(seed + i)))] += 1
         if i % BATCH == BATCH - 1:
             target.check()
     return f"{n:,} JSON bodies: {counted(statuses)}; an ordinary request in {target.ordinary}"
+
+
+# --- constraints ---
+
+PATTERNS = ["a", ".", "[a-z]", r"\d", "x?", "(a|b)", "[^x]", r"\w", "é", "(?:ab|a)", r"\s*", "(a*)"]
+REPEATS = ["", "", "*", "+", "?", "{3}", "{0,9}", "{200}", "{1,1500}", "{2,}"]
+
+
+def pattern(chance: random.Random, depth: int = 3) -> str:
+    parts = []
+    for _ in range(chance.choice([1, 2, 3, 8])):
+        inner = f"({pattern(chance, depth - 1)})" if depth and chance.random() < 0.4 else chance.choice(PATTERNS)
+        parts.append(inner + chance.choice(REPEATS))
+    return chance.choice(["", "|"]).join(parts) * chance.choice([1, 1, 1, 50])
+
+
+def schema(chance: random.Random, depth: int = 4) -> Any:
+    kind = chance.randrange(9) if depth else chance.randrange(4)
+    if kind == 0:
+        return {"type": "string", "pattern": pattern(chance), "maxLength": chance.choice([5, 500, 100_000])}
+    if kind == 1:
+        low = chance.randrange(-(10**9), 10**9)
+        return {"type": chance.choice(["integer", "number"]), "minimum": low, "multipleOf": 7}
+    if kind == 2:
+        return {"enum": [chance.random() for _ in range(chance.choice([1, 10, 5000]))]}
+    if kind == 3:
+        return {"$ref": chance.choice(["#", "#/$defs/a", "#/properties/a", "http://x/y"])}
+    if kind in (4, 5):
+        names = [f"p{i}" for i in range(chance.choice([1, 3, 60]))]
+        fields = {name: schema(chance, 0 if len(names) > 9 else depth - 1) for name in names}
+        found = {"type": "object", "properties": fields, "required": names[:2], "$defs": {"a": schema(chance, 0)}}
+        return {**found, "minProperties": chance.randrange(9)} if chance.random() < 0.3 else found
+    if kind == 6:
+        limits = {"minItems": chance.choice([0, 3, 1000]), "uniqueItems": chance.random() < 0.2}
+        return {"type": "array", "items": schema(chance, depth - 1), **limits}
+    many = [schema(chance, depth - 1) for _ in range(chance.choice([2, 4]))]
+    key = chance.choice(["anyOf", "oneOf", "allOf"])
+    return {key: many, "not": schema(chance, 0)} if kind == 7 else {"anyOf": many}
+
+
+def grammar(chance: random.Random) -> str:
+    names = ["root", *(f"r{i}" for i in range(chance.choice([1, 5, 200])))]
+    rules = []
+    for name in names:
+        parts = [
+            chance.choice(['"a"', "[a-z]", chance.choice(names), '("x" | "y")', '""'])
+            + chance.choice(["", "*", "?", "{2,40}"])
+            for _ in range(chance.choice([1, 2, 5]))
+        ]
+        rules.append(f"{name} ::= {chance.choice([' ', ' | ']).join(parts)}")
+    return "\n".join(rules)
+
+
+def constraint(chance: random.Random) -> dict[str, Any]:
+    """The fields of a request with a constraint."""
+    kind = chance.randrange(4)
+    if kind == 0:
+        return {"grammar": grammar(chance)}
+    if kind == 1:
+        return {"structured_outputs": {"regex": pattern(chance)}}
+    if kind == 2:
+        function = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema(chance)}}}
+        tools = [{"type": "function", "function": function}]
+        return {"tools": tools, "tool_choice": chance.choice(["auto", "required"])}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(chance)}}}
+
+
+def constraints(target: Target, n: int, seed: int) -> str:
+    """Send `n` hostile schemas, patterns, grammars and tools. An ordinary request follows each."""
+    statuses: Counter[int] = Counter()
+    for i in range(seed, seed + n):
+        fields = {"messages": MESSAGES, "max_tokens": 8, **constraint(random.Random(i))}
+        statuses[status_of(target, i, "/v1/chat/completions", json.dumps(fields).encode())] += 1
+        target.check()
+    return f"{n:,} hostile constraints: {counted(statuses)}; an ordinary request in {target.ordinary}"
 
 
 # --- model files ---
