@@ -26,7 +26,7 @@ from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
 from ..engine import Cancelled
 from ..engine.values import SequenceStats
-from .connections import Connections
+from .connections import Connections, has_disconnected
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .metrics import TYPE, Metrics
@@ -34,7 +34,7 @@ from .models import ModelEndpoints
 from .options import Options
 from .page import chat_page, wants_page
 from .request import PeerGone
-from .stream import CHAT, LINES, NAMED, WITHOUT_END, StreamFormat, pinging, send_stream, send_whole
+from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_whole
 
 log = logging.getLogger("localchat.server")
 
@@ -129,16 +129,20 @@ class Endpoints:
         def handle(exchange: Exchange) -> None:
             request = self._parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
-            ping_s = self._options.ping_s or None
-            waiting = pinging(exchange, ping_s if request.stream else None, format)
-            model = self._model(exchange, request.model, request.keep_alive_s, waiting)
-            run = start(model, request, interface.id_prefix)
+            stream = Stream(exchange, format, self._options.ping_s or None)
+            try:
+                ping = stream.ping if request.stream and format.ping else None
+                model = self._model(exchange, request.model, request.keep_alive_s, ping)
+                run = start(model, request, interface.id_prefix)
+            except Exception as error:
+                stream.fail(error)
+                return
             exchange.id = run.head.id
             try:
                 with run, self._in_flight(exchange, run):
                     encoder = interface.encoder(run.head, request, run.usage)
                     if request.stream:
-                        send_stream(exchange, run, encoder, ping_s, format)
+                        stream.run(run, encoder)
                     else:
                         send_whole(exchange, run, encoder)
             finally:
@@ -151,11 +155,17 @@ class Endpoints:
         exchange: Exchange,
         name: str,
         keep_alive_s: float | None = None,
-        waiting: Callable[[], None] | None = None,
+        ping: Callable[[], None] | None = None,
     ) -> Model:
-        """The model that a request names, loaded until the end of the exchange."""
-        served, waiting = self._service.find(name), waiting or pinging(exchange, None, CHAT)
-        return exchange.closing.enter_context(self._service.using(served, keep_alive_s, waiting))
+        """The model that a request names, loaded until the end of the exchange. While it loads, `ping` is called."""
+
+        def wait() -> None:
+            if has_disconnected(exchange.socket):
+                raise PeerGone
+            if ping is not None:
+                ping()
+
+        return exchange.closing.enter_context(self._service.using(self._service.find(name), keep_alive_s, wait))
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:

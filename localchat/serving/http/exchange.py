@@ -69,8 +69,6 @@ class Exchange:
         self.id, self.summary = "-", ""
         # Closed at the end of the exchange.
         self.closing = contextlib.ExitStack()
-        # Makes the end of a stream that has begun, but has no events yet, from an error; None: there is no such stream.
-        self.failed_stream: Callable[[errors.ApiError], bytes] | None = None
         # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # The client's id of the request; None: the response gets a new id.
@@ -172,11 +170,6 @@ class Exchange:
             self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _send_error(self, error: errors.ApiError) -> None:
-        if self.status is not None and self.failed_stream is not None:
-            self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
-            with contextlib.suppress(OSError):
-                self.send_part(self.failed_stream(error), is_last=True)
-                return
         if self.status is not None:
             # The response has begun, so closing the connection is the only way to show that it is incomplete.
             self._set_incomplete()

@@ -86,11 +86,6 @@ def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCa
         except (GGUFError, OSError):  # The summary tells that there is a problem.
             pass
     template = metadata.get("tokenizer.chat_template", "")
-    capabilities = {
-        "completion": not header.is_embedding,
-        "tools": "tools" in template,
-        "thinking": "think" in template,
-    }
     return ollama.ModelCard(
         name=file.name,
         created=file.stamp // 10**9,
@@ -100,25 +95,14 @@ def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCa
         quantisation=header.quantisation,
         metadata=metadata,
         template=template,
-        capabilities=("embedding",)
-        if header.is_embedding
-        else tuple(name for name, has in capabilities.items() if has),
+        capabilities=_capabilities(
+            header.is_embedding, completion=True, tools="tools" in template, thinking="think" in template
+        ),
     )
 
 
 def _loaded_card(model: Model) -> ollama.ModelCard:
     facts, template = model.engine.facts, model.template
-    capabilities = {
-        "completion": True,
-        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
-        # system message describes the tools.
-        "tools": template.capabilities.shows_tools,
-        "thinking": "think" in template.source or template.dialect.reasoning.start in template.source,
-        "insert": facts.fim_tokens is not None,
-    }
-    names = tuple(name for name, has in capabilities.items() if has)
-    if f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata:
-        names = ("embedding",)
     return ollama.ModelCard(
         name=model.name,
         created=model.created,
@@ -128,5 +112,18 @@ def _loaded_card(model: Model) -> ollama.ModelCard:
         quantisation=quantisation_of(facts.metadata.get("general.file_type")),
         metadata=facts.metadata,
         template=template.source,
-        capabilities=names,
+        capabilities=_capabilities(
+            f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata,
+            completion=True,
+            # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
+            # system message describes the tools.
+            tools=template.capabilities.shows_tools,
+            thinking="think" in template.source or template.dialect.reasoning.start in template.source,
+            insert=facts.fim_tokens is not None,
+        ),
     )
+
+
+def _capabilities(is_embedding: bool, **has: bool) -> tuple[str, ...]:
+    """What a model can do, with Ollama's words."""
+    return ("embedding",) if is_embedding else tuple(name for name, value in has.items() if value)

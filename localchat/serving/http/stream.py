@@ -1,8 +1,4 @@
-"""Sends generated text as a stream or as one body, and frames events of streams.
-
-The status line of a stream is sent after its first events, so that an early error has its own status. A stream has
-exactly one end.
-"""
+"""Sends generated text as a stream or as one body, and frames events of streams. A stream has exactly one end."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ from ..chat.run import GenerationRun
 from ..core import errors
 from ..core.json_text import to_json
 from ..engine import Cancelled
-from .connections import has_disconnected
-from .exchange import Exchange
+from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable
 from .request import PeerGone
 
@@ -50,11 +45,6 @@ class StreamFormat:
     ping: bytes = COMMENT
     """Bytes that clients ignore, sent after some time without a chunk; empty if the format has none."""
 
-    def failed(self, body: Any) -> bytes:
-        """The end of a stream that fails before its first event. Events with names begin with their type."""
-        body = body if self.encode is not encode_named or "type" in body else {"type": "error", **body}
-        return b"".join(map(self.encode, [to_json(body), *([self.end] if self.end else [])]))
-
 
 CHAT = StreamFormat()
 # For interfaces in which a field marks the last chunk.
@@ -65,77 +55,78 @@ NAMED = StreamFormat(encode=encode_named, end=None)
 LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
 
 
+class Stream:
+    """A streamed response. Its head is sent when the first output arrives, or after `ping_s` with a ping (None: no
+    pings), so that an early error has its own status."""
+
+    def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float | None) -> None:
+        self.ping_s = ping_s
+        self._exchange = exchange
+        self._format = format
+        self._sent_at = time.monotonic()
+
+    def run(self, run: GenerationRun, encoder: Encoder[Any]) -> None:
+        """Send chunks as they are generated. An error before the head is raised; a later one is the last chunk."""
+        is_over = False
+        while not is_over:
+            try:
+                for index, event in run.take(self.ping_s):
+                    encoder.add(index, event)
+                is_over = not run.is_running
+                if is_over:
+                    encoder.finish()
+                new = encoder.take()
+            except Exception as error:
+                encoder.failed(self._late(error))
+                new, is_over = encoder.take(), True
+            if new or is_over:
+                self._send(new, is_last=is_over)
+            else:
+                self._begin()
+                self.ping()
+
+    def ping(self) -> None:
+        """Send a ping if nothing was sent for `ping_s`."""
+        if self.ping_s is not None and time.monotonic() - self._sent_at >= self.ping_s:
+            self._send_part(self._format.ping)
+
+    def fail(self, error: Exception) -> None:
+        """End a stream that has no events yet. An error before the head is raised."""
+        late = self._late(error)
+        self._exchange.summary = printable(late.message)[:MAX_LOGGED_CHARS]
+        body = self._exchange.error_body(late)
+        if self._format.encode is encode_named and "type" not in body:
+            body = {"type": "error", **body}
+        self._send([to_json(body)], is_last=True)
+
+    def _late(self, error: Exception) -> errors.ApiError:
+        """The error of a stream whose head has been sent; raises one that has its own response, or needs none."""
+        if self._exchange.status is None or isinstance(error, (Cancelled, PeerGone, OSError)):
+            raise error
+        if isinstance(error, errors.ApiError):
+            log.warning("%s failed: %s", self._exchange.id, printable(error.message))
+            return error
+        log.error("%s failed", self._exchange.id, exc_info=error)
+        return errors.InferenceError(errors.INTERNAL_ERROR)
+
+    def _send(self, chunks: list[str], *, is_last: bool) -> None:
+        if is_last and self._format.end is not None:
+            chunks = [*chunks, self._format.end]
+        self._send_part(b"".join(map(self._format.encode, chunks)), is_last=is_last)
+
+    def _begin(self) -> None:
+        if self._exchange.status is None:
+            self._exchange.start_stream(self._format.content_type)
+
+    def _send_part(self, payload: bytes, *, is_last: bool = False) -> None:
+        self._begin()
+        self._exchange.send_part(payload, is_last=is_last)
+        self._sent_at = time.monotonic()
+
+
 def send_whole(exchange: Exchange, run: GenerationRun, encoder: Encoder[Any]) -> None:
     """Generate, and send the response as one body."""
     while run.is_running:
         for index, event in run.take():
             encoder.add(index, event)
     exchange.send_json(200, encoder.body())
-
-
-def send_stream(
-    exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], ping_s: float | None, format: StreamFormat
-) -> None:
-    """Send chunks as they are generated, and a ping after each `ping_s` without a chunk (None: no pings).
-
-    The status line is sent with the first chunks, or after `ping_s`. An error before the status line is raised. A later
-    error is sent as the last chunks of the stream.
-    """
-    is_begun, is_over = exchange.status is not None, False  # It has begun if the request waited for its model.
-    exchange.failed_stream = None
-    sent_at = time.monotonic()
-    while not is_over:
-        try:
-            for index, event in run.take(ping_s):
-                encoder.add(index, event)
-            is_over = not run.is_running
-            if is_over:
-                encoder.finish()
-            new = encoder.take()
-        except (Cancelled, OSError):
-            raise
-        except Exception as error:
-            if not is_begun:
-                raise
-            encoder.failed(_as_api_error(exchange, error))
-            new, is_over = encoder.take(), True
-        if not is_begun:
-            exchange.start_stream(format.content_type)
-            is_begun = True
-        if is_over and format.end is not None:
-            new = [*new, format.end]
-        if new or is_over:
-            exchange.send_part(b"".join(map(format.encode, new)), is_last=is_over)
-        elif ping_s is not None and format.ping and time.monotonic() - sent_at >= ping_s:
-            exchange.send_part(format.ping)
-        else:
-            continue
-        sent_at = time.monotonic()
-
-
-def pinging(exchange: Exchange, ping_s: float | None, format: StreamFormat) -> Callable[[], None]:
-    """A function that keeps a stream alive whose model loads: it begins the stream, and sends a ping after each
-    `ping_s`. It raises PeerGone if the client has disconnected."""
-    sent_at = time.monotonic()
-
-    def ping() -> None:
-        nonlocal sent_at
-        if has_disconnected(exchange.socket):
-            raise PeerGone
-        if ping_s is None or not format.ping or time.monotonic() - sent_at < ping_s:
-            return
-        if exchange.status is None:
-            exchange.start_stream(format.content_type)
-            exchange.failed_stream = lambda error: format.failed(exchange.error_body(error))
-        exchange.send_part(format.ping)
-        sent_at = time.monotonic()
-
-    return ping
-
-
-def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:
-    if isinstance(error, errors.ApiError):
-        log.warning("%s failed: %s", exchange.id, printable(error.message))
-        return error
-    log.exception("%s failed", exchange.id)
-    return errors.InferenceError(errors.INTERNAL_ERROR)
