@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 from typing import Any
@@ -15,11 +14,11 @@ from localchat.serving.chat.dialects import Dialect
 from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.lark import gbnf_rule
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.serving.core.events import ToolCallArguments, ToolCallStart
 from localchat.serving.core.request import ResponseFormat
 from localchat.serving.engine import Constraint
 
-from .json_validator import is_valid
+from .json_validator import is_valid, load
 
 SCHEMA = {
     "type": "object",
@@ -42,6 +41,9 @@ CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
+# A token for each byte, and an end-of-generation token.
+_TOKENIZER = llguidance.LLTokenizer("byte")
+_END = _TOKENIZER.eos_token
 REASONING = "<think>\nI wonder: <tool?\n</think>\n\n"
 
 
@@ -58,26 +60,11 @@ def fits(constraint: Constraint | None, text: str) -> bool:
 
 
 def matcher_of(constraint: Constraint | None) -> Any:
-    """A matcher for a vocabulary with a token for each byte, and an end-of-generation token, 256."""
+    """A matcher for the tokens of bytes."""
     assert constraint is not None
-    matcher = llguidance.LLMatcher(_byte_tokenizer(), constraint.grammar, log_level=0)
+    matcher = llguidance.LLMatcher(_TOKENIZER, constraint.grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error() + constraint.grammar
     return matcher
-
-
-class _Bytes:
-    tokens = (*(bytes([i]) for i in range(256)), b"<end>")
-    special_token_ids = (256,)
-    eos_token_id = 256
-    bos_token_id = None
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)
-
-
-@functools.lru_cache(1)
-def _byte_tokenizer() -> Any:
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()), eos_token=[256])
 
 
 def generated(constraint: Constraint | None, chance: random.Random, n_most: int = 2000) -> str | None:
@@ -85,10 +72,10 @@ def generated(constraint: Constraint | None, chance: random.Random, n_most: int 
     matcher, data = matcher_of(constraint), bytearray()
     while len(data) < n_most:
         mask = matcher.compute_bitmask()
-        allowed = [i for i in range(257) if mask[i // 8] >> i % 8 & 1]
-        plain = [i for i in allowed if 32 <= i < 127 or i == 256]
-        token = 256 if 256 in allowed and chance.random() < 0.3 else chance.choice(plain or allowed)
-        if token == 256:
+        allowed = [i for i in (*range(256), _END) if mask[i // 8] >> i % 8 & 1]
+        plain = [i for i in allowed if 32 <= i < 127 or i == _END]
+        token = _END if _END in allowed and chance.random() < 0.3 else chance.choice(plain or allowed)
+        if token == _END:
             return data.decode()
         matcher.consume_token(token)
         data.append(token)
@@ -115,32 +102,19 @@ def formatted(kind: str, value: Any = None) -> dict[str, Any]:
 CITY = formatted("json_schema", SCHEMA)
 
 
-def _parser(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> OutputParser:
-    """A parser for a text of calls. Calls of Muse follow a header with the name of the function."""
-    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    return OutputParser(dialect, tools=tools, prompt=header if text.startswith("<atem") else prompt)
-
-
-def read_calls(dialect: Dialect, tools: Any, text: str) -> list[Any]:
+def read_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> list[Any]:
     """The calls of a text that has nothing else."""
-    parser = _parser(dialect, tools, text)
+    if text.startswith("<atem"):  # Calls of Muse follow a header with the name of the function.
+        prompt = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    parser = OutputParser(dialect, tools=tools, prompt=prompt)
     events = merged([*parser.feed(text), *parser.finish()])
-    assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}
-    arguments = [json.loads(event.text) for event in events if isinstance(event, ToolCallArguments)]
+    assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}, (text, events)
+    arguments = [load(event.text) for event in events if isinstance(event, ToolCallArguments)]
     return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
 
 
 def check_calls(dialect: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
     """Check that a text has only calls, and that their arguments match the schemas."""
-    parser = _parser(dialect, tools, text, prompt)
-    events = [*parser.feed(text), *parser.finish()]
-    heads = [event for event in events if isinstance(event, ToolCallStart)]
-    assert heads, (text, events)
-    assert not [event for event in events if isinstance(event, (ContentDelta, ReasoningDelta)) and event.text], (
-        text,
-        events,
-    )
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
-    for head in heads:
-        pieces = [e.text for e in events if isinstance(e, ToolCallArguments) and e.index == head.index]
-        assert is_valid("".join(pieces), schemas[head.name]), (text, events)
+    for name, arguments in read_calls(dialect, tools, text, prompt):
+        assert is_valid(json.dumps(arguments), schemas[name]), text
