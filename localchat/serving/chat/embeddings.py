@@ -26,14 +26,14 @@ class VectorRun:
         self.n_tokens = 0
         self._engine = model.engine
         self._pooling = model.engine.facts.pooling
-        self._is_cancelled = False
-        self._is_stopped = False
+        # The error with which the request ends, once it is cancelled or stopped.
+        self._end: Exception | None = None
 
     def cancel(self) -> None:
-        self._is_cancelled = True
+        self._end = self._end or Cancelled("the request was cancelled")
 
     def stop(self) -> None:
-        self._is_stopped = self._is_cancelled = True
+        self._end = errors.ShuttingDown(errors.SHUTTING_DOWN)
 
     def embed(self, request: EmbeddingsRequest) -> list[array[float]]:
         """One vector for each input, normalised to a Euclidean length of 1.
@@ -80,10 +80,10 @@ class VectorRun:
     def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
         self.n_tokens = sum(map(len, inputs))
         vectors: list[array[float]] = []
-        with wire_errors(name, is_stopped=lambda: self._is_stopped):
+        with wire_errors(name):
             for group in _groups(inputs):
-                if self._is_cancelled:
-                    raise Cancelled("the request was cancelled")
+                if self._end is not None:
+                    raise self._end
                 try:
                     vectors += self._engine.embed(group)
                 except errors.ContextLengthExceeded as error:

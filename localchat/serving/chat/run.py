@@ -284,8 +284,13 @@ class GenerationRun:
             ApiError: The request failed.
             Cancelled: `cancel` was called.
         """
-        with wire_errors(self._prompt_field, is_stopped=lambda: self._is_stopped):
-            items = self._run.take(timeout_s)
+        try:
+            with wire_errors(self._prompt_field):
+                items = self._run.take(timeout_s)
+        except Cancelled as error:
+            if self._is_stopped:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+            raise
         events: list[tuple[int, OutputEvent]] = []
         for index, item in items:
             output = self._outputs[index]
@@ -336,19 +341,10 @@ def copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
 
 
 @contextlib.contextmanager
-def wire_errors(prompt_field: str, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Complete errors of the engine and the template, which do not know the fields of requests.
-
-    Args:
-        prompt_field: The field of the request that has the prompt, such as "messages".
-        is_stopped: Whether a cancelled request was cancelled because the server shuts down.
-    """
+def wire_errors(prompt_field: str) -> Iterator[None]:
+    """Complete errors of the engine and the template, which do not know the field of the prompt, such as "messages"."""
     try:
         yield
-    except Cancelled as error:
-        if not is_stopped():
-            raise
-        raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
     except TemplateError as error:
         raise errors.BadRequest(str(error), prompt_field) from error
     except errors.BadRequest as error:
