@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localchat.serving.chat.prompt.marked import Marked, copy_json, has_user_text, join, parts_of, user_ranges
+from localchat.serving.chat.prompt.marked import Marked, has_user_text, join, marked, parts_of, user_ranges
 from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, TemplateError, compile_template, render_template
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.literals import pattern_of
@@ -154,7 +154,7 @@ def test_user_text_stays_user_text_in_every_operation(operation):
             template = compile_template(operation.replace("VALUE", "v").replace("ARGUMENTS", arguments))
         except TemplateError:
             continue
-        for value in [*copy_json(VALUES, Marked), *TEMPLATE_TEXTS]:
+        for value in [*marked(VALUES), *TEMPLATE_TEXTS]:
             try:
                 prompt = render_template(template, {"v": value, "t": Marked(FORGED)})
             except TemplateError:
@@ -204,16 +204,16 @@ def test_marked_text_behaves_as_str(text):
 @given(parts=st.lists(st.tuples(st.text(alphabet="ab ", max_size=4), st.booleans()), max_size=5))
 def test_marks_stay_on_their_characters(parts):
     """User text is in upper case, so the characters show which of them must be marked."""
-    text = join("", [Marked(part.upper().replace(" ", "_")) if marked else part for part, marked in parts])
+    text = join("", [Marked(part.upper().replace(" ", "_")) if is_user else part for part, is_user in parts])
     pieces = [text, text.strip(), text.strip("a_"), text[2:-1], text + "x" + text, text.replace("A", "-")]
     for piece in [*pieces, *text.split("a"), *text.split(), *text]:
-        marked = "".join(piece[a:b] for a, b in user_ranges(piece))
-        assert marked == "".join(c for c in piece if c in "AB_")
+        found = "".join(piece[a:b] for a, b in user_ranges(piece))
+        assert found == "".join(c for c in piece if c in "AB_")
 
 
-def test_copy_json_marks_every_string():
-    marked = copy_json({"a": ["b", 1, None, {"c": "d"}]}, Marked)
-    assert marked == {"a": ["b", 1, None, {"c": "d"}]}
-    assert user_ranges(marked["a"][0])
-    assert user_ranges(next(iter(marked)))
+def test_every_string_is_marked():
+    value = {"a": ["b", 1, None, {"c": "d"}]}
+    copy = marked(value)
+    assert copy == value
+    assert all(map(user_ranges, (copy["a"][0], copy["a"][3]["c"], *copy)))
     assert not has_user_text({"a": ["b", (1, None)]})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from re import Pattern
-from typing import Any, Callable, SupportsIndex
+from typing import Any, SupportsIndex
 
 from jinja2.utils import Namespace
 
@@ -114,17 +114,6 @@ def printed(value: object) -> str:
     return marked(str(value)) if has_user_text(value) else str(value)
 
 
-def copy_json(value: Any, string: Callable[[str], str] = str) -> Any:
-    """Copy a JSON value deeply and apply `string`, such as `Marked`, to all its strings and keys."""
-    if isinstance(value, str):
-        return string(value)
-    if isinstance(value, (list, tuple)):
-        return [copy_json(item, string) for item in value]
-    if isinstance(value, Mapping):
-        return {string(key): copy_json(item, string) for key, item in value.items()}
-    return value
-
-
 def has_user_text(value: object) -> bool:
     """Whether a value has user text: a string, or a container whose text shows its items."""
     if isinstance(value, str):
@@ -137,9 +126,11 @@ def has_user_text(value: object) -> bool:
 
 
 def marked(value: Any) -> Any:
-    """A result as user text: a string, or the strings in a list or tuple."""
+    """A copy of a value in which all strings, also those in lists and objects, are user text."""
     if isinstance(value, str):
         return Marked(value)
+    if isinstance(value, Mapping):
+        return {marked(key): marked(item) for key, item in value.items()}
     return type(value)(map(marked, value)) if type(value) in (list, tuple) else value
 
 

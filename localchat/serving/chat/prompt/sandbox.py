@@ -22,7 +22,7 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from .marked import Marked, copy_json, has_user_text, join, marked, printed, replace
+from .marked import Marked, has_user_text, join, marked, printed, replace
 
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
@@ -206,7 +206,7 @@ def _trim(value: object, chars: str | None = None) -> str:
 
 
 def _from_json(text: str) -> Any:
-    return copy_json(json.loads(text), Marked) if has_user_text(text) else json.loads(text)
+    return marked(json.loads(text)) if has_user_text(text) else json.loads(text)
 
 
 def _tojson(

@@ -14,7 +14,7 @@ from typing import Any, Callable
 from ...core.literals import pattern_of
 from ..dialects import Dialect, detect
 from ..dialects.reasoning import ReasoningStart
-from .marked import Marked, copy_json, user_ranges
+from .marked import Marked, marked, user_ranges
 from .messages import Capabilities, Messages, adapt_messages, adapt_tools, find_capabilities
 from .sandbox import TemplateError, compile_template, render_template
 
@@ -132,8 +132,8 @@ def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -
 
 def _with_marks(given: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of a template with all strings marked as user text, except known roles."""
-    marked: dict[str, Any] = copy_json(given, Marked)
-    for message, original in zip(marked["messages"], given["messages"]):
+    result: dict[str, Any] = marked(given)
+    for message, original in zip(result["messages"], given["messages"]):
         if original.get("role") in _ROLES:
             message["role"] = original["role"]
-    return marked
+    return result
