@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 # Larger than any chat event (a tool argument of 1 MB is rare), and small enough for the memory of a small machine.
-DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
 DEFAULT_MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 # int() refuses more than 4300 digits on newer Pythons; 18 digits of milliseconds are 31 million years.
@@ -47,8 +46,7 @@ class SSEDecoder:
     """A strict, incremental decoder in linear time.
 
     Args:
-        max_line_bytes: The limit of a line, without its line end.
-        max_event_bytes: The limit of the data of one event.
+        max_event_bytes: The limit of the data of one event, and of a line.
         sentinel: Extension: a data line with this text (ignoring blanks around it) is an event of its own. It ends
             the event before it and needs no empty line after it. Chat servers send "[DONE]".
         fields_as_events: Extension: a line with one of these fields, which the standard ignores, is an event named
@@ -57,14 +55,12 @@ class SSEDecoder:
 
     def __init__(
         self,
-        max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
         max_event_bytes: int = DEFAULT_MAX_EVENT_BYTES,
         *,
         sentinel: str | None = None,
         fields_as_events: Collection[str] = (),
     ) -> None:
         # Options.
-        self._max_line_bytes = max_line_bytes
         self._max_event_bytes = max_event_bytes
         self._sentinel = None if sentinel is None else sentinel.encode()
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
@@ -95,8 +91,8 @@ class SSEDecoder:
             raise self._error
         for line in self._split(chunk):
             self._take_line(line)
-        if len(self._held) > self._max_line_bytes:
-            self._fail("line", len(self._held), self._max_line_bytes)
+        if len(self._held) > self._max_event_bytes:
+            self._fail("line", len(self._held))
         return self._take_ready()
 
     def flush(self) -> list[ServerSentEvent]:
@@ -130,8 +126,8 @@ class SSEDecoder:
         return lines
 
     def _take_line(self, line: bytes) -> None:
-        if len(line) > self._max_line_bytes:
-            self._fail("line", len(line), self._max_line_bytes)
+        if len(line) > self._max_event_bytes:
+            self._fail("line", len(line))
         if self._at_start:
             self._at_start = False
             if line.startswith(BOM):
@@ -160,7 +156,7 @@ class SSEDecoder:
         if is_sentinel:
             self._dispatch()
         if len(self._data) + len(value) > self._max_event_bytes:
-            self._fail("event", len(self._data) + len(value), self._max_event_bytes)
+            self._fail("event", len(self._data) + len(value))
         self._data += value + b"\n"
         if is_sentinel:
             self._dispatch()
@@ -182,8 +178,8 @@ class SSEDecoder:
         ready, self._ready = self._ready, []
         return ready
 
-    def _fail(self, what: str, size: int, limit: int) -> None:
-        message = f"SSE {what} of {size} bytes or more, expected no more than {limit} bytes"
+    def _fail(self, what: str, size: int) -> None:
+        message = f"SSE {what} of {size} bytes or more, expected no more than {self._max_event_bytes} bytes"
         self._error = SSEError(message, self._take_ready())
         self._held.clear()
         self._data.clear()
