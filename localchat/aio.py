@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .client import BaseClient, BaseStream, companion
@@ -21,7 +21,6 @@ from .errors import Cancelled, LocalChatError
 from .events import Reply, StreamEvent, Value
 from .reply.payloads import Model, Prompt
 from .transport.aio_sockets import AsyncDriver
-from .transport.call import Result, Steps
 from .transport.keywords import (
     ChatKeywords,
     CompletionKeywords,
@@ -32,6 +31,7 @@ from .transport.keywords import (
     StreamKeywords,
 )
 from .transport.options import CHAT_PATH, TextPrompt
+from .transport.sockets import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -64,7 +64,8 @@ class AsyncStream(BaseStream[Value]):
     async def __anext__(self) -> StreamEvent:
         await self._open()
         async for event in self._events:
-            return event  # type: ignore[no-any-return]  # The steps yield events and waits.
+            if event is not None:
+                return event
         if self._driver.is_cancelled and not self._response.succeeded:
             raise Cancelled("the stream was closed", partial=self.reply)
         raise StopAsyncIteration
@@ -131,9 +132,8 @@ class AsyncClient(BaseClient):
     def stream(self, prompt: Prompt | None = None, **options: Any) -> AsyncStream[Any]:
         """Send a prompt and return the response as a stream of events; see Client.stream."""
         driver = AsyncDriver()
-        return AsyncStream(
-            driver, *self._start(driver, self._chat_options(prompt, options, StreamKeywords, "stream"), CHAT_PATH)
-        )
+        parsed = self._chat_options(prompt, options, StreamKeywords, "stream")
+        return AsyncStream(driver, self._start(driver, parsed, CHAT_PATH))
 
     async def map(
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
@@ -194,7 +194,6 @@ class AsyncClient(BaseClient):
         vectors: Embeddings[Any] = await self._run(self._embed, text, options)
         return vectors
 
-    async def _run(self, steps: Callable[..., Steps[Result]], *arguments: Any) -> Result:
-        """The result of these steps, which get a driver and the arguments."""
-        driver = AsyncDriver()
-        return await driver.run(steps(driver, *arguments))
+    async def _run(self, steps: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+        """The result of this coroutine function, which gets a driver and the arguments."""
+        return await steps(AsyncDriver(), *arguments)

@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import json as json_module
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from .errors import (
@@ -25,7 +25,7 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .reply.assembly import Accumulator
 from .reply.payloads import Model, Prompt, check_prompt, choose_model
-from .transport.call import Call, Result, Steps
+from .transport.call import Call
 from .transport.keywords import (
     ChatKeywords,
     ClientKeywords,
@@ -39,7 +39,7 @@ from .transport.keywords import (
 from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete
 from .transport.pool import Pool
 from .transport.retries import read_models
-from .transport.sockets import Driver
+from .transport.sockets import Driver, Result, run_blocking
 from .transport.streams import Response
 
 if TYPE_CHECKING:
@@ -129,66 +129,68 @@ class BaseClient:
     def _call(self, driver: Any, options: CallOptions) -> Call:
         return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
 
-    # The methods of both clients, as steps.
+    # The methods of both clients, as coroutines that get a driver.
 
-    def _start(self, driver: Any, options: CallOptions, path: str) -> tuple[Response, Steps[Reply[Any]]]:
-        """A response, and the steps that send the request and read the response."""
+    def _start(self, driver: Any, options: CallOptions, path: str) -> Response:
+        """The response to a request, which is sent when its events are read."""
         call = self._call(driver, options)
-        response = Response(call, Accumulator(options.n_choices, options.think_tags), options.expected)
-        return response, response.steps(self._send(call, options, path))
+        accumulator = Accumulator(options.n_choices, options.think_tags)
+        return Response(call, lambda: self._send(call, options, path), accumulator, options.expected)
 
-    def _read_reply(self, driver: Any, options: CallOptions, path: str) -> Steps[Reply[Any]]:
+    async def _read_reply(self, driver: Any, options: CallOptions, path: str) -> Reply[Any]:
         """The complete reply. If the text does not match the expected value, the request is repeated."""
         for left in reversed(range(options.retries_on_mismatch + 1)):
+            response = self._start(driver, options, path)
             try:
-                reply = yield from self._start(driver, options, path)[1]
+                async for _ in response.events():
+                    pass
                 break
             except DoesNotFit as error:
                 if not left:
                     raise
                 options.prompt = companion("schema.structured").corrected(options.prompt, error)
         if path == CHAT_PATH and not options.allow_truncated:
-            check_complete(reply, options.fields)
-        return reply
+            check_complete(response.reply, options.fields)
+        return response.reply
 
-    def _list_models(self, driver: Any) -> Steps[list[Model]]:
+    async def _list_models(self, driver: Any) -> list[Model]:
         settings = self._settings
         call = Call(settings, self._pool, driver, settings.timeout, settings.max_retries)
-        return read_models(settings, (yield from call.fetch("GET", "models", None, {})))
+        return read_models(settings, await call.fetch("GET", "models", None, {}))
 
-    def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Steps[Any]:
+    async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
         if not (method.isascii() and method.isalpha()):
             raise ValueError(f"not a valid HTTP method: {method!r}")
         options = CallOptions(self._settings, "", given, RequestKeywords, "request")
-        raw = yield from self._call(driver, options).fetch(method, path, json, options.headers)
+        raw = await self._call(driver, options).fetch(method, path, json, options.headers)
         text = raw.decode("utf-8", "replace")
         try:
             return json_module.loads(text) if text.strip() else None
         except (ValueError, RecursionError):
             return text
 
-    def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Steps[Any]:
+    async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
         options = CallOptions(self._settings, "", given, EmbeddingKeywords, "embed")
-        steps, call = companion("extras.embeddings").embed, self._call(driver, options)
-        model = options.model or (yield from self._default_model(call, options.headers))
-        return (yield from steps(self._settings, call, options, model, text))
+        embed, call = companion("extras.embeddings").embed, self._call(driver, options)
+        model = options.model or await self._default_model(call, options.headers)
+        return await embed(self._settings, call, options, model, text)
 
-    # Parts of these steps.
+    # Parts of these coroutines.
 
-    def _send(self, call: Call, options: CallOptions, path: str) -> Steps[None]:
+    async def _send(self, call: Call, options: CallOptions, path: str) -> None:
         """Send a request for a completion. If the server refuses a field, repeat it without the field."""
         settings, expected = self._settings, options.expected
         if options.media:  # Their files are read in a thread.
             attach = companion("extras.media").attach
-            options.prompt = yield from call.wait("call", None, lambda: attach(options.prompt, **options.media))
+            options.prompt = await call.wait("call", None, lambda: attach(options.prompt, **options.media))
             options.media = {}
-        model = options.model or (yield from self._default_model(call, options.headers))
+        model = options.model or await self._default_model(call, options.headers)
         body = options.body(path, model, settings.takes_stream_options)
         is_weakened = False
         while True:
             try:
-                yield from call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
+                await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
                 if "stream_options" in body and "stream_options" in error.body:
@@ -198,24 +200,24 @@ class BaseClient:
         if is_weakened:
             settings.takes_stream_options = False
 
-    def _default_model(self, call: Call, headers: Mapping[str, str]) -> Steps[str | None]:
+    async def _default_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
         """The model of the client, or the only one of the server; None if the server lists none."""
         settings = self._settings
         if settings.model is None and settings.found_model is None:
-            settings.found_model = choose_model((yield from self._listed_models(call, headers)))
+            settings.found_model = choose_model(await self._listed_models(call, headers))
         return settings.model or settings.found_model
 
-    def _find_model(self, driver: Any, prompts: Sequence[Any], given: Mapping[str, Any]) -> Steps[None]:
+    async def _find_model(self, driver: Any, prompts: Sequence[Any], given: Mapping[str, Any]) -> None:
         """Find the model of the server once for several calls with these options."""
         if prompts and given.get("model") is None:
             known = {name: value for name, value in given.items() if name in RequestKeywords.__annotations__}
             options = CallOptions(self._settings, "", known, RequestKeywords, "map")
-            yield from self._default_model(self._call(driver, options), options.headers)
+            await self._default_model(self._call(driver, options), options.headers)
 
-    def _listed_models(self, call: Call, headers: Mapping[str, str]) -> Steps[Sequence[Model]]:
+    async def _listed_models(self, call: Call, headers: Mapping[str, str]) -> Sequence[Model]:
         """The models of the server; empty if it has no list, like many servers with one model."""
         try:
-            return read_models(self._settings, (yield from call.fetch("GET", "models", None, headers)))
+            return read_models(self._settings, await call.fetch("GET", "models", None, headers))
         except ProtocolError:
             return []
         except StatusError as error:
@@ -236,12 +238,12 @@ def companion(name: str) -> Any:
 class BaseStream(Generic[Value]):
     """The part of Stream and AsyncStream that does not wait."""
 
-    def __init__(self, driver: Any, response: Response, steps: Steps[Any]) -> None:
+    def __init__(self, driver: Any, response: Response) -> None:
         self._driver = driver
         self._response = response
         self._opened = False
         # The generator gets no reference to this object: in a cycle, a dropped stream would not close its connection.
-        self._events = driver.events(steps)
+        self._events = response.events()
 
     @property
     def reply(self) -> Reply[Value]:
@@ -270,8 +272,8 @@ class Stream(BaseStream[Value]):
         self._open()
         event, cause = None, None
         try:
-            event = next(self._events, None)
-        except ValueError as error:  # Another thread is closing the generator, or the ValueError of a wrong option.
+            event = self._next()
+        except RuntimeError as error:  # Another thread is closing the generator.
             cause = error
         if self._driver.is_cancelled and not (event is None and self._response.succeeded):
             self.close()
@@ -280,7 +282,7 @@ class Stream(BaseStream[Value]):
             raise cause
         if event is None:
             raise StopIteration
-        return event  # type: ignore[no-any-return]  # The steps yield events and waits.
+        return event
 
     @property
     def text(self) -> Iterator[str]:
@@ -292,14 +294,20 @@ class Stream(BaseStream[Value]):
     def close(self) -> None:
         """Cancel the request at once, from any thread. The server notices the closed connection and stops."""
         self._driver.cancel()
-        with contextlib.suppress(ValueError):  # Another thread runs the generator: it is awake now and closes it.
-            self._events.close()
+        with contextlib.suppress(RuntimeError):  # Another thread runs the generator: it is awake now and closes it.
+            run_blocking(self._events.aclose())
 
     def _open(self) -> None:
         """Send the request with the first step of the generator, if this was not done before."""
         if not self._opened:
             self._opened = True
-            next(self._events, None)
+            self._next()
+
+    def _next(self) -> StreamEvent | None:
+        """The next event; None at the end, and when the response begins."""
+        with contextlib.suppress(StopAsyncIteration):
+            return run_blocking(self._events.__anext__())
+        return None
 
 
 class Client(BaseClient):
@@ -385,9 +393,8 @@ class Client(BaseClient):
                 options.
         """
         driver = Driver()
-        return Stream(
-            driver, *self._start(driver, self._chat_options(prompt, options, StreamKeywords, "stream"), CHAT_PATH)
-        )
+        parsed = self._chat_options(prompt, options, StreamKeywords, "stream")
+        return Stream(driver, self._start(driver, parsed, CHAT_PATH))
 
     def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order, with an error in place of a failed reply.
@@ -484,12 +491,12 @@ class Client(BaseClient):
         vectors: Embeddings[Any] = self._run(self._embed, text, options)
         return vectors
 
-    def _run(self, steps: Callable[..., Steps[Result]], *arguments: Any) -> Result:
-        """The result of these steps, which get a driver and the arguments."""
+    def _run(self, steps: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+        """The result of this coroutine function, which gets a driver and the arguments."""
         driver = Driver()
         if self._started is not None:
             self._started.append(weakref.ref(driver))
-        return driver.run(steps(driver, *arguments))
+        return run_blocking(steps(driver, *arguments))
 
 
 def chat(

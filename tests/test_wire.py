@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Iterable, Iterator
@@ -15,11 +16,11 @@ from localchat.events import StreamEvent, Usage
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import normal_reason, parse_error, parse_models
-from localchat.transport.call import Call, Steps
+from localchat.transport.call import Call
 from localchat.transport.keywords import StreamKeywords
 from localchat.transport.options import CHAT_PATH, CallOptions, Settings
 from localchat.transport.pool import Pool
-from localchat.transport.sockets import Driver
+from localchat.transport.sockets import Driver, run_blocking
 from localchat.transport.streams import Response
 from localchat.transport.timeouts import Timeout
 
@@ -35,11 +36,10 @@ class Recorded(Call):
         self._pieces = iter(pieces)
         self.headers = {"content-type": content_type}
 
-    def send(self, *request: Any) -> Steps[None]:
-        yield from ()
+    async def send(self, *request: Any) -> None:
+        pass
 
-    def read(self) -> Steps[bytes]:
-        yield from ()
+    async def read(self) -> bytes:
         piece = next(self._pieces, b"")
         self._response.ended = not piece
         return piece
@@ -52,8 +52,11 @@ def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulat
     call = Recorded(pieces, options.get("content_type", "text/event-stream"))
     shown = []
     try:
-        steps = Response(call, accumulator).steps(call.send())
-        shown.extend(show(event) for event in call.driver.events(steps) if event is not None)
+        events = Response(call, call.send, accumulator).events()
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                event = run_blocking(events.__anext__())
+                shown += [] if event is None else [show(event)]
     except LocalChatError as error:
         shown.append(["raises", type(error).__name__])
     return shown, accumulator

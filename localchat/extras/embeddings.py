@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ..errors import ProtocolError
 from ..events import Usage
 from ..reply.payloads import as_index, as_list, find_usage, parse_usage
-from ..transport.call import Call, Steps
+from ..transport.call import Call
 from ..transport.options import CallOptions, Settings
 from ..transport.retries import read_json
 
@@ -27,7 +27,7 @@ class Embeddings(list[Item]):
     model: str | None = None
 
 
-def embed(settings: Settings, call: Call, options: CallOptions, model: str | None, text: Any) -> Steps[Any]:
+async def embed(settings: Settings, call: Call, options: CallOptions, model: str | None, text: Any) -> Any:
     """The steps that return the vector of a text, or the vectors of several texts.
 
     Raises:
@@ -44,7 +44,7 @@ def embed(settings: Settings, call: Call, options: CallOptions, model: str | Non
         batch = texts[start : start + size]
         body = {"model": model, **options.fields, "input": batch}
         body = {name: value for name, value in body.items() if value is not None}
-        raw = yield from call.fetch("POST", "embeddings", body, options.headers)
+        raw = await call.fetch("POST", "embeddings", body, options.headers)
         is_base64 = options.fields.get("encoding_format") == "base64"
         part = parse_embeddings(read_json(settings, "embeddings are", raw), len(batch), is_base64)
         vectors += part

@@ -1,4 +1,4 @@
-"""The asyncio driver: it performs what the steps of a call wait for, without blocking the event loop.
+"""The asyncio driver: it performs the operations that a call waits for, without blocking the event loop.
 
 A connection belongs to the event loop in which it was made.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .addresses import look_up
-from .call import Result, Steps, Wait, with_result
 from .pool import BaseConnection, configure
 
 # The limit of bytes that are received before they are read.
@@ -104,39 +103,12 @@ class AsyncDriver:
         self._future: asyncio.Future[Any] | None = None
 
     def cancel(self) -> None:
-        """Stop the call at once, from any task of the loop. The task that runs the steps gets Cancelled."""
+        """Stop the call at once, from any task of the loop. The task that runs the call gets Cancelled."""
         self.is_cancelled = True
         if self._connection is not None:
             self._connection.close()
         if self._future is not None:
             self._future.cancel()
-
-    async def run(self, steps: Steps[Result]) -> Result:
-        """Run all steps, drop their events, and return their result."""
-        last: Any = None
-        async for event in self.events(with_result(steps)):
-            last = event
-        return last  # type: ignore[no-any-return]
-
-    async def events(self, steps: Steps[Any]) -> AsyncGenerator[Any, None]:
-        """Run the steps and yield their events."""
-        try:
-            item = next(steps)
-            while True:
-                if not isinstance(item, Wait):
-                    yield item
-                    item = next(steps)
-                    continue
-                try:
-                    result = await getattr(self, item.name)(item.limit, *item.arguments)
-                except BaseException as error:
-                    item = steps.throw(error)
-                else:
-                    item = steps.send(result)
-        except StopIteration:
-            return
-        finally:
-            steps.close()
 
     async def sleep(self, limit: float) -> None:
         with contextlib.suppress(socket.timeout):

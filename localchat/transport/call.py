@@ -1,7 +1,7 @@
-"""One call: its requests, tries, timeouts and responses, as steps that wait for the network. No I/O.
+"""One call: its requests, tries, timeouts and responses, as coroutines. No I/O.
 
-A step that has to wait yields a Wait. A driver (`sockets` or `aio_sockets`) performs it and sends the result back, so
-that the blocking and the asyncio client share this code. All other values that a step yields are events.
+They wait for the operations of a driver alone. Those of `aio_sockets` wait in an event loop. Those of `sockets` block
+and never suspend, so that `sockets.run_blocking` can run the coroutines without an event loop.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import itertools
 import json
 import socket
 import sys
-from collections.abc import Generator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError
 from .addresses import Proxy, find_proxy, tls_context
@@ -21,9 +21,6 @@ from .options import Settings
 from .pool import BaseConnection, Pool
 from .retries import connect_message, no_response_message, retry_delay, status_error
 from .timeouts import Deadlines, Timeout, timed_out
-
-Result = TypeVar("Result")
-Steps = Generator[Any, Any, Result]
 
 # The limits of the body of an error.
 MAX_ERROR_BYTES = 65536
@@ -34,28 +31,15 @@ DRAIN_S = 0.1
 DRAIN_BYTES = 65536
 
 
-class Wait(NamedTuple):
-    """An operation of the driver: the name of its method, its limit in seconds (None for no limit), its arguments."""
-
-    name: str
-    limit: float | None
-    arguments: tuple[Any, ...]
-
-
-def with_result(steps: Steps[Result]) -> Steps[None]:
-    """These steps, with their result as the last event."""
-    yield (yield from steps)
-
-
 class Call:
     """One call. It may send several requests, one after another: for example for the list of models, then the chat.
 
-    Its steps raise ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream and Cancelled.
+    Its coroutines raise ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream and Cancelled.
 
     Args:
         settings: The settings of the client.
         pool: Its idle connections.
-        driver: Runs the steps; its `is_cancelled` ends the call.
+        driver: Performs the operations; its `is_cancelled` ends the call.
     """
 
     def __init__(self, settings: Settings, pool: Pool, driver: Any, timeout: Timeout, max_retries: int) -> None:
@@ -78,7 +62,7 @@ class Call:
 
     # What the clients use.
 
-    def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[None]:
+    async def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
         self._headers, self._body, self.headers = self.settings.request_headers(headers), b"", {}
@@ -90,7 +74,7 @@ class Call:
             shown = self._target.partition("?")[0], self.settings.address.shown
             self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._body), tries + 1)
             try:
-                yield from self._send_once()
+                await self._send_once()
                 return
             except LocalChatError as error:
                 self._drop()
@@ -100,28 +84,28 @@ class Call:
                     raise
                 if self.settings.on_retry is not None:
                     self.settings.on_retry(tries + 1, delay, error)
-            yield from self.wait("sleep", delay)
+            await self.wait("sleep", delay)
 
-    def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> Steps[bytes]:
+    async def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         """Send a request and return the whole body of the response."""
         try:
-            yield from self.send(method, path, body, headers)
+            await self.send(method, path, body, headers)
             raw = bytearray()
             while not self.all_read:
-                raw += yield from self.read()
+                raw += await self.read()
                 self.check_size(len(raw))
             return bytes(raw)
         finally:
             self.release()
 
-    def read(self) -> Steps[bytes]:
+    async def read(self) -> bytes:
         """The next bytes of the body, perhaps none; `all_read` is set at the end."""
         data, self._early_body = self._early_body, b""
         if not data and self._response.framing_error:
             raise ProtocolError(self._response.framing_error)
         if not data and not self._response.ended:
             try:
-                received = yield from self._receive()
+                received = await self._receive()
             except OSError as error:
                 raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
             if not received:
@@ -134,13 +118,13 @@ class Call:
         """Whether the body has been read to its end."""
         return self._response.ended and not self._early_body
 
-    def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> Steps[bytes]:
+    async def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
         """Read the rest of the body within these limits and return it, then release the connection."""
         raw = b""
         self.deadlines.end_within(seconds)
         with contextlib.suppress(LocalChatError):  # The rest is not required.
             while len(raw) < n_bytes and not self.all_read:
-                raw += yield from self.read()
+                raw += await self.read()
         self.release()
         return raw[:n_bytes]
 
@@ -153,7 +137,7 @@ class Call:
             self._pool.give(connection)
         self._drop()
 
-    def wait(self, name: str, limit: float | None, *arguments: Any) -> Steps[Any]:
+    async def wait(self, name: str, limit: float | None, *arguments: Any) -> Any:
         """Let the driver perform an operation, and return its result.
 
         Raises:
@@ -162,11 +146,10 @@ class Call:
         """
         self.check_cancelled()
         try:
-            result = yield Wait(name, limit, arguments)
+            return await getattr(self.driver, name)(limit, *arguments)
         except OSError as error:
             self.check_cancelled(error)
             raise
-        return result
 
     def check_cancelled(self, cause: BaseException | None = None) -> None:
         if self.driver.is_cancelled:
@@ -180,25 +163,25 @@ class Call:
 
     # One try.
 
-    def _send_once(self) -> Steps[None]:
+    async def _send_once(self) -> None:
         self._connection = self._pool.take()
         is_reused = self._connection is not None
         if not is_reused:
-            yield from self._connect()
+            await self._connect()
         try:
-            status = yield from self._exchange()
+            status = await self._exchange()
         except ConnectError:
             if not is_reused or self._response.begun:
                 raise
             # The server closed the idle connection at the same time. This does not count as a try.
             self._drop()
-            yield from self._connect()
-            status = yield from self._exchange()
+            await self._connect()
+            status = await self._exchange()
         self._log("status %d", status)
         self._inflate = None
         encoding, transfer = (self._header(name) for name in ("content-encoding", "transfer-encoding"))
         if not 200 <= status < 300:
-            raw = yield from self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
+            raw = await self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
             raw = inflate_error(raw, encoding, MAX_ERROR_BYTES)
             raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
         if transfer not in ("", "identity", "chunked"):
@@ -222,34 +205,34 @@ class Call:
 
     # A connection.
 
-    def _connect(self) -> Steps[None]:
+    async def _connect(self) -> None:
         """Connect to the server, with TLS for https, or to the proxy."""
         settings, proxy = self.settings, None
         self.deadlines.begin("connect")
         try:
             proxy = find_proxy(settings.address, settings.proxy)
-            self._connection = yield from self._open(proxy)
+            self._connection = await self._open(proxy)
             if settings.address.scheme == "https":
-                yield from self._start_tls(proxy)
+                await self._start_tls(proxy)
             else:
                 self._connection.proxy = proxy
         except (OSError, UnicodeError, ProtocolError) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
-    def _open(self, proxy: Proxy | None) -> Steps[BaseConnection]:
+    async def _open(self, proxy: Proxy | None) -> BaseConnection:
         """Try the addresses of the host, one after another."""
         address = self.settings.address
         if address.socket_path:
             candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
         else:
             host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
-            candidates = yield from self._timed("look_up", host, port)
+            candidates = await self._timed("look_up", host, port)
         failure: Exception = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
             left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
             share = None if left is None else left / (len(candidates) - number)
             try:
-                connection: BaseConnection = yield from self.wait("connect", share, where)
+                connection: BaseConnection = await self.wait("connect", share, where)
                 return connection
             except socket.timeout:
                 failure = timed_out(kind)
@@ -257,43 +240,43 @@ class Call:
                 failure = error
         raise failure
 
-    def _start_tls(self, proxy: Proxy | None) -> Steps[None]:
+    async def _start_tls(self, proxy: Proxy | None) -> None:
         address, connection = self.settings.address, self._connection
         if proxy is not None:
             headers = {"Host": address.authority, **proxy.headers}
             request = request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
-            yield from self._timed("write", connection, request)
+            await self._timed("write", connection, request)
             response = ResponseReader()
             while not response.status:
-                data = yield from self._timed("read", connection)
+                data = await self._timed("read", connection)
                 response.feed(data)
                 if not data:
                     raise OSError("it closed the connection")
             if response.status // 100 != 2:
                 raise OSError(f"it refused the tunnel with status {response.status}")
-        context = yield from self.wait("call", None, tls_context, self.settings.verify)
-        yield from self._timed("start_tls", connection, context, address.host)
+        context = await self.wait("call", None, tls_context, self.settings.verify)
+        await self._timed("start_tls", connection, context, address.host)
 
-    def _timed(self, name: str, *arguments: Any) -> Steps[Any]:
+    async def _timed(self, name: str, *arguments: Any) -> Any:
         """Let the driver perform an operation within the timeouts, and return its result."""
         limit, kind = self.deadlines.left()
         try:
-            return (yield from self.wait(name, limit, *arguments))
+            return await self.wait(name, limit, *arguments)
         except socket.timeout:
             raise timed_out(kind) from None
 
     # A request and the head of its response.
 
-    def _exchange(self) -> Steps[int]:
+    async def _exchange(self) -> int:
         """Send the request, receive the head of the response, and return the status."""
         self.deadlines.begin("first")
         self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
         try:
             # A server may respond before it has read the whole request (413); the response can be read.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                yield from self._timed("write", self._connection, self._request())
+                await self._timed("write", self._connection, self._request())
             while not self._response.status:
-                self._take_head((yield from self._receive()))
+                self._take_head(await self._receive())
         except OSError as error:
             raise ConnectError(no_response_message(self.settings, error)) from error
         self.headers = self._response.headers
@@ -306,8 +289,8 @@ class Call:
             target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
         return request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body
 
-    def _receive(self) -> Steps[bytes]:
-        data: bytes = yield from self._timed("read", self._connection)
+    async def _receive(self) -> bytes:
+        data: bytes = await self._timed("read", self._connection)
         self.deadlines.pause()
         self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
         return data

@@ -1,4 +1,4 @@
-"""The blocking driver: it performs what the steps of a call wait for, with sockets.
+"""The blocking driver: it performs the operations that a call waits for, with sockets.
 
 An operation that blocks gets its limit in seconds just before, so that a server that sends a few bytes at a time
 cannot exceed a deadline. Another thread can wake the operation, with `Driver.cancel`.
@@ -12,12 +12,13 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from .addresses import look_up
-from .call import Result, Steps, Wait, with_result
 from .pool import BaseConnection, configure
+
+Result = TypeVar("Result")
 
 READ_BYTES = 65536
 
@@ -80,10 +81,20 @@ class Connection(BaseConnection):
     __del__ = close  # For a client that the program did not close.
 
 
+def run_blocking(steps: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a coroutine that waits for operations of a Driver alone, which block in place of suspending it."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    raise RuntimeError("the coroutine waits for something else")
+
+
 class Driver:
     """Performs the operations of one call.
 
-    One thread runs the steps; any other thread may call `cancel`. Each operation takes its limit in seconds first, and
+    One thread runs the call; any other thread may call `cancel`. Each operation takes its limit in seconds first, and
     raises socket.timeout after it and OSError for a failure, also after a cancel.
     """
 
@@ -100,50 +111,20 @@ class Driver:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Stop the call at once, from any thread. The thread that runs the steps gets Cancelled."""
+        """Stop the call at once, from any thread. The thread that runs the call gets Cancelled."""
         with self._lock:
             self._cancelled.set()
             if self._busy is not None:
                 self._busy.shut()
 
-    def run(self, steps: Steps[Result]) -> Result:
-        """Run all steps, drop their events, and return their result."""
-        last: Any = None
-        for event in self.events(with_result(steps)):
-            last = event
-        return last  # type: ignore[no-any-return]
-
-    def events(self, steps: Steps[Any]) -> Generator[Any, None, None]:
-        """Run the steps and yield their events.
-
-        This is a generator that runs during an operation, so another thread cannot close it then.
-        """
-        try:
-            item = next(steps)
-            while True:
-                if not isinstance(item, Wait):
-                    yield item
-                    item = next(steps)
-                    continue
-                try:
-                    result = getattr(self, item.name)(item.limit, *item.arguments)
-                except BaseException as error:
-                    item = steps.throw(error)
-                else:
-                    item = steps.send(result)
-        except StopIteration:
-            return
-        finally:
-            steps.close()
-
-    def sleep(self, limit: float) -> None:
+    async def sleep(self, limit: float) -> None:
         self._cancelled.wait(limit)
 
-    def call(self, limit: float | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def call(self, limit: float | None, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that reads files."""
         return function(*arguments)
 
-    def look_up(self, limit: float | None, host: str, port: int) -> list[Any]:
+    async def look_up(self, limit: float | None, host: str, port: int) -> list[Any]:
         """The addresses of a host."""
         found: list[Any] = []
         ready = threading.Event()
@@ -161,7 +142,7 @@ class Driver:
             raise found[0]
         return list(found[0])
 
-    def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
+    async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
         """A connection to an address of `look_up`."""
         connection = Connection(socket.socket(*where[:3]))
         try:
@@ -172,14 +153,14 @@ class Driver:
             raise
         return connection
 
-    def start_tls(self, limit: float | None, connection: Connection, context: Any, host: str) -> None:
+    async def start_tls(self, limit: float | None, connection: Connection, context: Any, host: str) -> None:
         connection.sock = context.wrap_socket(connection.sock, server_hostname=host, do_handshake_on_connect=False)
         self._blocking(connection, lambda: connection.set_limit(limit).do_handshake())
 
-    def write(self, limit: float | None, connection: Connection, data: bytes) -> None:
+    async def write(self, limit: float | None, connection: Connection, data: bytes) -> None:
         self._blocking(connection, lambda: connection.set_limit(limit).sendall(data))
 
-    def read(self, limit: float | None, connection: Connection) -> Any:
+    async def read(self, limit: float | None, connection: Connection) -> Any:
         """The next bytes; empty at the end of the connection."""
         return self._blocking(connection, lambda: connection.receive(limit))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from ..errors import Cancelled, DoesNotFit, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
@@ -10,7 +10,7 @@ from ..events import Reply, StreamEvent, changed
 from ..reply.assembly import Accumulator, is_complete_response
 from ..reply.frames import Frames, parse_frame
 from ..sse import ServerSentEvent
-from .call import Call, Steps
+from .call import Call
 
 # The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
 _AFTER_FINISH_S = 5.0
@@ -23,13 +23,17 @@ class Response:
     """A response that is being received: its events, and the reply so far.
 
     Args:
-        call: Sends the request and reads the response.
+        call: Reads the response.
+        send: Sends the request with this call.
         accumulator: Assembles the reply.
         expected: The value that the completion has to contain (structured.ExpectedValue), None for any text.
     """
 
-    def __init__(self, call: Call, accumulator: Accumulator, expected: Any = None) -> None:
+    def __init__(
+        self, call: Call, send: Callable[[], Awaitable[None]], accumulator: Accumulator, expected: Any = None
+    ) -> None:
         self._call = call
+        self._send = send
         self._accumulator = accumulator
         self._expected = expected
         self._parsed: Any = None
@@ -40,6 +44,7 @@ class Response:
         self._is_complete_response = False
         # Whether [DONE] was received. The rest of the body is of no use except for reusing the connection.
         self._done = False
+        self._ended = False
 
     @property
     def reply(self) -> Reply[Any]:
@@ -54,64 +59,61 @@ class Response:
             parsed=self._parsed,
         )
 
-    def steps(self, send: Steps[None]) -> Steps[Reply[Any]]:
-        """Run `send` and yield None; yield the events of the response; release the connection; return the reply."""
+    async def events(self) -> AsyncGenerator[StreamEvent | None, None]:
+        """Send the request and yield None; then yield the events of the response, and release the connection."""
+        call, accumulator = self._call, self._accumulator
         try:
-            yield from send
+            await self._send()
             yield None
-            yield from self._read()
+            frames = self._frames = Frames(call.headers.get("content-type", ""))
+            n_bytes, cause = 0, None
+            while not self._ended:
+                try:
+                    data = await call.read()
+                    n_bytes += len(data)
+                    call.check_size(n_bytes)
+                    self._ended = not data and call.all_read
+                except (IncompleteStream, TimedOut, ProtocolError) as error:
+                    if not isinstance(error, IncompleteStream) and not accumulator.complete:
+                        raise
+                    cause, self._ended = error, True
+                for event in self._take(frames.end() if self._ended else frames.feed(data)):
+                    yield event
+            if self._done:
+                await call.drain()
+            for event in self._finish(cause):
+                yield event
             self.succeeded = True
-            return self.reply
         except _STREAM_ERRORS as error:
-            events = self._accumulator.flush()
+            events = accumulator.flush()
             error.partial = self.reply
-            self._call.settings.mask_error(error)
+            call.settings.mask_error(error)
             if not isinstance(error, Cancelled):
-                yield from events
+                for event in events:
+                    yield event
             raise
         finally:
-            self._call.release()
+            call.release()
 
-    def _read(self) -> Steps[None]:
-        call, accumulator, frames = self._call, self._accumulator, Frames(self._call.headers.get("content-type", ""))
-        self._frames, n_bytes, ended = frames, 0, False
-        cause: LocalChatError | None = None  # The error that ended the body.
-        while not ended:
-            try:
-                data = yield from call.read()
-                n_bytes += len(data)
-                call.check_size(n_bytes)
-                ended = not data and call.all_read
-            except (IncompleteStream, TimedOut, ProtocolError) as error:
-                if not isinstance(error, IncompleteStream) and not accumulator.complete:
-                    raise
-                cause, ended = error, True
-            is_over = yield from self._take(frames.end() if ended else frames.feed(data))
-            ended = ended or is_over
-            # After an error, it depends on the chunks how much of the rest was decoded.
-            if ended and frames.was_damaged and not accumulator.error:
-                yield from accumulator.warn(
-                    "the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD"
-                )
-            call.deadlines.end_within(_AFTER_FINISH_S if accumulator.complete else None)
-        if self._done:
-            yield from call.drain()
-        yield from self._finish(cause)
-
-    def _take(self, frames: Iterable[ServerSentEvent]) -> Generator[StreamEvent, None, bool]:
-        """Yield the events of these payloads, and return whether one of them ends the response."""
+    def _take(self, frames: Iterable[ServerSentEvent]) -> Iterator[StreamEvent]:
+        """The events of these payloads. `_ended` is set if one of them ends the response."""
+        accumulator, deadlines = self._accumulator, self._call.deadlines
         for frame in frames:
             payload = parse_frame(frame.event, frame.data)
             self._done = payload is True
             if isinstance(payload, dict):
                 self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
-                events = self._accumulator.add(self._call.settings.mask_payload(payload))
+                events = accumulator.add(self._call.settings.mask_payload(payload))
                 if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
-                    self._call.deadlines.event()
+                    deadlines.event()
                 yield from events
-            if self._done or self._accumulator.error:
-                return True
-        return False
+            if self._done or accumulator.error:
+                self._ended = True
+                break
+        # After an error, it depends on the chunks how much of the rest was decoded.
+        if self._ended and self._frames.was_damaged and not accumulator.error:
+            yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
+        deadlines.end_within(_AFTER_FINISH_S if accumulator.complete else None)
 
     def _finish(self, cause: LocalChatError | None) -> Iterator[StreamEvent]:
         """The events of the end of the stream, whose body ended with the error `cause`.
