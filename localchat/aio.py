@@ -194,6 +194,6 @@ class AsyncClient(BaseClient):
         vectors: Embeddings[Any] = await self._run(self._embed, text, options)
         return vectors
 
-    async def _run(self, steps: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
+    async def _run(self, method: Callable[..., Awaitable[Result]], *arguments: Any) -> Result:
         """The result of this coroutine function, which gets a driver and the arguments."""
-        return await steps(AsyncDriver(), *arguments)
+        return await method(AsyncDriver(), *arguments)

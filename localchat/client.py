@@ -57,7 +57,7 @@ _JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "nul
 
 
 class BaseClient:
-    """The base of Client and AsyncClient: their settings, and the steps of their methods."""
+    """The base of Client and AsyncClient: their settings, and what their methods do, as coroutines."""
 
     def __init__(
         self,
@@ -491,12 +491,12 @@ class Client(BaseClient):
         vectors: Embeddings[Any] = self._run(self._embed, text, options)
         return vectors
 
-    def _run(self, steps: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+    def _run(self, method: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         """The result of this coroutine function, which gets a driver and the arguments."""
         driver = Driver()
         if self._started is not None:
             self._started.append(weakref.ref(driver))
-        return run_blocking(steps(driver, *arguments))
+        return run_blocking(method(driver, *arguments))
 
 
 def chat(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from localchat import Cancelled, Client, Timeout
 from .clients import make_client
 from .raw_server import (
     DEADLINE_S,
+    HELLO,
     OPEN,
     Peer,
     Server,
@@ -123,6 +125,15 @@ def test_dropping_the_stream_closes_its_connection():
         stream = client.stream("hi")
         next(stream)
         del stream
+
+
+def test_blocking_client_in_the_thread_of_an_event_loop():
+    async def main(client: Client) -> str:
+        with client.stream("hi") as stream:
+            return next(stream.text) + client.chat("hi").text
+
+    with always(HELLO) as server, make_client(server) as client:
+        assert asyncio.run(main(client)) == "HelHello"
 
 
 def test_close_while_waiting_to_retry():

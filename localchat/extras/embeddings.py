@@ -28,7 +28,7 @@ class Embeddings(list[Item]):
 
 
 async def embed(settings: Settings, call: Call, options: CallOptions, model: str | None, text: Any) -> Any:
-    """The steps that return the vector of a text, or the vectors of several texts.
+    """The vector of a text, or the vectors of several texts.
 
     Raises:
         TypeError, ValueError: The texts or the size of a batch are wrong.

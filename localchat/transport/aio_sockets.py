@@ -156,12 +156,12 @@ class AsyncDriver:
         finally:
             self._connection = None
 
-    async def _run_task(self, steps: Coroutine[Any, Any, Any], limit: float | None) -> Any:
+    async def _run_task(self, coroutine: Coroutine[Any, Any, Any], limit: float | None) -> Any:
         """The result of a coroutine. If the call ends before it does, it is cancelled, or its result is closed.
 
         Before Python 3.12, asyncio.wait_for may lose a cancel or the result if both happen at the same time.
         """
-        task = asyncio.ensure_future(steps)
+        task = asyncio.ensure_future(coroutine)
         try:
             return await self._wait_for(task, limit)
         except BaseException:

@@ -81,10 +81,10 @@ class Connection(BaseConnection):
     __del__ = close  # For a client that the program did not close.
 
 
-def run_blocking(steps: Coroutine[Any, Any, Result]) -> Result:
+def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """The result of a coroutine that waits for operations of a Driver alone, which block in place of suspending it."""
     try:
-        steps.send(None)
+        coroutine.send(None)
     except StopIteration as end:
         result: Result = end.value
         return result
