@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .client import BaseClient, BaseStream, companion
-from .errors import Cancelled, LocalChatError
+from .errors import LocalChatError
 from .events import Reply, StreamEvent, Value
 from .reply.payloads import Model, Prompt
 from .transport.aio_sockets import AsyncDriver
@@ -62,13 +62,10 @@ class AsyncStream(BaseStream[Value]):
         return self
 
     async def __anext__(self) -> StreamEvent:
-        await self._open()
-        async for event in self._events:
-            if event is not None:
-                return event
-        if self._driver.is_cancelled and not self._response.succeeded:
-            raise Cancelled("the stream was closed", partial=self.reply)
-        raise StopAsyncIteration
+        event = await self._next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
 
     @property
     async def text(self) -> AsyncIterator[str]:
@@ -79,16 +76,7 @@ class AsyncStream(BaseStream[Value]):
 
     async def close(self) -> None:
         """Cancel the request at once, from any task of the event loop."""
-        self._driver.cancel()
-        with contextlib.suppress(RuntimeError):  # Another task runs the generator: it is awake now and closes it.
-            await self._events.aclose()
-
-    async def _open(self) -> None:
-        """Send the request with the first step of the generator, if this was not done before."""
-        if not self._opened:
-            self._opened = True
-            async for _ in self._events:
-                return
+        await self._close()
 
 
 class AsyncClient(BaseClient):

@@ -236,7 +236,7 @@ def companion(name: str) -> Any:
 
 
 class BaseStream(Generic[Value]):
-    """The part of Stream and AsyncStream that does not wait."""
+    """The part of Stream and AsyncStream that does not depend on how they wait."""
 
     def __init__(self, driver: Any, response: Response) -> None:
         self._driver = driver
@@ -250,6 +250,34 @@ class BaseStream(Generic[Value]):
         """The reply received so far; complete after the last event."""
         return self._response.reply
 
+    async def _open(self) -> None:
+        """Send the request, if this was not done before."""
+        if not self._opened:
+            self._opened = True
+            async for _ in self._events:
+                return
+
+    async def _next(self) -> StreamEvent | None:
+        """The next event, None at the end."""
+        event, cause = None, None
+        try:
+            await self._open()
+            with contextlib.suppress(StopAsyncIteration):
+                event = await self._events.__anext__()
+        except RuntimeError as error:  # Another thread or task is closing the generator.
+            cause = error
+        if self._driver.is_cancelled and not (event is None and self._response.succeeded):
+            await self._close()
+            raise Cancelled("the stream was closed", partial=self.reply) from cause
+        if cause is not None:
+            raise cause
+        return event
+
+    async def _close(self) -> None:
+        self._driver.cancel()
+        with contextlib.suppress(RuntimeError):  # Another thread or task runs the generator, and closes it now.
+            await self._events.aclose()
+
 
 class Stream(BaseStream[Value]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
@@ -259,7 +287,7 @@ class Stream(BaseStream[Value]):
     """
 
     def __enter__(self) -> Stream[Value]:
-        self._open()
+        run_blocking(self._open())
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -269,17 +297,7 @@ class Stream(BaseStream[Value]):
         return self
 
     def __next__(self) -> StreamEvent:
-        self._open()
-        event, cause = None, None
-        try:
-            event = self._next()
-        except RuntimeError as error:  # Another thread is closing the generator.
-            cause = error
-        if self._driver.is_cancelled and not (event is None and self._response.succeeded):
-            self.close()
-            raise Cancelled("the stream was closed", partial=self.reply) from cause
-        if cause is not None:
-            raise cause
+        event = run_blocking(self._next())
         if event is None:
             raise StopIteration
         return event
@@ -293,21 +311,7 @@ class Stream(BaseStream[Value]):
 
     def close(self) -> None:
         """Cancel the request at once, from any thread. The server notices the closed connection and stops."""
-        self._driver.cancel()
-        with contextlib.suppress(RuntimeError):  # Another thread runs the generator: it is awake now and closes it.
-            run_blocking(self._events.aclose())
-
-    def _open(self) -> None:
-        """Send the request with the first step of the generator, if this was not done before."""
-        if not self._opened:
-            self._opened = True
-            self._next()
-
-    def _next(self) -> StreamEvent | None:
-        """The next event; None at the end, and when the response begins."""
-        with contextlib.suppress(StopAsyncIteration):
-            return run_blocking(self._events.__anext__())
-        return None
+        run_blocking(self._close())
 
 
 class Client(BaseClient):
