@@ -165,6 +165,12 @@ def test_times_are_those_of_the_engine(server: ServerProcess):
     assert usage["prompt_time"] > 0.0002
 
 
+def test_log_of_the_engine_is_in_the_log_of_the_server(server: ServerProcess):
+    kill_engine(server)
+    assert ask(server, "/v1/embeddings", {"input": "a"})[0] == 200
+    wait_for(lambda: any("created a context for embeddings" in line for line in server.lines))
+
+
 def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess, pool: ThreadPoolExecutor):
     kill_engine(server)
     assert [status for status, _ in pool.map(ask, [server] * 4)] == [200] * 4

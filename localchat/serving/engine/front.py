@@ -114,7 +114,8 @@ class Front:
         return self.texts.piece(token, special)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
-        vectors: list[array[float]] = self._called("embed", inputs)
+        # Not repeated after a crash, which the inputs may have caused.
+        vectors: list[array[float]] = self._running().call("embed", inputs).result()
         return vectors
 
     def stats(self) -> EngineStats:
