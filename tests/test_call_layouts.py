@@ -103,9 +103,11 @@ def test_text_in_a_notation_cannot_end_the_call(schema: Any):
     # A limit of the length above 20 allows no prefix of a marker.
     text = "x" + end[1:] if schema.get("maxLength", 0) > 20 else "x" + end[:-1] + "\u00e9"
     assert fits(constraint, call.replace("TEXT", text))
-    call = '<|tool_call_start|>[f(a="<|tool_call_end|>")]<|tool_call_end|>'
-    assert fits(constraint_of("{{ tools }}<|tool_call_start|>", **required(tools=tools)), call)
-    check_calls(DIALECTS["lfm2"], tools, call)
+    constraint = constraint_of("{{ tools }}<|tool_call_start|>", **required(tools=tools))
+    for quote in ('"', "'"):
+        call = f"<|tool_call_start|>[f(a={quote}<|tool_call_end|>{quote})]<|tool_call_end|>"
+        assert fits(constraint, call) or (quote == "'" and "maxLength" in schema)
+        check_calls(DIALECTS["lfm2"], ({"function": {"name": "f"}},), call)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,12 @@ _ANNOTATIONS = frozenset(
 _ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 _MAX_DEPTH = 20
-_PYTHON_WORDS = {"boolean": "/True|False/", "null": "/None/"}
+# Values that some templates print as Python does.
+_PYTHON_VALUES = {
+    "boolean": "/True|False/",
+    "null": "/None/",
+    "string": r"/'([^'\\\x00-\x09\x0b-\x1f\x7f]|\\['\\bnrt])*'/",
+}
 
 
 class NotExact(Exception):
@@ -128,12 +133,9 @@ class _Arguments:
         """A value between two texts. A line break may be on each side of it."""
         maybe_line = line and line + "?"
         if not (types & STRING and layout.marker):
-            # Some templates print the words of Python.
-            words = [word for name, word in _PYTHON_WORDS.items() if name in types] if _is_free(schema) else []
-            after = f"{maybe_line}{end}"
-            return seq(
-                f"/{start}{maybe_line}/", f"({' | '.join([self._json(schema), *words])})", f"/{after}/" if after else ""
-            )
+            others = [other for name, other in _PYTHON_VALUES.items() if name in types] if _is_free(schema) else []
+            value = f"({' | '.join([self._json(schema), *others])})"
+            return seq(f"/{start}{maybe_line}/", value, f"/{maybe_line}{end}/" if maybe_line + end else "")
         values = _listed_values(schema)
         if values is not None:
             texts = [self._listed_text(value, types, layout) for value in values]

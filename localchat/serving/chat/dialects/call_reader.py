@@ -47,13 +47,17 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]
     name, call_id = head
     if f"{THE_NAME}:{A_NUMBER}" in layout.head:
         call_id = f"functions.{name}:{call_id}"
-    ends = parts_of(layout.after_call)[:1]
     # Without a marker after the name, the bracket of an object must follow it.
     is_object = layout.arguments is None and parts_of(layout.head)[-1] != THE_NAME
     if is_object or (yield from cursor.is_next("{")):
-        yield from read_arguments(cursor, calls, name, *ends, call_id=call_id, notation=NOTATIONS[layout.notation])
-    elif layout.arguments is None or not (yield from _Arguments(layout.arguments, cursor, calls, name, *ends).read()):
+        notation = NOTATIONS[layout.notation]
+        yield from read_arguments(cursor, calls, name, *layout.ends[:1], call_id=call_id, notation=notation)
+    elif layout.arguments is None:
         return False
+    else:
+        arguments = _Arguments(layout.arguments, cursor, calls, name, layout.ends[0])
+        if not (yield from arguments.read()):
+            return False
     yield from cursor.read_end(*layout.ends)
     return True
 

@@ -54,7 +54,13 @@ class ChannelParser(OutputParser):
         match = _RECIPIENT.search(header)
         name = match[1] if match else "user"
         if name in self._calls.schemas:
-            yield from self._message_call(name, raw)
+            ends = self._dialect.also_dropped
+            if not self._openers:
+                yield from read_arguments(self._cursor, self._calls, name, *ends)
+            elif (yield from self._any_call(self._dialect.styles)):
+                yield from self._cursor.read_end(*ends)
+            else:
+                self._content(raw)
             return
         is_reasoning = self._dialect.is_reasoning(header)
         # The header is text if the recipient is a tool that is not offered.
@@ -72,30 +78,19 @@ class ChannelParser(OutputParser):
     def _body(self, *, is_reasoning: bool, is_formatted: bool) -> Reader[str]:
         """Emit a body. Returns the marker that ends it, which stays unread; "" after a call or at the end of output."""
         emit: Emit = self._reasoning_text if is_reasoning else self._content
-        ends = self._dialect.dropped
-        markers = Markers() if is_formatted else Markers(*ends, *self._openers)
+        ends = Markers(*self._dialect.dropped)
+        markers = Markers() if is_formatted else Markers(*ends.literals, *self._openers)
         while True:
             self.reasoning_is_open = is_reasoning
             marker = yield from self._cursor.emit_until(markers, emit, holds_space=False)
             self.reasoning_is_open = is_reasoning and marker is None
             if marker not in self._openers:
                 return marker or ""
-            if is_reasoning and (yield from self._is_closed_later(marker, Markers(*ends))):
+            if is_reasoning and (yield from self._is_closed_later(marker, ends)):
                 continue
             if (yield from self._call(marker, emit)):
                 yield from self._cursor.read_end(*self._dialect.also_dropped)
                 return ""
-
-    def _message_call(self, name: str, raw: str) -> Reader[None]:
-        """Read the body of a call of the tool `name`: JSON, or tags with the name. `raw` is the header."""
-        cursor, ends = self._cursor, self._dialect.also_dropped
-        if not self._openers:
-            yield from read_arguments(cursor, self._calls, name, *ends)
-            return
-        if (yield from self._any_call(self._dialect.styles)):
-            yield from cursor.read_end(*ends)
-        else:
-            self._content(raw)
 
 
 @dataclass(frozen=True)

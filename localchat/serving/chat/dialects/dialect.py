@@ -6,8 +6,8 @@ prompt use this declaration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .call_layout import CallLayout
@@ -84,16 +84,6 @@ class Dialect:
         """Whether a template belongs to this family."""
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
-
-    def adapted_to(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
-        """This dialect with the reasoning tags and the call layouts that the template contains.
-
-        Layouts: those that the template contains, otherwise all. Tags: the declared ones if the template contains them,
-        otherwise the first of `known_tags` that it contains, otherwise the declared ones.
-        """
-        tags = next((tags for tags in (self.reasoning, *known_tags) if tags.are_in(template)), self.reasoning)
-        calls = tuple(layout for layout in self.calls if layout.template_text in template)
-        return replace(self, reasoning=tags, calls=calls or self.calls)
 
     def write_calls(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Write calls (dicts with `name` and `arguments`) in the preferred layout of the family."""

@@ -21,10 +21,6 @@ class ReasoningTags:
     start: str
     end: str
 
-    def are_in(self, template: str) -> bool:
-        """Whether a template contains both tags."""
-        return self.start in template and self.end in template
-
     def start_state(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""
         prompt = prompt.rstrip()
