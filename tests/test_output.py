@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.notation import read_value
 from localchat.serving.chat.dialects.parser import OutputParser, merged
 from localchat.serving.chat.dialects.scan import Cursor, Markers
+from localchat.serving.chat.dialects.values import read_value
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.

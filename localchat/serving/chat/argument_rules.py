@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
-from .dialects.notation import GEMMA_QUOTE
-from .dialects.values import STRING, parameter_types, referenced
+from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced
 from .lark import ANY, Rules, layout_regex, regex_literal, seq
 from .schema_rules import json_rule
 
 # Strings that no parser converts to a value of another type.
 _CERTAINLY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
+# The names of undeclared fields of objects in the notation of Gemma 4, and those that it can represent.
+_GEMMA_NAME = "/[A-Za-z0-9_.-]+:/"
 _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
 # Keywords that do not restrict values.
 _ANNOTATIONS = frozenset(
@@ -59,7 +60,6 @@ class _Arguments:
         self._root = root
         # The parser of Gemma's notation ends the call at this marker, also inside a string.
         self._end = regex_literal("".join(layout.ends[:1]))
-        self._any_rule = ""
         self._definitions = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
@@ -201,15 +201,18 @@ class _Arguments:
         return seq("/\\{/", f"({self._in_order(pairs, ',')})", "/\\}/")
 
     def _gemma_any(self) -> str:
-        if not self._any_rule:
-            self._any_rule = name = self._rules.new_name("any")
-            options = [self._gemma_string([]), self._json({"type": ["number", "boolean", "null"]})]
-            options += [_repeated("[", name, "]"), self._gemma_map(name)]
-            self._rules.add(f"{name}: {' | '.join(options)}")
-        return self._any_rule
+        quote = regex_literal(GEMMA_QUOTE)
+        rules = {
+            "start": f"TEXT | json | {_repeated('[', 'start', ']')} | {_repeated('{', 'pair', '}')}",
+            "pair": f"{_GEMMA_NAME} start",
+            "json": '%json {"type": ["number", "boolean", "null"]}',
+            "TEXT": f"/{quote}/ INSIDE /{quote}/",
+            "INSIDE": f"/{ANY}/ & ~/{ANY}({quote}|{self._end}){ANY}/",
+        }
+        return self._rules.rule("%lark {\n" + "\n".join(f"{name}: {body}" for name, body in rules.items()) + "\n}")
 
     def _gemma_map(self, value: str) -> str:
-        return _repeated("{", self._rules.rule(seq("/[A-Za-z0-9_.-]+:/", value)), "}")
+        return _repeated("{", self._rules.rule(seq(_GEMMA_NAME, value)), "}")
 
     def _gemma_string(self, sets: list[str]) -> str:
         quote = regex_literal(GEMMA_QUOTE)

@@ -197,11 +197,10 @@ class _Grammar:
         """An output in parts with headers. The first token shows whether a part is a call."""
         mark, opener = map(regex_literal, (self.dialect.part_mark, self.dialect.text_start[0]))
         text = self._rules.free_text([mark])
-        part = self._rules.new_name("part")
         more = self._rules.terminal(f"{text} {_slashed(mark)}")
         calls = " | ".join(map(self._calls, layouts))
         end, middle = (self._rules.terminal(f"{_slashed(opener)} {lexeme}") for lexeme in (text, more))
-        self._rules.add(f"{part}: {calls} | {end} | {middle} {part}\n")
+        part = self._rules.rule(f"{middle}* ({calls} | {end})")
         if self.has_prefill:
             return f"{text} | {more} {part}"
         return f"{part} | {_slashed(mark)} {part}"

@@ -37,18 +37,11 @@ def seq(*parts: str) -> str:
     return " ".join(filter(None, parts)) or '""'
 
 
-def containing(*regexes: str) -> str:
-    """The texts that contain a match of one of these."""
-    return f"/{ANY}({'|'.join(regexes)}){ANY}/"
-
-
 class Rules:
     """Collects the rules and terminals of one grammar. Equal bodies have one name."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._others: list[str] = []
-        self._n_new_names = 0
 
     def rule(self, body: str) -> str:
         return self._named("rule", body)
@@ -62,21 +55,11 @@ class Rules:
 
     def free_text(self, markers: Iterable[str], *also: str) -> str:
         """Any text that contains none of the markers, which are regular expressions, and is in all sets of `also`."""
-        found = list(dict.fromkeys(markers))
-        parts = [f"/{ANY}/", *also, *([f"~{containing(*found)}"] if found else [])]
-        return self.terminal(" & ".join(parts))
-
-    def new_name(self, prefix: str) -> str:
-        """A new name of a rule, which the caller adds."""
-        self._n_new_names += 1
-        return f"{prefix}_{self._n_new_names}"
-
-    def add(self, text: str) -> None:
-        self._others.append(text)
+        found = "|".join(dict.fromkeys(markers))
+        return self.terminal(" & ".join([f"/{ANY}/", *also, *([f"~/{ANY}({found}){ANY}/"] if found else [])]))
 
     def render(self, start: str) -> str:
-        lines = [f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items())]
-        return "\n".join([*lines, *self._others]) + "\n"
+        return "\n".join([f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items()), ""])
 
     def _named(self, prefix: str, body: str) -> str:
         if re.fullmatch(r"(rule|T)_\d+", body):

@@ -23,8 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable, NamedTuple
 
-from .notation import GEMMA_QUOTE
-from .values import ALL_TYPES, STRING, TYPE_NAMES
+from .values import ALL_TYPES, GEMMA_QUOTE, STRING, TYPE_NAMES
 
 # Placeholders in the texts of layouts: a number of one to three digits, the name of the tool or argument, up to two
 # line breaks, any indentation, an id.

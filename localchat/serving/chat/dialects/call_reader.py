@@ -12,19 +12,22 @@ from typing import Any
 
 from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
 from .calls import Calls
-from .notation import (
+from .scan import Cursor, Markers, Reader
+from .values import (
     JSON,
     NAME,
     NOTATIONS,
     PYTHON_ARGUMENTS,
+    STRING,
     Notation,
     decoded,
     maybe_nested,
+    parameter_types,
     read_value,
     stream_value,
+    text_json,
+    value_json,
 )
-from .scan import Cursor, Markers, Reader
-from .values import STRING, parameter_types, text_json, value_json
 
 # The attributes that state the type of a value.
 _TYPE = re.compile(r'\b(type|string)="(\w+)"')

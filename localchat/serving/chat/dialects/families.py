@@ -9,9 +9,9 @@ from typing import Any
 from .call_layout import CallLayout, call_layouts
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import Dialect
-from .notation import GEMMA_QUOTE
 from .parser import RESPONSE, RESPONSE_END, GraniteParser
 from .reasoning import ReasoningTags
+from .values import GEMMA_QUOTE
 
 _OBJECT = '{"name": "$name", "arguments": $args}'
 _FUNCTION = "<function=$name>*(~<parameter=$key>\n$value\n</parameter>)*~</function>"
