@@ -17,9 +17,8 @@ _PLACEHOLDERS = {
 }
 ANY = "(?s:.*)"
 
-# The parts of GBNF that are converted before llguidance reads them: texts, classes, comments, any character, names.
-# Counts are not names.
-_GBNF_PART = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|\.|\w[\w-]*|\{[\d, ]+\}', re.DOTALL)
+# The parts of GBNF that are converted before llguidance reads them: texts, classes, comments, any character.
+_GBNF_PART = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|\.', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
 
 
@@ -76,11 +75,31 @@ def gbnf_rule(grammar: str) -> str:
     from llguidance import gbnf_to_lark as gbnf
 
     try:
-        rules = gbnf.GrammarParser().parse(_GBNF_PART.sub(_gbnf_part, grammar) + "\nroot ::= n-root")
-        gbnf.resolve(rules)
-    except Exception as error:  # the module raises Exception itself, and IndexError at the end of the text
-        raise ValueError(re.sub(r"\bn-", "", str(error))) from error
-    lines: list[str] = []
+        rules = gbnf.GrammarParser().parse(_GBNF_PART.sub(_gbnf_part, grammar))
+    except Exception as error:  # the parser raises Exception, and IndexError at the end of the text
+        raise ValueError(str(error)) from error
+    names: dict[str, str] = {}
+
+    def use(name: str) -> Any:
+        """The rule with this name, with a new name. It is linked to the rules that it refers to."""
+        if name not in rules:
+            raise ValueError(f"the rule {name!r} is not defined")
+        rule = rules[name]
+        if name not in names:
+            rule.name = names[name] = f"gbnf_{len(names)}"
+            rule.alternatives = rule.alternatives.simplify()
+            link(rule.alternatives)
+            if rule.alternatives.is_terminal():
+                rule.rule_is_terminal, rule.name = True, rule.name.upper()
+        return rule
+
+    def link(node: Any) -> None:
+        if isinstance(node, gbnf.RuleRefNode):
+            node.target = use(node.name)
+        for child in node.children():
+            link(child)
+
+    lines = [f"start: {use('root').name}"]
 
     def join_terminals(node: Any) -> None:
         """Make one terminal of adjacent ones: llguidance takes the longest text of each, even if another follows."""
@@ -97,7 +116,7 @@ def gbnf_rule(grammar: str) -> str:
             nodes += parts
         node.nodes = nodes
 
-    for rule in rules.values():
+    for rule in map(rules.__getitem__, names):
         if not rule.rule_is_terminal:
             join_terminals(rule)
         lines.append(str(rule))
@@ -105,14 +124,12 @@ def gbnf_rule(grammar: str) -> str:
 
 
 def _gbnf_part(match: re.Match[str]) -> str:
-    """A part of GBNF without what the converter does not know. Names get a prefix, so that none is one of its own."""
+    """A part of GBNF without what the converter does not know."""
     text = match[0]
     if text == ".":
         return f"[\\x00-{chr(0x10FFFF)}]"
-    if text[0] in "#{":
-        return text.partition("#")[0]
-    if text[0] not in '"[':
-        return f"n-{text}"
+    if text[0] == "#":
+        return ""
     # In a regular expression, a double sign is an operation on classes.
     return _ESCAPE.sub(_gbnf_escape, re.sub(r"([&~])\1+", r"\1", text) if text[0] == "[" else text)
 
