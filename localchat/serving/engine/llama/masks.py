@@ -6,8 +6,8 @@ The grammar constrains the visible text, so a control token is allowed only if i
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Masks:
         self._lock = threading.Lock()
         self._wrapper: Any = None
         self._tokenizer: Any = None
-        self._grammars: OrderedDict[tuple[str, frozenset[int]], Any] = OrderedDict()
+        self._compiled = lru_cache(_MAX_GRAMMARS)(self._compile)
 
     def prepare(self) -> None:
         """Read the vocabulary, once. This takes half a second for 152,000 tokens, without the GIL for the most part."""
@@ -72,22 +72,17 @@ class Masks:
             BadRequest: The grammar is malformed, has no tokens here, or takes too much work.
         """
         self.prepare()
-        key = constraint.grammar, frozenset(visible)
+        shown = frozenset(visible)
         is_shown = ~self._vocabulary.is_control
-        is_shown[[*key[1], *self._ends]] = True
+        is_shown[[*shown, *self._ends]] = True
         self._wrapper.local.is_shown = is_shown
+        base = self._compiled(constraint, shown)
         with self._lock:
-            base = self._grammars.pop(key, None)
-        if base is None:
-            base = self._compiled(constraint)
-        with self._lock:
-            self._grammars[key] = base
-            while len(self._grammars) > _MAX_GRAMMARS:
-                self._grammars.popitem(last=False)
             copy = base.deep_copy()
         return Matcher(copy, is_shown, self._wrapper.local, constraint.origin)
 
-    def _compiled(self, constraint: Constraint) -> Any:
+    def _compile(self, constraint: Constraint, shown: frozenset[int]) -> Any:
+        """The tokens that are shown decide which tokens the forced text has."""
         from llguidance import LLMatcher
 
         found = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
