@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from localchat.serving.chat.service import ServedModel
+from localchat.serving.engine import EngineError
 from localchat.serving.engine.library_build import LIBRARY
-from localchat.serving.http import options
-from localchat.serving.http.options import read_options
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.http import loading, options
+from localchat.serving.http.options import Options, read_options
+from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
 from .command import run_command
 
@@ -189,3 +193,17 @@ loaded   in [\d.]+ s
 localchat is ready: demo at (http://127\.0\.0\.1:\d+/v1) \(Ctrl-C ends it\)
 try: {re.escape(sys.executable)} -m localchat --base-url \1 "What is your name\?"""
     assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
+
+
+def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    engine = mock.Mock()
+    monkeypatch.setattr(loading, "Front", lambda *_: engine)
+    monkeypatch.setattr(loading.Loader, "_model", mock.Mock(side_effect=ValueError("the template is broken")))
+    file = ModelFile(DEMO_PATH, "demo")
+    loader = loading.Loader(file, Options())
+    for n_ended in (1, 2):
+        with pytest.raises(EngineError, match="the template is broken"):
+            loader.load(ServedModel(file))
+        assert engine.close.call_count == n_ended
+    assert loader.has_failed
+    assert caplog.text.count("cannot load") == 2

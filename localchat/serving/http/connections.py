@@ -1,5 +1,4 @@
-"""The sockets of the server: the one that it listens on, and its connections, of which it closes idle and notices ended
-ones.
+"""The sockets of the server: the one that it listens on, and its open connections.
 
 The thread of a request would notice a disconnect too late: it waits for the next token, and only a streamed response
 has writes that fail. So one thread checks the sockets of all requests in flight, a few times per second.

@@ -67,6 +67,7 @@ class Loader:
             engine = start.engine.result()
             model = self._model(file, engine)
         except Exception as error:
+            start.front.close()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
                 raise
             start.progress.clear()
