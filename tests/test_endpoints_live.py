@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import logging
 import math
 import re
 import threading
@@ -14,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import Engine, LoadOptions, load
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.engine import Engine
 
 from .serving import read_response
 
@@ -271,10 +269,3 @@ def figures(text: str) -> dict[str, float]:
             assert match, line
             found[match[1]] = float(match[2])
     return found
-
-
-def test_creating_the_context_is_logged_once(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, "localchat.engine"), load(str(DEMO_PATH), LoadOptions(n_ctx=256)) as engine:
-        for _ in range(2):
-            engine.embed([[1, 2, 3]])
-    assert len([record for record in caplog.records if "context for embeddings" in record.getMessage()]) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -42,16 +41,6 @@ def test_python_block_runs(block: str, base_url: str):
     if "openai" in block:
         pytest.importorskip("openai", reason="no release for this Python")
     assert run([sys.executable, "-c", with_address(block, base_url)], base_url).strip()
-
-
-def test_make_run_and_make_test_do_as_the_readme_describes():
-    def commands(target: str) -> str:
-        return subprocess.run(
-            ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
-        ).stdout
-
-    assert "-m localchat.server" in commands("run")
-    assert "-m pytest" in commands("test")
 
 
 def test_sources_contain_the_files_that_the_readme_names():

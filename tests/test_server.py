@@ -86,29 +86,6 @@ def test_k12_stop_text_is_cut_and_reported():
     assert by_token["choices"][0]["stop_reason"] == ord("c")
 
 
-def test_max_tokens_and_the_servers_default():
-    """K9."""
-    with serving(endless) as running:
-        running.server.service.model().max_tokens = 3
-        _, by_default = running.chat()
-        _, requested = running.chat(max_tokens=5)
-    assert by_default["choices"][0]["message"]["content"] == "abc"
-    assert requested["choices"][0]["message"]["content"] == "abcde"
-    assert requested["choices"][0]["finish_reason"] == "length"
-
-
-def test_k26_logprobs_whole_and_streamed():
-    """V47."""
-    with serving() as running:
-        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1)
-        _, chunks = running.chat(content="ab", logprobs=True, top_logprobs=1, stream=True)
-    entries = body["choices"][0]["logprobs"]["content"]
-    a = {"token": "a", "logprob": -0.5, "bytes": [97]}
-    assert entries[0] == {**a, "top_logprobs": [a]}
-    streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
-    assert [entry for logprobs in streamed if logprobs for entry in logprobs["content"]] == entries
-
-
 def test_t17_k14_k36_choices_interleave_with_their_indexes():
     """T8: the usage is the sum over the choices, with the prompt counted once (G42)."""
     with serving(endless) as running:

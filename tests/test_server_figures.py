@@ -113,19 +113,20 @@ def test_v48_tokens_spelled_as_ids():
     assert (entry["token"], entry["bytes"], entry["top_logprobs"][0]["token"]) == ("token_id:97", [97], "token_id:97")
 
 
-def test_t10_t11_every_token_has_its_entry_in_order():
-    """T4, T10, T11, V46, V47: also repeated tokens, in the body and in the stream, each in its choice."""
+@pytest.mark.parametrize("fields", [{}, {"top_logprobs": 1}], ids=["none", "one"])
+def test_k26_every_token_has_its_entry_in_order(fields):
+    """K26, T4, T10, T11, V46, V47: also repeated tokens, in the body and in the stream, each in its choice."""
     with serving() as running:
-        _, body = running.chat(content="aaba", logprobs=True, n=2)
-        _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True)
+        _, body = running.chat(content="aaba", logprobs=True, n=2, **fields)
+        _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True, **fields)
+    expected = [{"token": text, "logprob": -0.5, "bytes": [ord(text)]} for text in "aaba"]
     streamed: dict[int, list[Any]] = {0: [], 1: []}
     for choice in (choice for chunk in chunks for choice in chunk["choices"] if choice["logprobs"]):
         streamed[choice["index"]] += choice["logprobs"]["content"]
     for i, choice in enumerate(body["choices"]):
         assert choice["index"] == i
         assert choice["logprobs"]["content"] == streamed[i]
-        assert [entry["token"] for entry in streamed[i]] == list("aaba")
-        assert all(entry["top_logprobs"] == [] for entry in streamed[i])
+        assert streamed[i] == [{**entry, "top_logprobs": [entry] if fields else []} for entry in expected]
 
 
 def test_v44_log_probabilities_of_the_prompt():

@@ -27,21 +27,16 @@ DRY = {"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3, "dry_penal
     ("fields", "expected"),
     [
         ({"temperature": 0, "top_p": 0, "top_k": 0, "min_p": 0}, None),
-        ({"typical_p": 0.5}, None),
-        ({"typical": 0.5}, {"typical_p": 0.5}),
-        ({"top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2}, None),
-        ({"dynatemp_range": 0.5, "dynatemp_exponent": 2}, None),
+        (
+            {"typical": 0.5, "repetition_penalty": 1.2, "repeat_last_n": 7},
+            {"typical_p": 0.5, "repeat_penalty": 1.2, "penalty_last_n": 7},
+        ),
+        ({"top_n_sigma": 1.5, "xtc_probability": 0.5, "dynatemp_range": 0.5, "mirostat_tau": 4, "seed": 11}, None),
         ({**DRY, "dry_sequence_breakers": ["."]}, {**DRY, "dry_sequence_breakers": (".",)}),
-        ({"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2}, None),
-        ({"repetition_penalty": 1.2}, {"repeat_penalty": 1.2}),
-        ({"repeat_last_n": 7}, {"penalty_last_n": 7}),
-        ({"presence_penalty": 1, "frequency_penalty": -1}, None),
-        ({"min_keep": 3, "seed": 11}, None),
-        ({"samplers": ["top_k", "typ_p"]}, {"samplers": ("top_k", "typical_p")}),
         # adaptive_p is no step of the chain: it samples the token.
         (
-            {"adaptive_target": 0.5, "samplers": ["min_p", "adaptive_p"]},
-            {"adaptive_target": 0.5, "samplers": ("min_p",)},
+            {"adaptive_target": 0.5, "samplers": ["typ_p", "adaptive_p"]},
+            {"adaptive_target": 0.5, "samplers": ("typical_p",)},
         ),
         ({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}),
         ({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}),
@@ -58,14 +53,11 @@ def test_v9_sampling_fields_reach_the_engine(running, fields, expected):
 @pytest.mark.parametrize(
     ("fields", "attribute", "value"),
     [
-        ({"max_tokens": 3}, "max_tokens", 3),
         ({"max_completion_tokens": 3, "n_predict": 9}, "max_tokens", 3),
         ({"n_predict": -1}, "max_tokens", None),
-        ({"min_tokens": 2}, "min_tokens", 2),
         ({"ignore_eos": True, "max_tokens": 3}, "ignore_eos", True),
         ({"stop": ["x", "y"]}, "stop", ("x", "y")),
         ({"stop": None}, "stop", ()),
-        ({"stop_token_ids": [5]}, "stop_token_ids", (5,)),
         ({"n_probs": 2}, "top_logprobs", 2),
         ({"t_max_predict_ms": 1500}, "max_completion_s", 1.5),
     ],
