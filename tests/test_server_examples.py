@@ -297,40 +297,31 @@ def check_vectors(data: list[Any], fields: dict[str, Any]) -> None:
     assert "dimensions" not in fields or widths == {fields["dimensions"]}
 
 
-def test_openai_package_parses_reasoning_and_usage():
-    """K8, K13, K15: also fields that the package does not declare."""
-    text = "<think>hm</think>Hello there.\n"
-    with serving(generating(text), n_ctx=4000, n_cells=16000) as running:
-        fields = {"model": "Fake", "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
-        _, chunks = ask_openai(running.port, Example("/v1/chat/completions", fields))
-    reasoning = [c["delta"].get("reasoning_content") or "" for chunk in chunks for c in chunk["choices"]]
-    assert "".join(reasoning).strip() == "hm"
-    usage = chunks[-1]["usage"]
-    assert usage["completion_tokens_details"]["reasoning_tokens"] == len("<think>hm</think>")
-    assert usage["completion_tokens"] == len(text) + 1
-    assert chunks[-1]["timings"]["predicted_n"] == usage["completion_tokens"]
-    assert chunks[0]["usage"] is None
-
-
 TEXT_AND_CALL = """<think>hm</think>Let me see.
 <tool_call>
 {"name": "get_weather", "arguments": {"location": "Oslo"}}
 </tool_call>"""
 
 
-def test_openai_stream_helper_parses_a_tool_call():
+def test_openai_stream_helper_parses_reasoning_and_a_tool_call_and_usage():
     options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
     with (
         serving(generating(TEXT_AND_CALL), n_ctx=4000, n_cells=16000) as running,
         openai_client(running.port) as client,
     ):
         with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
-            kinds = {event.type for event in stream}
-        message = stream.get_final_completion().choices[0].message
+            events = list(stream)
+        final = stream.get_final_completion()
+    message = final.choices[0].message
+    kinds = {event.type for event in events}
     assert {"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    last = [event.chunk for event in events if event.type == "chunk"][-1]
+    # The package does not declare this field.
+    assert last.timings["predicted_n"] == last.usage.completion_tokens == len(TEXT_AND_CALL) + 1
     (call,) = message.tool_calls
     assert call.function.parsed_arguments == {"location": "Oslo"}
-    assert message.content.strip() == "Let me see."
+    assert (message.reasoning_content.strip(), message.content.strip()) == ("hm", "Let me see.")
+    assert final.usage.completion_tokens_details.reasoning_tokens == len("<think>hm</think>")
 
 
 def test_openai_parse_helper_makes_an_object_of_the_response():

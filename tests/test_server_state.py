@@ -162,12 +162,9 @@ def test_pieces_that_are_no_text_are_bytes():
     ("parse", "body", "param"),
     [
         (parse_tokenize, b"{}", "content"),
-        (parse_tokenize, b'{"content": 5}', "content"),
         (parse_tokenize, b'{"content": "a", "with_pieces": 1}', "with_pieces"),
         (parse_detokenize, b"{}", "tokens"),
-        (parse_detokenize, b'{"tokens": 1}', "tokens"),
         (parse_detokenize, b'{"tokens": [-1]}', "tokens"),
-        (parse_detokenize, b'{"tokens": [1.5]}', "tokens"),
         (parse_detokenize, b'{"tokens": [true]}', "tokens"),
     ],
 )
