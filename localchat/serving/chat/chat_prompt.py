@@ -53,21 +53,13 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
 
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
-    """The rendered prompt as plain text, without the marks of user text.
-
-    Raises:
-        BadRequest: The template refuses the request.
-    """
+    """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
     with wire_errors("messages"):
         return str.__str__(_rendered(model, request, model.template_for(request.chat_template)))
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
-    """The number of tokens of the prompt, which may be larger than the context.
-
-    Raises:
-        BadRequest: The template refuses the request.
-    """
+    """The number of tokens of the prompt, also beyond the context. Raises BadRequest as `prompt_text` does."""
     with wire_errors("messages"):
         template = model.template_for(request.chat_template)
         parts = parts_of(_rendered(model, request, template), template.special)

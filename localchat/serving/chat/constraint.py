@@ -283,18 +283,18 @@ class _Grammar:
             _check_schema(schema, f"tools[{index}].function.parameters", hint)
             return schema
         # As much of it as can be enforced, since this tool need not be called.
-        if not error_in(f"start: {json_rule(schema)}"):
-            return schema
         pointer, reason = error_place(schema)
+        if not reason:
+            return schema
         _report(name, "#" + pointer, reason)
         loose = loosened(schema)
-        return loose if not error_in(f"start: {json_rule(loose)}") else {"type": "object"}
+        return {"type": "object"} if error_place(loose)[1] else loose
 
 
 def _check_schema(schema: Any, path: str, hint: str = "") -> None:
     """Refuse a schema that cannot be enforced. `path` is its field."""
-    if error_in(f"start: {json_rule(schema)}"):
-        pointer, reason = error_place(schema)
+    pointer, reason = error_place(schema)
+    if reason:
         place = f"{path}#{pointer}"
         raise BadRequest(f"'{place}' cannot be enforced: {reason}{hint}", place)
 

@@ -67,11 +67,7 @@ class Model:
         }
 
     def template_for(self, chat_template: str | None) -> ChatTemplate:
-        """The template of a request, or the model's own template if `chat_template` is None.
-
-        Raises:
-            BadRequest: The template is invalid.
-        """
+        """The template of a request, or the model's own if it is None. Raises BadRequest if it is invalid."""
         if chat_template is None:
             return self.template
         try:
