@@ -264,11 +264,3 @@ def test_written_calls_match_the_grammar_and_are_parsed(name: str, i: int):
         text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
         assert fits(constraint, text), text
         assert read_calls(dialect, tools, text) == list(calls)
-
-
-@pytest.mark.parametrize(("name", "i"), LAYOUTS, ids=lambda value: str(value))
-def test_opener_begins_the_calls(name: str, i: int):
-    dialect = DIALECTS[name]
-    layout = dialect.calls[i]
-    assert (layout.begin + layout.head).startswith(layout.opener)
-    assert "gr\u00f6\u00dfe" in layout.head_of("gr\u00f6\u00dfe")

@@ -101,11 +101,10 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
             cursor.begin()
             yield from cursor.read_end(",", ";")
         yield from cursor.read_run()
-        is_complete = yield from read(cursor, calls, layout)
-        if is_complete is None:
+        if not (yield from read(cursor, calls, layout)):
             break
         is_call = True
-        if not is_complete:
+        if calls.is_open:
             return True
     if is_call:
         cursor.put_back()
@@ -118,15 +117,15 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
 # Calls that are JSON objects
 
 
-def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:
+def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool]:
     """Read one call object: the name and arguments in either order. Other fields are skipped.
 
-    Returns whether the call is complete; None if the next text is not a call. Then no event was emitted. The text of a
-    broken call after its name is emitted as arguments. If the calls have no opener, an object with any other field is
-    not a call: it may be JSON content, which is then streamed without delay.
+    Returns False if the next text is not a call; then no event was emitted. The text of a broken call after its name is
+    emitted as arguments. If the calls have no opener, an object with any other field is not a call: it may be JSON
+    content, which is then streamed without delay.
     """
     if (yield from cursor.read_one_of("{")) is None:
-        return None
+        return False
     name_key, argument_keys, id_key = _keys(layout)
     known = (name_key, *argument_keys, id_key, "type")
     # Arguments that precede the name are held back until the call has started.
@@ -146,7 +145,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
         if is_complete and not has_started and name_key in (key, ""):
             name: Any = decoded((yield from read_value(cursor))[0]) if name_key else key
             if not isinstance(name, str) or name not in calls.schemas:
-                return None
+                return False
             calls.start(name, call_id)
             calls.arguments(arguments)
             cursor.end_record()
@@ -176,9 +175,9 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
             if has_started:
                 calls.arguments(cursor.end_record())
                 yield from _raw_arguments(cursor, calls, *layout.ends)
-            return False if has_started else None
+            return has_started
     if not has_started:
-        return None
+        return False
     cursor.end_record()
     if not has_arguments:
         calls.arguments("{}")
@@ -242,23 +241,20 @@ def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
         calls.close()
 
 
-def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool | None]:
-    """Read a call in Python's syntax, with named arguments or with one object.
-
-    Returns whether the call is complete; None if the next text is not a call.
-    """
+def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool]:
+    """Read a call in Python's syntax, with named arguments or with one object. Returns False if it is not a call."""
     found = yield from cursor.read_one_of(*(name + "(" for name in calls.schemas))
     if found is None:
-        return None
+        return False
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
     if not first or first not in ("=" if key.strip() else "{)"):
-        return None
+        return False
     notation = NOTATIONS["python"] if first == "{" else PYTHON_ARGUMENTS
     yield from read_arguments(cursor, calls, found[:-1], *layout.ends, notation=notation)
     if first == "{" and not calls.is_open:
         yield from cursor.read_end(")")
-    return not calls.is_open
+    return True
 
 
 # Arguments one by one
