@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import parse_chat
-from localchat.serving.api.chat_response import ChatEncoder
+from localchat.serving.api.chat import ChatEncoder, parse_chat
 from localchat.serving.chat.chat_prompt import start_chat
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.service import Service

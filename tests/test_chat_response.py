@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from localchat.serving.api.chat_response import ChatEncoder
+from localchat.serving.api.chat import ChatEncoder
 from localchat.serving.core import errors
 from localchat.serving.core.events import (
     ContentDelta,
@@ -195,12 +195,6 @@ def test_k15_usage_fields():
     }
 
 
-def test_rates_of_nothing_are_null():
-    body = Usage(n_prompt=5, n_cached=5, n_completion=1, prompt_s=0.0, completion_s=0.0).body()
-    assert body["prompt_tokens_per_sec"] is None
-    assert body["completion_tokens_per_sec"] is None
-
-
 def test_timings_count_drafts_of_all_choices():
     with_drafts = replace(USAGE, n_drafted=10, n_draft_accepted=7)
     timings = Usage.total([with_drafts, USAGE, with_drafts], 3).timings()
@@ -226,16 +220,3 @@ def test_k14_usage_over_choices_counts_the_prompt_once():
     total = Usage.total([USAGE, replace(USAGE, prompt_s=0.25)], 2)
     assert total.prompt_s == 0.5  # They ran side by side.
     assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)
-
-
-def test_timings_are_once_on_each_chunk():
-    chunks = chunks_of(ContentDelta("a"), OutputEnd("stop"), timings_per_token=True)
-    assert [chunk.count('"timings"') for chunk in chunks] == [1, 1, 1]
-
-
-def test_log_probabilities_are_on_one_chunk_each():
-    events = [
-        event for text in "ab" for event in (SampledTokens((OutputToken(1, text.encode(), -1.0),)), ContentDelta(text))
-    ]
-    chunks = chunks_of(*events, OutputEnd("stop"), logprobs=True)
-    assert [chunk.count('"logprob"') for chunk in chunks] == [0, 1, 1, 0]

@@ -1,8 +1,7 @@
-"""Error bodies of the API, the list of models, and unknown fields."""
+"""Error bodies of the API, and unknown fields."""
 
 import pytest
 
-from localchat.serving.api.models import model_body, models_body
 from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
 
@@ -28,13 +27,6 @@ def test_k27_errors(error, status, type, code, param, headers):
     assert error.status == status
     assert error.headers() == headers
     assert error.body() == {"error": {"message": "m", "type": type, "param": param, "code": code or type}}
-
-
-def test_models_body():
-    model = model_body("m", 7, {"n_ctx": 9})
-    fields = {"id": "m", "object": "model", "created": 7, "owned_by": "localchat"}
-    assert model == {**fields, "max_model_len": 9, "meta": {"n_ctx": 9}}
-    assert models_body([model], [{"name": "m"}]) == {"object": "list", "data": [model], "models": [{"name": "m"}]}
 
 
 def test_unknown_lists_the_fields_that_were_not_read():

@@ -1,19 +1,22 @@
-"""POST /v1/chat/completions, the request: parses a JSON body into a ChatRequest, or raises BadRequest.
+"""POST /v1/chat/completions: parses a JSON body into a ChatRequest, and encodes the response.
 
-This module makes all checks that need no model. The response is encoded in chat_response.py.
+The parser makes all checks that need no model. The other interfaces for chats have a ChatRequest, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import BadRequest
+from ..core.events import PromptProgress
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest
 from .content import AUDIO, note_of, read_text, without_nulls
+from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface, progress_body
+from .logprobs import logprob_entry, prompt_logprobs
 from .response_format import read_response_format
 from .tools import CUSTOM_INPUT, read_tool_choice, read_tools, tool_call
 
@@ -142,26 +145,17 @@ def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
     continued = body.get("continue_final_message")
     if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
         body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
+    problem, is_open = "", ends_in_prefill(messages)
     if continued and adds_prompt:
-        raise BadRequest(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true: the first continues the last "
-            "message, and the second begins a new one",
-            "continue_final_message",
-        )
+        problem = "cannot be combined with 'add_generation_prompt': true, which begins a new message"
+    elif continued and not is_open:
+        problem = "needs an assistant message without tool calls at the end of 'messages'"
+    elif continued == "reasoning_content" and (prefix or messages[-1].get("content")):
+        problem = "is \"reasoning_content\", so the last message can have no content, and there is no 'response_prefix'"
+    if problem:
+        raise BadRequest(f"'continue_final_message' {problem}", "continue_final_message")
     if prefix and adds_prompt is False:
         raise BadRequest("'response_prefix' cannot be combined with 'add_generation_prompt': false", "response_prefix")
-    is_open = ends_in_prefill(messages)
-    if continued and not is_open:
-        raise BadRequest(
-            "'continue_final_message' needs an assistant message without tool calls at the end of 'messages'",
-            "continue_final_message",
-        )
-    if continued == "reasoning_content" and (prefix or messages[-1].get("content")):
-        raise BadRequest(
-            "'continue_final_message' is \"reasoning_content\", so the last message can have no content and the "
-            "request no 'response_prefix': leave them out, or continue the \"content\"",
-            "continue_final_message",
-        )
     return {
         "add_generation_prompt": adds_prompt is not False,
         "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
@@ -270,3 +264,105 @@ def _called(id: str | None, function: Fields) -> dict[str, Any]:
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
     return tool_call(id, function.required_text("name"), "{}" if arguments is None else arguments)
+
+
+# --- the response ---
+
+
+class ChatEncoder(Encoder[ChatRequest]):
+    """Encodes a chat completion."""
+
+    def started(self) -> None:
+        # These chunks come before all text, also if tokens have been sampled already.
+        counts = self.counts(replace(self.usage(), n_completion=0, n_reasoning=0))
+        for choice in self.choices:
+            prompt_ids = self._prompt_ids() if choice.index == 0 else {}
+            self._emit(choice, {"role": self.request.role, "content": ""}, **prompt_ids, **counts)
+
+    def opened(self, choice: Choice, block: Block) -> None:
+        if block.kind == CALL:
+            # The first chunk of a call has the name and empty arguments. Later chunks have pieces of the arguments.
+            call = block.call
+            function = {"name": call.name, "arguments": ""}
+            started = {"index": call.index, "id": call.id, "type": "function", "function": function}
+            self._emit(choice, {"tool_calls": [started]})
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        if block.kind == CALL:
+            self._emit(choice, {"tool_calls": [{"index": block.call.index, "function": {"arguments": text}}]})
+        elif block.kind == REASONING:
+            thought = {"thought": text} if self.request.thought_field and choice.index == 0 else {}
+            self._emit(choice, {"reasoning_content": text}, **thought)
+        else:
+            self._emit(choice, {"content": text})
+
+    def progress(self, choice: Choice, progress: PromptProgress) -> None:
+        self._emit(choice, {}, prompt_progress=progress_body(progress))
+
+    def ended(self, choice: Choice) -> None:
+        # As in OpenAI's API, a separate chunk with an empty delta has the finish reason.
+        # The last chunk of the stream has the timings.
+        is_last = not self.request.include_usage and all(choice.end for choice in self.choices)
+        self._emit(choice, {}, **({"timings": self.usage().timings()} if is_last else {}))
+
+    def finish(self) -> None:
+        if self.request.include_usage:
+            usage = self.usage()
+            counts = {"usage": usage.body(), "timings": usage.timings()}
+            self.emit({**self._head("chat.completion.chunk"), "choices": [], **counts})
+
+    def body(self) -> dict[str, Any]:
+        usage, first = self.usage(), self.choices[0]
+        thought = first.text(REASONING) if self.request.thought_field else ""
+        scored = {}
+        if first.prompt_tokens is not None:
+            scored["prompt_logprobs"] = prompt_logprobs(first.prompt_tokens, self.request.params.prompt_logprobs or 0)
+        return {
+            **self._head("chat.completion"),
+            "choices": [self._choice(choice, {"message": self._message(choice)}) for choice in self.choices],
+            "usage": usage.body(),
+            **self._prompt_ids(),
+            **scored,
+            **({"thought": thought} if thought else {}),
+            "timings": usage.timings(),
+        }
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.head.id, "object": kind, "created": self.head.created, "model": self.head.model}
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.head.prompts[0]} if self.request.return_token_ids else {}
+
+    def _emit(self, choice: Choice, delta: dict[str, Any], **extra: Any) -> None:
+        if self.request.stream:
+            entry, counts = self._choice(choice, {"delta": delta}), self.counts()
+            self.emit({**self._head("chat.completion.chunk"), "choices": [entry], **counts, **extra})
+
+    def _choice(self, choice: Choice, text: dict[str, Any]) -> dict[str, Any]:
+        """A choice of a chunk or of the body, with the tokens since its last chunk."""
+        params, end = self.request.params, choice.end
+        _, tokens = choice.take_tokens()
+        logprobs = None
+        if params.top_logprobs is not None and tokens:
+            as_ids, after_sampling = self.request.tokens_as_ids, params.post_sampling_probs
+            logprobs = {"content": [logprob_entry(t, as_ids=as_ids, after_sampling=after_sampling) for t in tokens]}
+        ids = {"token_ids": [token.id for token in tokens]} if self.request.return_token_ids and tokens else {}
+        finish = {"finish_reason": None} if end is None else {"finish_reason": end.reason, "stop_reason": end.stop}
+        return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.calls]
+        return {
+            "role": self.request.role,
+            **({"reasoning_content": reasoning} if reasoning else {}),
+            # As in OpenAI's API, empty content is null if there are tool calls.
+            "content": choice.text() or (None if calls else ""),
+            **({"tool_calls": calls} if calls else {}),
+        }
+
+
+def _call(block: Block) -> dict[str, Any]:
+    return {"id": block.call.id, "type": "function", "function": {"name": block.call.name, "arguments": block.text}}
+
+
+INTERFACE = Interface(id_prefix="chatcmpl-", parse=parse_chat, encoder=ChatEncoder)

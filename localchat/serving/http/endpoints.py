@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ... import __version__
-from ..api import chat_response, completions, messages, native_completion, ollama, responses_events, tokens
+from ..api import chat, completions, messages, native_completion, ollama, responses_events, tokens
 from ..api import ollama_models as ollama_api
-from ..api.chat import parse_chat
 from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from ..api.encoder import Interface
 from ..api.responses_store import ResponseStore
@@ -85,7 +84,7 @@ class Endpoints:
             "/models/load": {"POST": models.load},
             "/models/unload": {"POST": models.unload},
             "/models/": {"GET": models.get},
-            "/chat/completions": {"POST": text(chat_response.INTERFACE, start_chat)},
+            "/chat/completions": {"POST": text(chat.INTERFACE, start_chat)},
             "/completions": {"POST": text(completions.INTERFACE, start_text)},
             "/completion": {"POST": text(native_completion.NATIVE, start_text, WITHOUT_END)},
             "/infill": {"POST": text(native_completion.INFILL, start_text, WITHOUT_END)},
@@ -229,7 +228,7 @@ class Endpoints:
         exchange.send_json(200, tokens.text_body([model.engine.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, parse_chat)
+        request, model = self._parsed_for_model(exchange, chat.parse_chat)
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
     def _count_tokens(self, exchange: Exchange) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..api import ollama_models as ollama
-from ..api.models import model_body, models_body
 from ..chat.model import Model
 from ..chat.service import ServedModel, Service
 from ..core.fields import parse_body
@@ -26,9 +25,9 @@ class ModelEndpoints:
 
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
-        exchange.send_json(
-            200, models_body([_entry(one) for one in served], [ollama.model_entry(_card(one)) for one in served])
-        )
+        # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
+        entries = [ollama.model_entry(_card(one)) for one in served]
+        exchange.send_json(200, {"object": "list", "data": [_entry(one) for one in served], "models": entries})
 
     def get(self, exchange: Exchange) -> None:
         exchange.send_json(200, _entry(self.service.find(exchange.tail)))
@@ -70,7 +69,17 @@ def _entry(served: ServedModel) -> dict[str, Any]:
         meta["n_ctx_train"] = header.n_ctx_train
     status = {"value": served.state, **({"error": served.failure.reason} if served.failure else {})}
     capabilities = list(card.capabilities)
-    return {**model_body(card.name, card.created, meta), "status": status, "capabilities": capabilities}
+    return {
+        "id": card.name,
+        "object": "model",
+        "created": card.created,
+        "owned_by": "localchat",
+        # vLLM's name for `n_ctx`.
+        **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
+        "meta": dict(meta),
+        "status": status,
+        "capabilities": capabilities,
+    }
 
 
 def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCard:
