@@ -164,7 +164,7 @@ def test_allowed_page_may_send_and_read(with_keys):
         ((PAGE,), "GET", {}, 200),
     ],
 )
-def test_other_pages_are_refused(cors, method, headers, status):
+def test_page_is_served_if_its_origin_is_allowed(cors, method, headers, status):
     with serving(settings=Options(port=0, cors=cors)) as running:
         got, found, _ = exchanged(running, method, "/v1/models", headers)
     assert got == status

@@ -27,6 +27,8 @@ from .demo_model import NEAR_TIE
 from .live import running_process
 from .serving import delta_text, payloads, reset, wait_for
 
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
 DEADLINE_S = 60
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
 
@@ -203,7 +205,6 @@ OPTIONS = f"""
 
 def test_options_of_the_command_take_effect():
     """V1, K9, K22, K34: each option changes a response."""
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     key = {"Authorization": "Bearer secret"}
     messages = [{"role": "user", "content": "Count from 1 to 9."}]
     tool = {"type": "function", "function": {"name": "look_at_this"}}
@@ -242,7 +243,6 @@ def test_options_of_the_command_take_effect():
 
 def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):
     """G20."""
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     file = tmp_path / "notes.gguf"
     file.write_text("no model")
     program = [sys.executable, "-m", "localchat.server", "--port", "0", str(file)]
@@ -255,7 +255,6 @@ def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):
 @pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
 def test_server_without_a_stderr_serves():
     """Some services are started without it: with `2>&-`, or by pythonw."""
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
@@ -276,7 +275,6 @@ def is_healthy(port: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with running_process() as server:
         client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
         with contextlib.closing(client):
@@ -292,7 +290,6 @@ def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
 
 
 def test_sigterm_lets_requests_end():
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with running_process("--drain", "60") as server:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
             body = request_body("Hi", stream=True, temperature=100, top_k=0, n=4, max_tokens=200)
@@ -306,7 +303,6 @@ def test_sigterm_lets_requests_end():
 
 def test_second_signal_ends_the_process():
     """H16."""
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
     with (
         running_process("--drain", "60", "--ctx", "100000") as server,
