@@ -137,14 +137,6 @@ def test_calls_of_other_types_are_replayed_or_skipped():
     assert ignored(parse_chat, fields) == ("messages.tool_calls of type new",)
 
 
-def test_tools_that_run_elsewhere_are_skipped():
-    hosted = {"type": "web_search_20250305", "name": "web_search"}
-    for parse, fields in ((parse_messages, messages()), (parse_responses, {"input": "hi"})):
-        request = read(parse, {**fields, "tools": [hosted]})
-        assert (request.tools, request.tool_choice) == ((), "none")
-        assert ignored(parse, {**fields, "tools": [hosted]}) == ("tools of type web_search_20250305",)
-
-
 @pytest.mark.parametrize(
     ("parse", "body"),
     [

@@ -22,6 +22,7 @@ import pytest
 from localchat import server as server_module
 from localchat.serving.core.params import NUMBERS
 from localchat.serving.engine import Engine
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import NEAR_TIE
 from .live import running_process
@@ -231,6 +232,7 @@ def test_options_of_the_command_take_effect():
         _, rendered = ask("/apply-template", chat_template="<{{ messages[0].content }}>")
         _, with_thought = ask("/v1/chat/completions", **continued)
     assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
+    assert str(DEMO_PATH.parent) not in json.dumps(props)
     params = props["default_generation_settings"]["params"]
     assert (params["temperature"], params["seed"], props["total_slots"]) == (0, 7, 2)
     assert (body["model"], body["usage"]["completion_tokens"]) == ("Tiny", 3)
