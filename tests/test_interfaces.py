@@ -123,7 +123,7 @@ def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, 
         read(parse, fields, strict=True)
 
 
-@pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}])
+@pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
 def test_media_of_the_assistant_are_replaced_by_a_note(message: dict[str, Any]):
     request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})
     assert "left out: this model supports only text" in request.messages[0]["content"]

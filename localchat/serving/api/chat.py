@@ -238,7 +238,7 @@ def _message(message: Fields) -> dict[str, Any]:
     if role not in ("assistant", "tool") or message.get("content") is not None:
         content = read_text(message, "content", is_replayed=role in ("assistant", "tool"))
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
-        content = message.text("refusal") or (note_of(AUDIO) if message.object("audio") else content)
+        content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
     older = message.object("function_call")

@@ -205,7 +205,7 @@ class Fields:
 
     def report_unknown(self) -> None:
         """Note that the fields that have not been read are ignored. For objects inside a body, this is optional."""
-        for name in self.raw.keys() - self._read:
+        for name in (name for name in self.raw if name not in self._read):
             path = self.at(name)
             self._ignored.append((path, BadRequest(f"'{path}' is an unknown field, which --strict refuses", path)))
 
