@@ -65,6 +65,8 @@ class Peer:
         """Wait until the client closes."""
         try:
             return not self._in.read(1)
+        except socket.timeout:
+            return False
         except OSError:
             return True
 
@@ -83,6 +85,8 @@ class Server:
         self.requests: list[Request] = []
         self.connections = 0
         self.failures: list[BaseException] = []
+        # For `waiting`: set when the parts are sent, and when the client has disconnected.
+        self.sent, self.left = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -171,8 +175,12 @@ def with_length(body: bytes, status: str = "200 OK", headers: str = "") -> bytes
 
 def chunked(*parts: bytes, end: bool = True) -> bytes:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
-    return head + body + (b"0\r\n\r\n" if end else b"")
+    return head + chunks(*parts, end=end)
+
+
+def chunks(*parts: bytes, end: bool = True) -> bytes:
+    """The body of a chunked response, or a part of it."""
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + (b"0\r\n\r\n" if end else b"")
 
 
 def until_close(*parts: bytes) -> bytes:
@@ -247,7 +255,21 @@ def waiting(*parts: bytes) -> Server:
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(*parts)
+        server.sent.set()
         assert peer.is_disconnected()
+        server.left.set()
+
+    return Server(handle)
+
+
+def interrupted(event: threading.Event, first: bytes, rest: bytes) -> Server:
+    """Sends the first part of each response, waits for the event, and sends the rest."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            peer.send(first)
+            assert event.wait(DEADLINE_S)
+            peer.send(rest)
 
     return Server(handle)
 

@@ -13,28 +13,17 @@ from typing import Any
 
 import pytest
 
-from localchat import AsyncClient, Cancelled, Timeout
+from localchat import AsyncClient
 from localchat.transport.call import DRAIN_S
 
-from .raw_server import (
-    DEADLINE_S,
-    HELLO,
-    OPEN,
-    Peer,
-    Server,
-    always,
-    full_listener,
-    silent_server,
-    with_length,
-    with_tls,
-)
+from .raw_server import DEADLINE_S, HELLO, OPEN, Peer, Server, always, interrupted, waiting, with_length, with_tls
 
 
 def run(url: str, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) -> Any:
     """The result of `use`, called with a client of the server at this URL."""
 
     async def main() -> Any:
-        async with AsyncClient(url, **{"max_retries": 0, "model": "m", **options}) as client:
+        async with AsyncClient(url, max_retries=0, model="m", **options) as client:
             return await asyncio.wait_for(use(client), DEADLINE_S)
 
     return asyncio.run(main())
@@ -50,90 +39,26 @@ async def until(event: threading.Event) -> None:
         await asyncio.sleep(0.001)
 
 
-# Cancels
-
-
-def noting_disconnect(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
-    """A server that stores the time at which the client closes the connection."""
-    arrived, gone_at = threading.Event(), []
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(*parts)
-        arrived.set()
-        if peer.is_disconnected():
-            gone_at.append(time.monotonic())
-
-    return Server(handle), arrived, gone_at
-
-
 @pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-response", "in-the-response"])
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
     spent = []
     for _ in range(3):  # The best of three tries counts, since the machine may be busy.
-        server, arrived, gone_at = noting_disconnect(*parts)
-        server = with_tls(server, certificate) if tls else server
+        server = with_tls(waiting(*parts), certificate) if tls else waiting(*parts)
 
-        async def cancel(client: AsyncClient, arrived=arrived) -> float:
+        async def cancel(client: AsyncClient, server: Server = server) -> float:
             task = asyncio.ensure_future(client.chat("hi"))
-            await until(arrived)
+            await until(server.sent)
             task.cancel()
             start = time.monotonic()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(0)
-            return start
+            await until(server.left)
+            return time.monotonic() - start
 
         with server:
-            start = run(server.url, cancel, verify=False)
-        spent.append(gone_at[0] - start)
+            spent.append(run(server.url, cancel, verify=False))
     assert min(spent) < 0.05
-
-
-def test_close_from_another_task_wakes_the_reader():
-    async def close(client: AsyncClient) -> None:
-        stream = client.stream("hi")
-        await stream.__anext__()
-        await stream.__anext__()
-        reader = asyncio.ensure_future(stream.__anext__())
-        await asyncio.sleep(0)
-        await stream.close()
-        with pytest.raises(Cancelled):
-            await reader
-
-    with noting_disconnect(OPEN)[0] as server:
-        run(server.url, close)
-
-
-def close_while(url: str, waits: threading.Event | None, **options: Any) -> None:
-    """Close a stream while another task waits for its first event: when `waits` is set, or after 50 ms."""
-
-    async def close(client: AsyncClient) -> None:
-        stream = client.stream("hi")
-        reader = asyncio.ensure_future(stream.__anext__())
-        await (until(waits) if waits else asyncio.sleep(0.05))
-        await stream.close()
-        with pytest.raises(Cancelled):
-            await reader
-
-    run(url, close, **options)
-
-
-def test_close_while_waiting_to_retry():
-    retrying = threading.Event()
-    with always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n")) as server:
-        close_while(server.url, retrying, max_retries=2, on_retry=lambda *_: retrying.set())
-
-
-@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
-def test_close_while_it_connects(scheme, listening):
-    """The http server accepts no connection, the https server does no handshake."""
-    with listening() as port:
-        close_while(f"{scheme}://127.0.0.1:{port}/v1", None, timeout=Timeout(connect=None))
-
-
-# Connections
 
 
 def test_idle_connection_with_unread_bytes_is_not_reused():
@@ -162,12 +87,6 @@ def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call(
     """The end of the first response is received in the same iteration of the loop in which its timeout expires."""
     late = threading.Event()
 
-    def handle(peer: Peer, server: Server) -> None:
-        while peer.request():
-            peer.send(HELLO[:-5])
-            assert late.wait(DEADLINE_S)
-            peer.send(HELLO[-5:])
-
     def be_busy() -> None:
         late.set()
         time.sleep(2 * DRAIN_S)
@@ -179,7 +98,7 @@ def test_timeout_that_expires_while_the_loop_is_busy_does_not_end_the_next_call(
                     asyncio.get_running_loop().call_later(0.001, be_busy)
         return stream.reply.text + await chat_text(client)
 
-    with Server(handle) as server:
+    with interrupted(late, HELLO[:-5], HELLO[-5:]) as server:
         assert run(server.url, twice) == "HelloHello"
 
 

@@ -1,4 +1,4 @@
-"""Assembly of a reply from payloads: choices, calls, reasoning, logprobs, and defects of servers."""
+"""Assembly of a reply from payloads: choices, reasoning in tags, logprobs, split characters, defects of servers."""
 
 from __future__ import annotations
 
@@ -10,41 +10,11 @@ from localchat.errors import IncompleteStream, StreamError
 from localchat.events import StreamEvent
 from localchat.reply.assembly import Accumulator
 from localchat.reply.payloads import parse_error
+from localchat.reply.text import ThinkSplitter
 
 
 def text_chunk(text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:
     return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
-
-
-def test_finish_reason_in_every_delta_does_not_end_the_response():
-    """Some servers send a finish reason in every delta: only [DONE] ends the response, with the last reason."""
-    accumulator = Accumulator()
-    for text, finish in (("You may delete it", "stop"), (" only after", "stop"), (" a", "length")):
-        accumulator.add(text_chunk(text, finish))
-    assert not accumulator.complete
-    with pytest.raises(IncompleteStream, match="the finish reason 'length' is unknown or not at the end"):
-        accumulator.finish()
-    assert accumulated(text_chunk("a", "stop"), text_chunk("b", "length"))[1].reply().finish_reason == "length"
-
-
-def test_choice_that_begins_late_is_required():
-    accumulator = Accumulator()
-    accumulator.add(text_chunk("one", "stop"))
-    assert accumulator.complete
-    accumulator.add(text_chunk("tw", index=1))
-    assert not accumulator.complete
-    with pytest.raises(IncompleteStream):
-        accumulator.finish()
-
-
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_call_that_is_cut_before_its_arguments_has_an_error(finish):
-    """Without the error, the function would be called with its defaults."""
-    calls = [{"index": i, "id": f"c{i}", "function": {"name": "clean", "arguments": ""}} for i in range(2)]
-    chunk = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": finish}]}
-    first, second = accumulated(chunk)[1].reply().tool_calls
-    assert (first.arguments, first.error) == ({}, None)
-    assert (second.arguments, second.error) == (None, "the response was cut before the arguments")
 
 
 def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Accumulator]:
@@ -53,22 +23,49 @@ def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent],
     return events + accumulator.finish(done=True), accumulator
 
 
-def test_fewer_choices_than_requested_give_a_warning():
-    events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
+# Chunks, the error without the end mark, and the finish reason with it.
+UNFINISHED = {
+    # Some servers send a finish reason in every delta: only [DONE] ends the response, with the last reason.
+    "finish reason in every delta": (
+        [text_chunk("You may delete it", "stop"), text_chunk(" only after", "stop"), text_chunk(" a", "length")],
+        "the finish reason 'length' is unknown or not at the end",
+        "length",
+    ),
+    "choice that begins late": ([text_chunk("one", "stop"), text_chunk("tw", index=1)], "not at the end", "stop"),
+    "unknown reason": ([text_chunk("Hello", "because")], "the finish reason 'because' is unknown", "because"),
+}
+
+
+@pytest.mark.parametrize(("chunks", "words", "finish"), UNFINISHED.values(), ids=UNFINISHED)
+def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
+    accumulator = Accumulator()
+    for chunk in chunks:
+        accumulator.add(chunk)
+    assert not accumulator.complete
+    with pytest.raises(IncompleteStream, match=words):
+        accumulator.finish()
+    assert accumulated(*chunks)[1].reply().finish_reason_raw == finish
+
+
+def test_choices_that_are_missing_or_have_no_index():
+    """They are numbered by their position."""
+    choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
+    assert [choice.text for choice in accumulated({"choices": choices}, n=2)[1].reply().choices] == ["one", "two"]
+    events, accumulator = accumulated({"choices": choices[:1]}, n=2)
     assert [event.type for event in events][-2:] == ["warning", "message_stop"]
     assert accumulator.reply().warnings == ("the server sent 1 of the 2 requested choices",)
 
 
-def test_choices_without_index_are_numbered_by_their_position():
-    choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
-    assert [choice.text for choice in accumulated({"choices": choices}, n=2)[1].reply().choices] == ["one", "two"]
+def test_message_after_deltas_may_leave_out_the_reasoning_and_have_a_longer_refusal():
+    deltas = [{"content": "<think>hm</think>"}, {"content": "Hel"}, {"content": "lo"}, {"refusal": "I can"}]
+    whole = {"choices": [{"message": {"content": "Hello", "refusal": "I cannot"}, "finish_reason": "stop"}]}
+    reply = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas), whole)[1].reply()
+    assert (reply.text, reply.reasoning, reply.refusal) == ("Hello", "hm", "I cannot")
 
 
-def test_message_after_deltas_may_leave_out_the_reasoning():
-    pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("<think>hm</think>", "Hel", "lo")]
-    whole = {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
-    reply = accumulated(*pieces, whole)[1].reply()
-    assert (reply.text, reply.reasoning) == ("Hello", "hm")
+def test_refusal_may_be_a_part_of_the_content():
+    delta = {"content": [{"type": "refusal", "refusal": "no"}]}
+    assert accumulated({"choices": [{"delta": delta}]})[1].reply().refusal == "no"
 
 
 @pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
@@ -98,6 +95,51 @@ def test_reply_keeps_extra_fields():
     message = {"content": None, "audio": {"transcript": "Hello"}}
     whole = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     assert accumulated(whole)[1].reply().raw == whole
+
+
+# Characters beyond 16 bits that are cut into halves, the deltas, and the number of warnings.
+HALVES: dict[str, tuple[list[str], list[str], int]] = {
+    "none": (["a", "\u00e9"], ["a", "\u00e9"], 0),
+    "two deltas": (["x\ud83d", "\ude00y"], ["x", "\U0001f600y"], 0),
+    "an empty delta between": (["\ud83d", "", "\ude00"], ["\U0001f600"], 0),
+    "one delta": (["\ud83d\ude00"], ["\U0001f600"], 0),
+    "first half alone": (["\ud83d", "x"], ["\ufffdx"], 1),
+    "first half twice": (["\ud83d", "\ud83d", "\ude00"], ["\ufffd", "\U0001f600"], 1),
+    "second half alone": (["\ude00"], ["\ufffd"], 1),
+    "first half at the end": (["a\ud83d"], ["a", "\ufffd"], 1),
+    "first half before a whole one": (["\ud83d", "\U0001f600"], ["\ufffd\U0001f600"], 1),
+}
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
+@pytest.mark.parametrize(("pieces", "texts", "n_warnings"), HALVES.values(), ids=HALVES)
+def test_halves_of_characters_are_joined_and_lone_ones_replaced(pieces, texts, n_warnings, field):
+    events, accumulator = accumulated(*({"choices": [{"delta": {field: text}}]} for text in pieces))
+    choice, warning = (
+        accumulator.reply().choice,
+        "a half of a character came without the other; it is replaced by U+FFFD",
+    )
+    assert [event.delta for event in events if event.type.startswith(field)] == texts
+    assert {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field] == "".join(texts)
+    assert accumulator.reply().warnings == (warning,) * n_warnings
+
+
+def test_halves_of_characters_in_arguments_are_joined():
+    accumulator = Accumulator()
+    for text in ('{"q": "', "Hi \ud83d", "\ude00!", '"}'):
+        accumulator.add(tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": text}}))
+        accumulator.reply()  # This does not change the result.
+    assert accumulator.reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_call_that_is_cut_before_its_arguments_has_an_error(finish):
+    """Without the error, the function would be called with its defaults."""
+    calls = [{"index": i, "id": f"c{i}", "function": {"name": "clean", "arguments": ""}} for i in range(2)]
+    chunk = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": finish}]}
+    first, second = accumulated(chunk)[1].reply().tool_calls
+    assert (first.arguments, first.error) == ({}, None)
+    assert (second.arguments, second.error) == (None, "the response was cut before the arguments")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
@@ -131,32 +173,6 @@ def test_deep_nesting_is_read_or_refused():
     accumulator.add({"choices": [{"delta": {"content": [deep], "tool_calls": [{"name": "f", "arguments": deep}]}}]})
     accumulator.finish(done=True)
     assert parse_error([deep]).message
-
-
-PIECES_OF_A_SMILE = ["Hi \ud83d", "\ude00!", "lone \ud83d"]
-
-
-@pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
-def test_split_surrogate_pairs_are_joined_and_lone_surrogates_replaced(field):
-    events, accumulator = accumulated(
-        *({"choices": [{"delta": {field: text}}]} for text in PIECES_OF_A_SMILE),
-        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
-    )
-    deltas = [event.delta for event in events if event.type.startswith(field)]
-    assert deltas == ["Hi ", "\N{GRINNING FACE}!", "lone ", "\ufffd"]
-    choice = accumulator.reply().choices[0]
-    assert "".join(deltas) == {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field]
-    assert accumulator.reply().warnings == ("a half of a character came without the other; it is replaced by U+FFFD",)
-
-
-def test_split_surrogate_pairs_in_arguments_are_joined():
-    pieces = ['{"q": "', *PIECES_OF_A_SMILE[:2], '"}']
-    deltas = [tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": text}}) for text in pieces]
-    accumulator = Accumulator()
-    for delta in deltas:
-        accumulator.add(delta)
-        accumulator.reply()  # This does not change the result.
-    assert accumulator.reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
 
 
 UNKNOWN_PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
@@ -203,28 +219,59 @@ def test_c2_known_payload_without_choices_is_no_error(payload):
     assert [event.type for event in events] == ["message_start", "content_delta", "content_delta", "message_stop"]
 
 
-def test_unknown_finish_reason_does_not_end_the_response():
-    accumulator = Accumulator()
-    accumulator.add(text_chunk("Hello", "because"))
-    assert not accumulator.complete
-    with pytest.raises(IncompleteStream, match="the finish reason 'because' is unknown"):
-        accumulator.finish()
-    assert accumulator.reply().finish_reason_raw == "because"
+# Reasoning in tags at the start of the content. Text is never lost (C4).
 
+UNCLOSED = "the reasoning is never closed by </think>: all of the content is text"
+STRAY = "the text has a </think> without <think>: is it a case for think_tags='prefilled'?"
 
-PIECES: dict[str, tuple[list[Any], tuple[str, str, str]]] = {
-    "refusal as a part of content": ([{"delta": {"content": [{"type": "refusal", "refusal": "no"}]}}], ("", "", "no")),
-    "refusal once more, and longer": (
-        [{"delta": {"refusal": "I can"}}, {"message": {"refusal": "I cannot"}}],
-        ("", "", "I cannot"),
-    ),
+# Mode, content, and the reasoning, text and warnings of the reply.
+SPLITS: dict[str, tuple[str, str, str, str, list[str]]] = {
+    "tag-first": ("auto", "<think>a</think>b", "a", "b", []),
+    "blank-first": ("auto", " \n<think>\na\n</think>\n\nb", "a\n", "b", []),
+    "no-tag": ("auto", "b", "", "b", []),
+    "open-only": ("auto", "<think>\na", "", "<think>\na", [UNCLOSED]),
+    "half-a-closing-tag-at-the-end": ("auto", "<think>a</thi", "", "<think>a</thi", [UNCLOSED]),
+    "second-tag-is-text": ("auto", "<think>a</think>b<think>c</think>", "a", "b<think>c</think>", []),
+    "other-tag": ("auto", "<thought>a</thought>b", "a", "b", []),
+    "tags-do-not-mix": ("auto", "<thought>a</think>b", "", "<thought>a</think>b", [UNCLOSED, STRAY]),
+    "indented": ("auto", "<think>a</think>\n \n    b\n", "a", "    b\n", []),
+    "blanks-after-the-tag": ("auto", "<think>a</think> \n ", "a", "", []),
+    "stray-in-code": ("auto", "```\na\n</think>\n```", "", "```\na\n</think>\n```", [STRAY]),
+    "stray-first": ("auto", "</think>\nb", "", "</think>\nb", [STRAY]),
+    "prefilled": ("prefilled", "a</think>b", "a", "b", []),
+    "prefilled-and-opened-again": ("prefilled", "<think>a</think>b", "a", "b", []),
+    "prefilled-never-closed": ("prefilled", " a", "", " a", [UNCLOSED]),
+    "prefilled-half-a-tag": ("prefilled", "<thi", "", "<thi", [UNCLOSED]),
+    "off": ("off", "<think>a</think>b", "", "<think>a</think>b", []),
+    "blank-only": ("auto", "  ", "", "  ", []),
 }
 
 
-@pytest.mark.parametrize(("choices", "expected"), PIECES.values(), ids=PIECES)
-def test_every_piece_of_a_choice_is_taken_once(choices, expected):
-    accumulator = Accumulator()
-    events = [event for choice in choices for event in accumulator.add({"choices": [choice], "usage": {"n": 1}})]
-    choice = accumulator.reply().choice
-    assert (choice.text, choice.reasoning, choice.refusal) == expected
-    assert {event.choice_index for event in events} == {0}
+def split(mode: str, pieces: list[str], finish: str = "stop") -> tuple[str, str, list[str]]:
+    accumulator = Accumulator(think_tags=mode)
+    for piece in pieces:
+        accumulator.add(text_chunk(piece))
+    accumulator.add(text_chunk("", finish))
+    accumulator.finish()
+    reply = accumulator.reply()
+    return reply.reasoning, reply.text, list(reply.warnings)
+
+
+@pytest.mark.parametrize(("mode", "text", "reasoning", "content", "warnings"), SPLITS.values(), ids=SPLITS)
+def test_c4_think_splitter(mode, text, reasoning, content, warnings):
+    """Whole, by characters, and at every cut in two."""
+    for pieces in [[text], list(text)] + [[text[:i], text[i:]] for i in range(len(text))]:
+        assert split(mode, pieces) == (reasoning, content, warnings), pieces
+
+
+@pytest.mark.parametrize(("mode", "content"), [("prefilled", "42"), ("auto", "<think>42")])
+def test_reasoning_that_is_cut_by_a_limit_stays_reasoning(mode, content):
+    warning = "the text ends inside <think>: the reasoning may contain the answer"
+    assert split(mode, [content], "length") == ("42", "", [warning])
+
+
+def test_think_splitter_holds_back_no_more_than_a_tag():
+    splitter = ThinkSplitter()
+    sent = "<think>" + "a<b" * 50
+    out = "".join(text for character in sent for _, text in splitter.feed(character))
+    assert len(sent) - len("<think>") - len(out) <= len("</think>") - 1

@@ -1,23 +1,22 @@
-"""Cancelling: a stream is closed at any moment of a call, and the thread that reads it ends at once."""
+"""Cancelling: a stream is closed at any moment of a call, and the thread or task that reads it ends at once."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from localchat import Cancelled, Client, Timeout
+from localchat import AsyncClient, Cancelled, Client, Timeout
 
 from .clients import make_client
 from .raw_server import (
     DEADLINE_S,
     HELLO,
     OPEN,
-    Peer,
-    Server,
     always,
     at_unix_socket,
     full_listener,
@@ -30,7 +29,7 @@ from .raw_server import (
 )
 
 
-def cancel_while_reading(client: Client, stream: Any) -> float:
+def cancel_while_reading(stream: Any) -> float:
     """Seconds from close() in this thread to the end of the thread that reads."""
     reading = threading.Event()
     outcome: list[BaseException] = []
@@ -67,47 +66,92 @@ def test_cancel_from_another_thread(kind, certificate, tmp_path):
     url = f"unix:{tmp_path}/s" if kind == "unix" else server.url
     with server, Client(url, model="m", verify=False) as client:
         # The best of five tries, since the machine may be busy.
-        assert min(cancel_while_reading(client, client.stream("hi")) for _ in range(5)) < 0.05
+        assert min(cancel_while_reading(client.stream("hi")) for _ in range(5)) < 0.05
 
 
-def check_close_when(event: threading.Event, stream: Any) -> None:
-    """Close a stream in another thread while this one waits for its first event."""
-    thread = threading.Thread(target=lambda: (event.wait(DEADLINE_S), stream.close()))
-    thread.start()
-    start = time.monotonic()
-    with pytest.raises(Cancelled):
-        next(stream)
-    assert time.monotonic() - start < DEADLINE_S / 2
-    thread.join(DEADLINE_S)
+def close_in_a_thread(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
+    """Close a stream in another thread when `waits` is set."""
+    with Client(url, **options) as client:
+        stream = client.stream(prompt)
+        thread = threading.Thread(target=lambda: (waits.wait(DEADLINE_S), stream.close()))
+        thread.start()
+        with pytest.raises(Cancelled):
+            list(stream)
+        thread.join(DEADLINE_S)
 
 
-@pytest.mark.parametrize("model", ["m", None])
-def test_close_before_the_first_byte_of_a_response(model):
+def close_in_a_task(waits: threading.Event, url: str, prompt: str = "hi", **options: Any) -> None:
+    """Close a stream in another task when `waits` is set."""
+
+    async def close(stream: Any) -> None:
+        while not waits.is_set():
+            await asyncio.sleep(0.001)
+        await stream.close()
+
+    async def main() -> None:
+        async with AsyncClient(url, **options) as client:
+            stream = client.stream(prompt)
+            closing = asyncio.ensure_future(close(stream))
+            with pytest.raises(Cancelled):
+                async for _ in stream:
+                    pass
+            await closing
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+@pytest.fixture(params=[close_in_a_thread, close_in_a_task])
+def close_when(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """A test with this fixture runs with each of the two clients, and fails if the stream does not end at once."""
+
+    def close(waits: threading.Event, url: str, **options: Any) -> None:
+        start = time.monotonic()
+        request.param(waits, url, **{"model": "m", **options})
+        assert time.monotonic() - start < DEADLINE_S / 2
+
+    return close
+
+
+def set_after(seconds: float) -> threading.Event:
+    event = threading.Event()
+    threading.Timer(seconds, event.set).start()
+    return event
+
+
+@pytest.mark.parametrize(("model", "parts"), [("m", ()), (None, ()), ("m", (OPEN,))])
+def test_close_while_waiting_for_the_response(model, parts, close_when):
     """Without a model, the first response is the list of models."""
-    arrived = threading.Event()
+    with waiting(*parts) as server:
+        close_when(server.sent, server.url, model=model)
 
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        arrived.set()
-        assert peer.is_disconnected()
 
-    with Server(handle) as server, make_client(server, model=model) as client:
-        check_close_when(arrived, client.stream("hi"))
+def test_close_while_waiting_to_retry(close_when):
+    waits = threading.Event()
+    with always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n")) as server:
+        close_when(waits, server.url, max_retries=2, on_retry=lambda *_: waits.set())
+
+
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening, close_when):
+    """The http server accepts no connection, the https server does no handshake."""
+    with listening() as port:
+        close_when(set_after(0.05), f"{scheme}://127.0.0.1:{port}/v1", timeout=Timeout(connect=None))
+
+
+def test_close_while_the_request_is_sent(close_when):
+    with silent_server() as port:
+        close_when(set_after(0.3), f"http://127.0.0.1:{port}/v1", prompt="x" * 30_000_000)
+
+
+def test_close_while_the_resolver_hangs(hanging_resolver, close_when):
+    close_when(hanging_resolver, "http://h.example/v1", timeout=Timeout(connect=None))
 
 
 def test_leaving_the_with_cancels(client_class):
-    disconnected = threading.Event()
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(OPEN)
-        if peer.is_disconnected():
-            disconnected.set()
-
-    with Server(handle) as server, make_client(server, client_class) as client:
+    with waiting(OPEN) as server, make_client(server, client_class) as client:
         with client.stream("hi") as stream:
             assert next(stream.text) == "a"
-        assert disconnected.wait(DEADLINE_S)
+        assert server.left.wait(DEADLINE_S)
         assert stream.reply.text == "a"
         with pytest.raises(Cancelled):
             next(stream)
@@ -115,16 +159,11 @@ def test_leaving_the_with_cancels(client_class):
 
 def test_dropping_the_stream_closes_its_connection():
     """C17, without a with."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(OPEN)
-        assert peer.is_disconnected()
-
-    with Server(handle) as server, make_client(server) as client:
+    with waiting(OPEN) as server, make_client(server) as client:
         stream = client.stream("hi")
         next(stream)
         del stream
+        assert server.left.wait(DEADLINE_S)
 
 
 def test_blocking_client_in_the_thread_of_an_event_loop():
@@ -134,38 +173,6 @@ def test_blocking_client_in_the_thread_of_an_event_loop():
 
     with always(HELLO) as server, make_client(server) as client:
         assert asyncio.run(main(client)) == "HelHello"
-
-
-def test_close_while_waiting_to_retry():
-    waits = threading.Event()
-    server = always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n"))
-    with server, make_client(server, max_retries=2, on_retry=lambda *_: waits.set()) as client:
-        check_close_when(waits, client.stream("hi"))
-
-
-@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
-def test_close_while_it_connects(scheme, listening):
-    """The http server accepts no connection, the https server does no handshake."""
-    with listening() as port:
-        stream = Client(f"{scheme}://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
-        threading.Timer(0.05, stream.close).start()
-        start = time.monotonic()
-        with pytest.raises(Cancelled):
-            next(stream)
-        assert time.monotonic() - start < DEADLINE_S / 2
-
-
-def test_close_while_the_request_is_sent():
-    with silent_server() as port:
-        stream = Client(f"http://127.0.0.1:{port}/v1", model="m").stream("x" * 30_000_000)
-        threading.Timer(0.3, stream.close).start()
-        with pytest.raises(Cancelled):
-            next(stream)
-
-
-def test_close_while_the_resolver_hangs(hanging_resolver):
-    client = Client("http://h.example/v1", model="m", timeout=Timeout(connect=None))
-    check_close_when(hanging_resolver, client.stream("hi"))
 
 
 def test_cancel_does_not_end_the_encryption(certificate):

@@ -30,7 +30,8 @@ from .raw_server import (
     Server,
     always,
     at_unix_socket,
-    chunked,
+    chunks,
+    interrupted,
     piece,
     responding_once,
     with_tls,
@@ -96,14 +97,7 @@ def test_connection_closed_during_a_write_is_replaced_without_a_retry(client_cla
 def test_end_of_a_body_is_read_for_the_next_request(client_class):
     """The server sends the last bytes after the client has received the last event."""
     seen = threading.Event()
-
-    def handle(peer: Peer, server: Server) -> None:
-        while peer.request() is not None:
-            peer.send(HELLO[:-5])
-            assert seen.wait(DEADLINE_S)
-            peer.send(HELLO[-5:])
-
-    with Server(handle) as server, make_client(server, client_class) as client:
+    with interrupted(seen, HELLO[:-5], HELLO[-5:]) as server, make_client(server, client_class) as client:
         for _ in range(2):
             for event in client.stream("hi"):
                 if event.type == "usage":
@@ -139,7 +133,7 @@ def test_fork_disturbs_neither_the_stream_of_the_parent_nor_the_child():
                 continue
             peer.send(OPEN)
             assert child_is_disconnected.wait(DEADLINE_S)
-            peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
+            peer.send(chunks(piece("b"), STOP, DONE))
 
     program = (
         "import os, sys, localchat\n"

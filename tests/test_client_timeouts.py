@@ -23,9 +23,11 @@ from .raw_server import (
     Peer,
     Server,
     chunked,
+    chunks,
     dripping,
     dripping_letters,
     full_listener,
+    interrupted,
     piece,
     pinging,
     silent_server,
@@ -34,6 +36,7 @@ from .raw_server import (
     with_tls,
 )
 
+ANNOUNCED = b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n"
 TIMEOUTS = {
     "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
     "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
@@ -43,12 +46,7 @@ TIMEOUTS = {
     "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
     "stall-although-a-chunk-size-drips": (dripping_letters, (OPEN, b"1;"), Timeout(idle=5, stall=0.1), "stall"),
     "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
-    "first-although-announced": (
-        dripping,
-        (b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n",),
-        Timeout(first=0.1),
-        "first",
-    ),
+    "first-although-announced": (dripping, (ANNOUNCED,), Timeout(first=0.1), "first"),
     "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
 }
 
@@ -63,14 +61,8 @@ def test_timeout_expires(kind_of_server, parts, timeout, kind, client_class):
 def test_timeouts_do_not_run_between_reads():
     """A program may take long between two events, for example to read the text aloud."""
     done = threading.Event()
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(OPEN)
-        assert done.wait(DEADLINE_S)
-        peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
-
-    with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.5)) as client:
+    server = interrupted(done, OPEN, chunks(piece("b"), STOP, DONE))
+    with server, make_client(server, timeout=Timeout(stall=0.5)) as client:
         texts = client.stream("hi").text
         assert next(texts) == "a"
         time.sleep(0.7)  # Longer than the timeout.
@@ -94,9 +86,10 @@ def test_timeout_expires_on_https(certificate):
     assert failure(server, TimedOut, timeout=Timeout(idle=0.05), verify=False).kind == "idle"
 
 
-def test_connect_timeout(client_class):
-    with full_listener() as port:
-        url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(connect=0.1)
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_connect_timeout_applies_to_the_connection_and_the_handshake(scheme, listening, client_class):
+    with listening() as port:
+        url, timeout = f"{scheme}://127.0.0.1:{port}/v1", Timeout(connect=0.1)
         assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
@@ -111,12 +104,6 @@ def test_connect_timeout_applies_to_the_tunnel_of_a_proxy(raw, client_class):
         options = {"proxy": f"http://127.0.0.1:{server.port}", "timeout": Timeout(connect=0.1)}
         error = failure_at("https://h.example/v1", TimedOut, client_class=client_class, **options)
     assert error.kind == "connect"
-
-
-def test_connect_timeout_applies_to_the_handshake(client_class):
-    with silent_server() as port:
-        url, timeout = f"https://127.0.0.1:{port}/v1", Timeout(connect=0.1)
-        assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
 def test_first_event_timeout_applies_while_the_request_is_sent():
@@ -165,7 +152,7 @@ def test_prompt_progress_restarts_the_timeout_between_events_and_an_empty_payloa
         peer.request()
         peer.send(chunked(end=False))
         while True:
-            peer.send(chunked(sse(payload), end=False).partition(b"\r\n\r\n")[2])
+            peer.send(chunks(sse(payload), end=False))
             time.sleep(0.02)  # The pace of the payloads; nothing waits for it.
 
     payload: dict[str, Any] = {"id": "1", "choices": []}

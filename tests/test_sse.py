@@ -34,28 +34,21 @@ def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **op
         assert decode(chunks, flush, **options) == expected, chunks
 
 
+# Characters at which str.splitlines splits, and this format does not.
+NO_LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 # Rules of the WHATWG format that the cases of the web-platform-tests below leave out.
 RULES = {
     "1-2-utf8": ("data: h\u00e9\U0001f600\n\n".encode(), [event("h\u00e9\U0001f600")]),
     "2-invalid-byte": (b"data: a\xffb\n\n", [event("a\ufffdb")]),
     "2-cut-character": (b"data: \xe2\x82\ndata: x\n\n", [event("\ufffd\nx")]),
     "2-surrogate-bytes": (b"data: \xed\xa0\x80\n\n", [event("\ufffd\ufffd\ufffd")]),
-    "3-bom-before-empty-line": (BOM + b"\ndata: a\n\n", [event("a")]),
-    "4-cr": (b"data: a\rdata: b\r\r", [event("a\nb")]),
-    "4-only-these": (
-        "data: a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b\n\n".encode(),
-        [event("a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b")],
-    ),
+    "4-only-these": (f"data: a{NO_LINE_ENDS}b\n\n".encode(), [event(f"a{NO_LINE_ENDS}b")]),
     "5-blank-cr-fires-once": (b"data: one\r\r\n", [event("one")]),
     "5-lf-after-crlf": (b"data: a\r\n\ndata: b\n\n", [event("a"), event("b")]),
     "6-lf-crlf": (b"data: a\n\r\ndata: b\n\n", [event("a"), event("b")]),
     "6-many-empty-lines": (b"\n\n\r\rdata: a\n\n\n\n\r\n", [event("a")]),
-    "7-comment-does-not-end": (b"data: a\n: x\ndata: b\n\n", [event("a\nb")]),
     "8-first-colon": (b"data: a: b:c\n\n", [event("a: b:c")]),
-    "9-bare-id-resets": (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [event("a", id="1"), event("b")]),
     "12-last-wins": (b"event: a\nevent: b\ndata: 1\n\n", [event("1", "b")]),
-    "13-empty-resets": (b"id: 1\ndata: a\n\nid:\ndata: b\n\n", [event("a", id="1"), event("b")]),
-    "13-id-without-data": (b"id: 7\n\ndata: a\n\n", [event("a", id="7")]),
     "14-bogus": (b"retry: 3000\nretry: 1000x\ndata: a\n\n", [event("a", retry=3000)]),
     "14-not-digits": (
         "".join(f"retry:{value}\n" for value in ("-5", "1_000", "  5", "5 ", "\u0663", "")).encode() + b"data: a\n\n",
@@ -64,8 +57,6 @@ RULES = {
     "14-too-many-digits": (b"retry: " + b"9" * 19 + b"\ndata: a\n\n", [event("a")]),
     "15-type-reset-without-data": (b"event: ping\n\ndata: a\n\n", [event("a")]),
     "15-keep-alive-after-id": (b"id: 1\ndata: a\n\n: ping\n\n: ping\n\n", [event("a", id="1")]),
-    "15-one-lf-dropped": (b"data: a\ndata:\n\n", [event("a\n")]),
-    "empty-stream": (b"", []),
 }
 
 # The format cases of the web-platform-tests suite, by its file names.
@@ -181,9 +172,9 @@ TOO_LONG = {
 def test_too_long_raises_after_earlier_events(raw, what):
     for chunks in cuts(raw):
         decoder = SSEDecoder(max_event_bytes=10)
-        events = []
+        events: list[ServerSentEvent] = []
         with pytest.raises(SSEError, match=f"SSE {what} of .* no more than") as caught:
-            feed_all(decoder, chunks, events)
+            events.extend(event for chunk in chunks for event in decoder.feed(chunk))
         assert events + list(caught.value.events) == [event("1")]
         with pytest.raises(SSEError):
             decoder.feed(b"\n\n")
@@ -191,14 +182,8 @@ def test_too_long_raises_after_earlier_events(raw, what):
             decoder.flush()
 
 
-def feed_all(decoder: SSEDecoder, chunks: list[bytes], events: list[ServerSentEvent]) -> None:
-    for chunk in chunks:
-        events += decoder.feed(chunk)
-
-
-def test_limits_are_inclusive_and_per_event():
-    raw = b"data: 4567\ndata:\ndata\n\n" * 50
-    assert len(decode([raw], max_event_bytes=10)) == 50
+def test_limit_is_inclusive_and_per_event():
+    assert len(decode([b"data: 4567\ndata:\ndata\n\n" * 50], max_event_bytes=10)) == 50
 
 
 def test_ten_megabyte_line_in_small_feeds_is_linear():

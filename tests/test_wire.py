@@ -301,11 +301,3 @@ def test_usage_c15(raw, usage):
     accumulator = Accumulator()
     accumulator.add({"choices": [], "usage": raw})
     assert accumulator.reply().usage == usage
-
-
-def test_accumulator_needs_no_transport():
-    accumulator = Accumulator()
-    events = accumulator.add({"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]})
-    events += accumulator.finish()
-    assert [event.type for event in events] == ["message_start", "content_delta", "message_stop"]
-    assert accumulator.reply().text == "Hi"
