@@ -13,11 +13,8 @@ import pytest
 
 from localchat import Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
 
-from .clients import client_class
 from .scripted import Response, Script, calls, chunk, playing, text
 from .test_tools import add
-
-__all__ = ["client_class"]  # A fixture: used by name.
 
 SYSTEM = {"role": "system", "content": "be brief"}
 

@@ -11,11 +11,9 @@ import pytest
 
 from localchat import Client, StatusError
 
-from .clients import client_class, make_client
+from .clients import make_client
 from .raw_server import HELLO, Peer, Server, always, chunked, piece, with_length
 from .scripted import Json, playing, refusal, text
-
-__all__ = ["client_class"]  # A fixture: used by name.
 
 PROMPTS = [f"{number}" for number in range(20)]
 
@@ -91,17 +89,11 @@ def test_wrong_prompts_and_options_send_nothing():
         assert server.requests == []
 
 
-def test_log_reports_requests_without_key_and_prompt(caplog):
-    caplog.set_level(logging.DEBUG, "localchat.client")
-    with always(HELLO) as server, Client(server.url + "?key=secret-1", "secret-2", "m") as client:
-        client.chat("my prompt")
-        assert [record.getMessage().split(" ")[0] for record in caplog.records] == ["POST", "status"]
-        assert not any(word in caplog.text for word in ("secret", "my prompt", "Hello"))
-
-
-def test_log_reports_retries(caplog, monkeypatch):
+def test_log_reports_requests_and_retries_without_key_and_prompt(caplog, monkeypatch):
     monkeypatch.setattr("localchat.transport.retries._FIRST_DELAY_S", 0.001)
     caplog.set_level(logging.DEBUG, "localchat.client")
-    with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=1) as client:
-        assert isinstance(client.map(["hi"], concurrency=1)[0], StatusError)
+    busy = always(with_length(b"", "503 Busy"))
+    with busy as server, Client(server.url + "?key=secret-1", "secret-2", "m", max_retries=1) as client:
+        assert isinstance(client.map(["my prompt"])[0], StatusError)
     assert [record.getMessage()[-5:] for record in caplog.records] == ["try 1", "s 503", "try 2", "s 503"]
+    assert not any(word in caplog.text for word in ("secret", "my prompt"))

@@ -12,10 +12,7 @@ from localchat.events import Choice, Reply
 from localchat.schema.schema import json_schema
 from localchat.schema.structured import ExpectedValue
 
-from .clients import client_class
 from .scripted import Script, chunk, playing, refusal
-
-__all__ = ["client_class"]  # A fixture: used by name.
 
 ADA = '{"name": "Ada", "age": 36}'
 
@@ -77,10 +74,10 @@ def test_request_is_repeated_after_an_invalid_value():
 
 
 def test_last_retry_raises_the_error(client_class):
-    refused = pytest.raises(DoesNotFit, match="not JSON")
-    with playing(*[response_of("no")] * 2, client_class=client_class) as (client, script), refused:
-        client.chat("Who?", response_format=Person, retries_on_mismatch=1)
-    assert len(script.requests) == 2
+    with playing(*[response_of("no")] * 2, client_class=client_class) as (client, script):
+        with pytest.raises(DoesNotFit, match="not JSON") as caught:
+            client.chat("Who?", response_format=Person, retries_on_mismatch=1)
+        assert (caught.value.partial.text, len(script.requests)) == ("no", 2)
 
 
 NO_SCHEMA = refusal("response_format.type json_schema is not supported")
@@ -150,30 +147,6 @@ def test_value_that_is_not_an_object_is_wrapped_for_servers_that_require_objects
         assert client.chat("Who?", response_format=target).parsed == value
 
 
-INVALID: dict[str, tuple[Any, list[Any], str]] = {
-    "wrong type": (
-        Person,
-        response_of('{"name": 1, "age": 2}'),
-        r"^the answer does not fit: \$\.name: expected string",
-    ),
-    "pattern of another language": (
-        {"type": "string", "pattern": r"^\p{L}+$"},
-        response_of('"abc"'),
-        "Python cannot read the pattern",
-    ),
-    "number that may be cut": (int, response_of("12", "length"), "12 may be the beginning .*raise max_tokens"),
-}
-
-
-@pytest.mark.parametrize(("target", "script", "words"), INVALID.values(), ids=INVALID)
-def test_error_has_the_invalid_text_and_its_path(target, script, words):
-    with playing(script) as (client, _), pytest.raises(DoesNotFit, match=words) as caught:
-        client.chat("x", response_format=target)
-    text = script[0]["choices"][0]["delta"]["content"]
-    assert caught.value.partial.text == caught.value.text == text
-    assert caught.value.path == ("$.name" if target is Person else "$")
-
-
 def test_response_format_may_be_a_target_or_ready_made():
     bonn, ready = response_of('{"name": "Bonn"}'), [{"type": "json_object"}, {"type": "x"}]
     with playing(bonn, bonn, bonn, response_of("12")) as (client, script):
@@ -191,32 +164,34 @@ def reply(text: str, **fields: Any) -> Reply:
     return Reply((Choice(text=text, **fields),))
 
 
-@pytest.mark.parametrize("text", ['{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'])
-def test_value_is_parsed_also_in_a_fenced_block(text: str):
-    assert ExpectedValue(Address).read(reply(text)) == Address("High")
+def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
+    for text in ('{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'):
+        assert ExpectedValue(Address).read(reply(text)) == Address("High")
+    assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
+
+
+PATTERN = {"type": "string", "pattern": r"^\p{L}+$"}
 
 
 @pytest.mark.parametrize(
-    ("text", "fields", "path", "message"),
+    ("target", "text", "fields", "path", "message"),
     [
-        ("Sure! {}", {}, "$", "not JSON"),
-        ('{"street": NaN}', {}, "$", "NaN is not a number"),
-        ('{"street": -1e999}', {}, "$", "larger than any float"),
-        ('{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
-        ("", {"refusal": "I cannot"}, "$", "the model declined"),
-        ('{"street": 1}', {}, "$.street", "expected string, got 1"),
-        ("[" * 100_000, {}, "$", "not JSON"),
+        (Address, "Sure! {}", {}, "$", "not JSON"),
+        (Address, '{"street": NaN}', {}, "$", "NaN is not a number"),
+        (Address, '{"street": -1e999}', {}, "$", "larger than any float"),
+        (Address, '{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
+        (int, "12", {"finish_reason": "length"}, "$", "12 may be the beginning .*raise max_tokens"),
+        (Address, "", {"refusal": "I cannot"}, "$", "the model declined"),
+        (Address, '{"street": 1}', {}, "$.street", r"^the answer does not fit: \$\.street: expected string, got 1"),
+        (PATTERN, '"abc"', {}, "$", "Python cannot read the pattern"),
+        (Address, "[" * 100_000, {}, "$", "not JSON"),
     ],
 )
-def test_error_has_path_text_and_reply(text: str, fields: Any, path: str, message: str):
+def test_error_has_path_text_and_reply(target: Any, text: str, fields: Any, path: str, message: str):
     invalid = reply(text, **fields)
     with pytest.raises(DoesNotFit, match=message) as caught:
-        ExpectedValue(Address).read(invalid)
+        ExpectedValue(target).read(invalid)
     assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, invalid)
-
-
-def test_reply_that_calls_tools_has_no_value():
-    assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
 
 
 @pytest.mark.parametrize(

@@ -21,23 +21,24 @@ from localchat import (
     TooManyRounds,
 )
 
-from .clients import client_class
-from .raw_server import DEADLINE_S, Peer, Server, chunked, piece
+from .raw_server import DEADLINE_S, OPEN, Server, waiting
 from .scripted import calls, chunk, playing, scripted, text
 from .test_tools import Place, add
-
-__all__ = ["client_class"]  # A fixture: used by name.
 
 # Rounds
 
 
 def test_run_calls_the_function_and_returns_the_final_reply():
     with playing(calls(("add", '{"a": 1, "b": 2}')), text("It is ", "3.")) as (client, script):
-        reply = client.run("1+2?", tools=[add])
+        reply = client.run("1+2?", system="be brief", tools=[add], tool_choice="required")
+        client.run("x")
     assert reply.text == "It is 3."
-    first, second = script.requests
+    first, second, without_tools = script.requests
     assert first["tools"] == second["tools"] == [Tool.of(add).definition]
+    assert "tools" not in without_tools
+    assert [request.get("tool_choice") for request in script.requests] == ["required", None, None]
     assert second["messages"] == [
+        {"role": "system", "content": "be brief"},
         {"role": "user", "content": "1+2?"},
         {
             "role": "assistant",
@@ -50,20 +51,13 @@ def test_run_calls_the_function_and_returns_the_final_reply():
     ]
 
 
-def test_request_of_a_run_without_tools_has_no_field_tools():
-    with playing(text("hi")) as (client, script):
-        assert client.run("x", system="be brief").text == "hi"
-    assert "tools" not in script.requests[0]
-    assert script.requests[0]["messages"][0] == {"role": "system", "content": "be brief"}
-
-
 def test_stream_yields_the_results_as_events():
     with playing([chunk(content="So "), *calls(("add", '{"a": 1, "b": 2}'))], text("3")) as (client, _):
         with client.run_stream("x", tools=[add]) as run:
             events = list(run)
         assert "".join(client.run_stream("x").text) == "3"
-        assert run.done
-        assert run.reply.text == "3"
+        run.close()  # After the end, this has no effect.
+        assert (run.done, run.reply.text, list(run)) == (True, "3", [])
     types = [event.type for event in events]
     assert types == [
         *("message_start", "content_delta", "tool_call_delta", "tool_call", "message_stop", "tool_result"),
@@ -90,12 +84,6 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     assert caught.value.partial is not None
     assert caught.value.partial.tool_calls[0].name == "again"
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
-
-
-def test_tool_choice_is_sent_in_the_first_round_only():
-    with playing(calls(("add", '{"a": 1, "b": 1}')), text("2")) as (client, script):
-        client.run("x", tools=[add], tool_choice="required")
-    assert [request.get("tool_choice") for request in script.requests] == ["required", None]
 
 
 @pytest.mark.parametrize(("options", "message"), [({"n": 2}, "n must be 1"), ({"max_rounds": 0}, "at least 1")])
@@ -162,45 +150,30 @@ def test_run_that_another_thread_closes_between_two_events_raises():
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_run_without_references_closes_its_connection(asynchronous: bool):
-    disconnected = threading.Event()
 
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(chunked(piece("a"), end=False))
-        if peer.is_disconnected():
-            disconnected.set()
-
-    async def start(url: str) -> None:
-        async for _ in AsyncClient(url, model="m").run_stream("x").text:
+    async def start(server: Server) -> None:
+        async for _ in AsyncClient(server.url, model="m").run_stream("x").text:
             break
-        while not disconnected.is_set():
+        while not server.left.is_set():
             await asyncio.sleep(0.01)
 
     gc.disable()  # The collector would delete a run that is part of a reference cycle.
     try:
-        with Server(handle) as server:
+        with waiting(OPEN) as server:
             if asynchronous:
-                asyncio.run(asyncio.wait_for(start(server.url), DEADLINE_S))
+                asyncio.run(asyncio.wait_for(start(server), DEADLINE_S))
             else:
                 next(Client(server.url, model="m").run_stream("x").text)
-            assert disconnected.wait(DEADLINE_S)
+            assert server.left.wait(DEADLINE_S)
     finally:
         gc.enable()
-
-
-def test_closing_a_run_after_its_end_has_no_effect():
-    with playing(text("a")) as (client, _):
-        run = client.run_stream("x")
-        assert run.finish().text == "a"
-        run.close()
-        assert list(run) == []
 
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
     """While a tool is running, and between two events."""
 
-    async def main(client: AsyncClient) -> None:
+    async def main(url: str) -> None:
         started, go_on = asyncio.Event(), asyncio.Event()
 
         async def slow() -> str:
@@ -208,27 +181,23 @@ def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
             await go_on.wait()
             return "done"
 
-        run = client.run_stream("x", tools=[slow], parallel=parallel)
-        task = asyncio.ensure_future(run.finish())
-        await asyncio.wait_for(started.wait(), DEADLINE_S)
-        await run.close()
-        go_on.set()
-        with pytest.raises(Cancelled):
-            await asyncio.wait_for(task, DEADLINE_S)
+        async with AsyncClient(url, model="m") as client:
+            run = client.run_stream("x", tools=[slow], parallel=parallel)
+            task = asyncio.ensure_future(run.finish())
+            await started.wait()
+            await run.close()
+            go_on.set()
+            with pytest.raises(Cancelled):
+                await task
 
-        run = client.run_stream("x")
-        await run.__anext__()
-        await run.close()
-        with pytest.raises(Cancelled):
-            await run.finish()
+            run = client.run_stream("x")
+            await run.__anext__()
+            await run.close()
+            with pytest.raises(Cancelled):
+                await run.finish()
 
     with scripted(calls(("slow", ""), ("slow", "")), text("a", "b")) as script:
-
-        async def with_client() -> None:
-            async with AsyncClient(script.base_url, model="m") as client:
-                await main(client)
-
-        asyncio.run(with_client())
+        asyncio.run(asyncio.wait_for(main(script.base_url), DEADLINE_S))
         assert len(script.requests) == 2
 
 

@@ -18,10 +18,8 @@ import pytest
 from localchat import Client, Tool, ToolCall
 from localchat.agent.tools import Toolbox, result_text
 
-from .clients import client_class, waiting_client
+from .clients import waiting_client
 from .scripted import Script, calls, playing, text
-
-__all__ = ["client_class"]  # A fixture: used by name.
 
 DEADLINE_S = 10
 
@@ -64,42 +62,34 @@ def results(script: Script) -> List[str]:
 # Definitions
 
 
-def test_function_becomes_a_definition():
-    definition = Tool.of(weather).definition
-    assert definition["type"] == "function"
-    assert definition["function"]["name"] == "weather"
-    assert definition["function"]["description"] == "The weather somewhere."
-    parameters = definition["function"]["parameters"]
-    assert parameters["required"] == ["place"]
+class Forecast:
+    def __call__(self, days: int) -> str:
+        """The weather later.
+
+        Args:
+            days: How many.
+        """
+        return ""
+
+
+def test_function_partial_or_object_becomes_a_definition():
+    tool = Tool.of(weather)
+    function = {"name": "weather", "description": "The weather somewhere.", "parameters": tool.parameters}
+    assert tool.definition == {"type": "function", "function": function}
+    assert tool.parameters["required"] == ["place"]
     unit = {"type": "string", "enum": ["celsius", "fahrenheit"], "default": "celsius"}
-    assert parameters["properties"]["unit"] == unit
+    assert tool.parameters["properties"]["unit"] == unit
     plain = {"name": "fail", "parameters": {"type": "object", "properties": {}}}
     assert Tool.of(fail).definition["function"] == plain
-
-
-def test_partial_and_object_have_the_description_of_their_function():
-    class Forecast:
-        def __call__(self, days: int) -> str:
-            """The weather later.
-
-            Args:
-                days: How many.
-            """
-            return ""
-
     partial = Tool.of(functools.partial(weather, unit=Unit.F), name="warm")
     assert partial.description == "The weather somewhere."
     assert partial.parameters["properties"]["place"]["description"] == "Where."
     forecast = Tool.of(Forecast(), name="later")
     assert forecast.description == "The weather later."
     assert forecast.parameters["properties"] == {"days": {"type": "integer", "description": "How many."}}
-
-
-def test_name_and_description_of_a_tool_may_be_given():
-    tool = Tool.of(lambda: 1, name="one", description="One.")
-    assert tool.definition["function"]["name"] == "one"
-    assert tool.definition["function"]["description"] == "One."
-    assert Tool.of(tool) is tool
+    named = Tool.of(lambda: 1, name="one", description="One.")
+    assert (named.definition["function"]["name"], named.description) == ("one", "One.")
+    assert Tool.of(named) is named
 
 
 def test_values_that_cannot_be_tools_are_refused():
