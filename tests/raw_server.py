@@ -161,8 +161,9 @@ def ends_the_connection(raw: bytes) -> bool:
     return b"Connection: close" in raw or raw.startswith(b"HTTP/1.0")
 
 
-def always(raw: bytes) -> Server:
-    return serving(lambda request, number: MODELS if request.method == "GET" else raw)
+def always(raw: bytes, models: bytes | None = None) -> Server:
+    """Sends the list of models for GET, else these bytes."""
+    return serving(lambda request, number: (models or MODELS) if request.method == "GET" else raw)
 
 
 # Responses

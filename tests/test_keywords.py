@@ -10,7 +10,7 @@ import pytest
 from localchat import Client, IncompleteReply, NotFoundError, StreamError, Timeout, Tool, chat
 
 from .clients import make_client
-from .raw_server import DONE, HELLO, Peer, Server, always, chunked, piece, serving, with_length
+from .raw_server import DONE, HELLO, always, chunked, piece, serving, with_length
 
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
@@ -147,6 +147,7 @@ def test_c12_map_requests_the_list_of_models_once(client_class):
         for _ in range(2):
             assert [str(reply) for reply in client.map(["hi"] * 20)] == ["Hello"] * 20
         assert [request.method for request in server.requests].count("GET") == 1
+        assert {request.json["model"] for request in server.requests[1:]} == {"first"}
 
 
 def test_c21_prompt_and_messages_are_names_of_the_prompt(client_class):
@@ -209,8 +210,7 @@ def test_other_options_share_the_connections():
         assert other.chat("hi").text == "Hello"
         assert client.chat("hi").text == "Hello"
         assert server.connections == 1
-        bodies = [json.loads(request.body) for request in server.requests]
-        assert [body["model"] for body in bodies] == ["m", "other", "m"]
+        assert [request.json["model"] for request in server.requests] == ["m", "other", "m"]
         assert ["x-other" in request.headers for request in server.requests] == [False, True, False]
         elsewhere = client.with_options(base_url="http://127.0.0.1:1/v1", max_retries=0)
         with pytest.raises(Exception, match=r"nothing listens on 127\.0\.0\.1:1"):
@@ -224,15 +224,11 @@ def test_any_request(client_class):
         "/empty?a=b": with_length(b"", "200 OK"),
     }
 
-    def handle(peer: Peer, server: Server) -> None:
-        while (request := peer.request()) is not None:
-            server.requests.append(request)
-            peer.send(responses.get(request.path, with_length(b'{"error": "no such thing"}', "404 Not Found")))
-
-    with Server(handle) as server, make_client(server, client_class) as client:
-        headers = {"X-A": "1"}
+    missing, headers = with_length(b'{"error": "no such thing"}', "404 Not Found"), {"X-A": "1"}
+    server = serving(lambda request, number: responses.get(request.path, missing))
+    with server, make_client(server, client_class) as client:
         assert client.request("POST", "rerank", {"query": "q"}, extra_headers=headers) == {"results": [1]}
-        assert json.loads(server.requests[0].body) == {"query": "q"}
+        assert server.requests[0].json == {"query": "q"}
         assert server.requests[0].headers["x-a"] == "1"
         assert client.request("GET", "/health") == "ok"
         assert client.request("GET", "/empty?a=b") is None
@@ -259,7 +255,7 @@ ERRORS_AT_200: dict[str, Any] = {
 @pytest.mark.parametrize("body", ERRORS_AT_200.values(), ids=ERRORS_AT_200)
 def test_c11_error_at_status_200_has_the_message_of_the_server(body, client_class):
     raw = with_length(json.dumps(body).encode())
-    with serving(lambda request, number: raw) as server, make_client(server, client_class) as client:
+    with always(raw, raw) as server, make_client(server, client_class) as client:
         for call in (client.models, lambda: client.embed("a"), lambda: client.embed(["a", "b"])):
             with pytest.raises(StreamError, match="no luck"):
                 call()

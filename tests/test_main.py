@@ -19,17 +19,19 @@ from .raw_server import (
     DONE,
     HELLO,
     HELLO_EVENTS,
-    Peer,
+    OPEN,
     Server,
     always,
     choice,
     chunked,
+    chunks,
+    interrupted,
     piece,
     sse,
+    waiting,
     with_length,
 )
 
-OPEN = chunked(piece("a"), end=False)
 ROOT = Path(localchat.__file__).parents[1]
 
 
@@ -211,34 +213,18 @@ def child(server: Server) -> subprocess.Popen[bytes]:
 
 
 def test_interrupt_exits_with_130_and_disconnects():
-    disconnected = threading.Event()
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(OPEN)
-        if peer.is_disconnected():
-            disconnected.set()
-
-    with Server(handle) as server, child(server) as program:
+    with waiting(OPEN) as server, child(server) as program:
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=DEADLINE_S)
         assert program.returncode == 130
         assert b"Traceback" not in errors
-        assert disconnected.wait(DEADLINE_S)
+        assert server.left.wait(DEADLINE_S)
 
 
 def test_closed_output_causes_no_message():
     """For example of `python -m localchat ... | head -c 1`."""
     closed = threading.Event()
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(OPEN)
-        assert closed.wait(DEADLINE_S)
-        peer.send(chunked(*HELLO_EVENTS)[len(chunked(end=False)) :])
-        peer.is_disconnected()
-
-    with Server(handle) as server, child(server) as program:
+    with interrupted(closed, OPEN, chunks(*HELLO_EVENTS)) as server, child(server) as program:
         assert program.stdout is not None
         assert program.stderr is not None
         program.stdout.close()

@@ -65,9 +65,8 @@ def test_audio_comes_from_path_bytes_and_data_url(tmp_path: Path):
     path.write_bytes(WAV)
     uri = "data:audio/wav;base64," + base64.b64encode(WAV).decode()
     assert audio_part(uri) == audio_part(path) == audio_part(WAV)
-
-
-def test_audio_by_url_is_refused():
+    with pytest.raises(FileNotFoundError):
+        audio_part(tmp_path / "none.wav")
     with pytest.raises(ValueError, match="pass its bytes"):
         audio_part("https://host/a.wav")
 
@@ -79,11 +78,6 @@ def test_text_is_never_a_path(make: Any, tmp_path: Path):
     arguments = ("hi", [str(path)]) if make is attach else (str(path),)
     with pytest.raises(ValueError, match=r"pass pathlib\.Path\("):
         make(*arguments)
-
-
-def test_missing_file_is_an_error(tmp_path: Path):
-    with pytest.raises(FileNotFoundError):
-        image_part(tmp_path / "none.png")
 
 
 def test_media_goes_before_the_text_of_the_last_message():
@@ -105,9 +99,6 @@ def test_media_goes_before_the_text_of_the_last_message():
 )
 def test_every_kind_of_prompt_takes_an_image(prompt: Any, content: Any):
     assert attach(prompt, PNG)[-1] == {"role": "user", "content": content}
-
-
-def test_prompt_without_media_is_plain():
     assert attach("what?") == [{"role": "user", "content": "what?"}]
 
 

@@ -15,7 +15,7 @@ from localchat import Client, ModelNotNamed, ProtocolError, chat
 from localchat.extras.embeddings import parse_embeddings
 
 from .clients import make_client
-from .raw_server import HELLO, Peer, Server, always, with_length
+from .raw_server import HELLO, always, with_length
 from .scripted import playing
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
@@ -33,23 +33,14 @@ def listing(*entries: Any) -> bytes:
 
 @pytest.mark.parametrize(("entry", "length"), ENTRIES.values(), ids=ENTRIES)
 def test_model_is_its_name_with_the_fields_that_the_server_reports(entry, length):
-    with serving(listing(entry), HELLO) as server, make_client(server) as client:
+    with always(HELLO, listing(entry)) as server, make_client(server) as client:
         (model,) = client.models()
     assert (model, model.context_length, model.raw) == ("a", length, entry)
     assert pickle.loads(pickle.dumps(model)).raw == entry
 
 
-def serving(models: bytes, other: bytes) -> Server:
-    def handle(peer: Peer, server: Server) -> None:
-        while (request := peer.request()) is not None:
-            server.requests.append(request)
-            peer.send(models if request.method == "GET" else other)
-
-    return Server(handle)
-
-
 def test_several_models_and_none_named():
-    with serving(listing({"id": "first"}, {"id": "second"}), HELLO) as server, Client(server.url) as client:
+    with always(HELLO, listing({"id": "first"}, {"id": "second"})) as server, Client(server.url) as client:
         with pytest.raises(ModelNotNamed, match=r"name one with model=\.\.\.: first, second"):
             client.chat("hi")
         assert client.chat("hi", model="second").text == "Hello"
@@ -57,10 +48,10 @@ def test_several_models_and_none_named():
 
 def test_only_loaded_model_of_several_is_the_one_that_is_used():
     states = [{"id": name, "status": {"value": state}} for name, state in (("a", "unloaded"), ("b", "loaded"))]
-    with serving(listing(*states), HELLO) as server, Client(server.url) as client:
+    with always(HELLO, listing(*states)) as server, Client(server.url) as client:
         assert [model.state for model in client.models()] == ["unloaded", "loaded"]
         client.chat("hi")
-        assert json.loads(server.requests[-1].body)["model"] == "b"
+        assert server.requests[-1].json["model"] == "b"
 
 
 VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
@@ -68,7 +59,7 @@ VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).e
 
 def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, monkeypatch):
     """C5: as chat does."""
-    with serving(listing({"id": "a"}, {"id": "b"}), VECTORS) as server, client_class(server.url) as client:
+    with always(VECTORS, listing({"id": "a"}, {"id": "b"})) as server, client_class(server.url) as client:
         with pytest.raises(ModelNotNamed, match="a, b"):
             client.embed("text")
         client.embed("text", model="b")
@@ -76,7 +67,7 @@ def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, mo
         for model in ("my-vectors", None):
             with client_class(server.url, model=model) as other:
                 other.embed("text")
-        used = [json.loads(request.body)["model"] for request in server.requests if request.method == "POST"]
+        used = [request.json["model"] for request in server.requests if request.method == "POST"]
     assert used == ["b", "my-vectors", "nomic"]
 
 

@@ -24,6 +24,7 @@ from .raw_server import (
     DONE,
     HELLO,
     MODELS,
+    OPEN,
     Peer,
     Server,
     always,
@@ -33,7 +34,7 @@ from .raw_server import (
     sse,
     with_length,
 )
-from .test_main import OPEN, environment, run_program
+from .test_main import environment, run_program
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 

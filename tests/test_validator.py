@@ -9,8 +9,6 @@ import pytest
 
 from localchat.schema.validator import validation_errors
 
-from .json_validator import load
-
 
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
@@ -22,7 +20,8 @@ from .json_validator import load
         ({"minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False}, [2, 3], [1, 4]),
         ({"exclusiveMinimum": True}, [0], []),
         ({"type": "integer", "nullable": True}, [1, None], ["a", False]),
-        ({"multipleOf": 0.1}, [0.3, 7, 10**400], [0.35, float("inf")]),
+        ({"multipleOf": 0.1}, [0.3, 7, 10**400], [0.35, float("inf"), float("nan")]),
+        ({"multipleOf": 10}, [10_000_000_000], [10_000_000_001, 10**30 + 1]),
         ({"multipleOf": 1}, [1e9, 2.0], [1000000000.5]),
         ({"multipleOf": 0.01}, [12345678.9], [12345678.905]),
         ({"pattern": r"^[$a]+$|\$b"}, ["a$", "$b"], ["a\n", "b"]),
@@ -62,13 +61,6 @@ def test_keyword_allows_good_and_refuses_bad_values(schema: Any, good: List[Any]
     assert [value for value in bad if not list(validation_errors(value, schema))] == []
 
 
-def is_valid(text: str, schema: Any) -> bool:
-    try:
-        return not list(validation_errors(load(text), schema))
-    except ValueError:
-        return False
-
-
 @pytest.mark.parametrize("reference", ["#/nowhere", "#nowhere", "#/allOf/1", "#/allOf/x", "other.json", "other#/$ref"])
 def test_unresolved_reference_is_a_value_error(reference: str):
     with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
@@ -79,19 +71,3 @@ def test_unresolved_reference_is_a_value_error(reference: str):
 def test_multiple_of_zero_or_less_is_a_value_error(step):
     with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
         list(validation_errors(1.5, {"multipleOf": step}))
-
-
-@pytest.mark.parametrize(
-    ("value", "step", "is_multiple"),
-    [
-        (10_000_000_001, 10, False),
-        (10_000_000_000, 10, True),
-        (10**30 + 1, 10, False),
-        (0.3, 0.1, True),
-        (0.35, 0.1, False),
-        (float("nan"), 0.1, False),
-        (float("inf"), 2, False),
-    ],
-)
-def test_multiples_of_large_numbers_are_exact(value, step, is_multiple):
-    assert (not list(validation_errors(value, {"type": "number", "multipleOf": step}))) is is_multiple
