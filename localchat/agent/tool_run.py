@@ -6,15 +6,17 @@ A run ends with a response without tool calls. `ToolRun` is for a Client and `As
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..errors import Cancelled, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
 from ..transport.options import check_complete, take_media
-from .tools import AnyTool, OnCall, Toolbox, ToolResult
+from ..transport.sockets import run_blocking
+from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
 
 if TYPE_CHECKING:
     from ..reply.payloads import Prompt
@@ -26,7 +28,7 @@ RunEvent = Union[StreamEvent, ToolResult]
 
 
 class _BaseRun:
-    """The part of ToolRun and AsyncToolRun that does not wait.
+    """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
     Args:
         client: The client whose `stream` is called.
@@ -40,6 +42,9 @@ class _BaseRun:
         options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
             model generate a response without tool calls.
     """
+
+    # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
+    _in_loop: bool
 
     def __init__(
         self,
@@ -79,10 +84,10 @@ class _BaseRun:
         # The stream of the current round, and its reply as soon as it is complete.
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
-
-    def _attach(self) -> None:
-        """Add the media to the last message. This reads files, so it may block."""
-        self.messages = media.attach(self.messages, **self._media)
+        if not self._in_loop:
+            self._tools.refuse_coroutines()
+        # The generator refers to this object weakly: a run without other references is deleted and disconnects.
+        self._events = type(self)._rounds(weakref.proxy(self))
 
     @property
     def reply(self) -> Reply[Any]:
@@ -119,10 +124,51 @@ class _BaseRun:
             calls = f"the model still calls {names} after {self._max_rounds} rounds"
             raise TooManyRounds(f"{calls}: raise max_rounds if it needs more", partial=self.reply)
 
-    def _add_result(self, result: ToolResult) -> ToolResult:
-        self.messages.append(result.message)
-        self._options.pop("tool_choice", None)
-        return result
+    async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
+        """The events of all rounds. With a Client nothing in it suspends, so `run_blocking` can run it."""
+        if self._media:  # Files are read.
+            attach = functools.partial(media.attach, self.messages, **self._media)
+            self.messages = await in_thread(attach) if self._in_loop else attach()
+        for left in reversed(range(self._max_rounds)):
+            stream = self._open()
+            try:
+                while True:
+                    event = await stream._next()
+                    if event is None:
+                        break
+                    self._process(event)
+                    yield event
+            finally:
+                await stream._close()
+            if self.done:
+                return
+            self._check_limit(left)
+            results = self._tools.run_calls(self.reply.tool_calls, lambda: self._closed, in_loop=self._in_loop)
+            try:
+                async for result in results:
+                    self.messages.append(result.message)
+                    self._options.pop("tool_choice", None)
+                    yield result
+                    self._check_closed()
+            finally:
+                await results.aclose()
+
+    async def _next(self) -> RunEvent | None:
+        """The next event, None at the end."""
+        try:
+            return await self._events.__anext__()
+        except (StopAsyncIteration, RuntimeError) as error:  # RuntimeError: another thread or task is closing the run.
+            self._check_closed(error)
+            if isinstance(error, StopAsyncIteration):
+                return None
+            raise
+
+    async def _close(self) -> None:
+        self._closed = True
+        if self._stream is not None:
+            await self._stream._close()
+        with contextlib.suppress(RuntimeError):  # Another thread or task runs the generator, and will see `_closed`.
+            await self._events.aclose()
 
 
 class ToolRun(_BaseRun):
@@ -133,12 +179,7 @@ class ToolRun(_BaseRun):
     before the last event is yielded.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._tools.refuse_coroutines()
-        self._attach()
-        # The generator refers to this object weakly: a run without other references is deleted and disconnects.
-        self._events = ToolRun._rounds(weakref.proxy(self))
+    _in_loop = False
 
     def __enter__(self) -> ToolRun:
         return self
@@ -150,11 +191,10 @@ class ToolRun(_BaseRun):
         return self
 
     def __next__(self) -> RunEvent:
-        try:
-            return next(self._events)
-        except (StopIteration, ValueError) as error:  # ValueError: another thread is closing the generator.
-            self._check_closed(error)
-            raise
+        event = run_blocking(self._next())
+        if event is None:
+            raise StopIteration
+        return event
 
     @property
     def text(self) -> Iterator[str]:
@@ -165,11 +205,7 @@ class ToolRun(_BaseRun):
 
     def close(self) -> None:
         """Cancel the run, from any thread. A running tool is not interrupted, but no other tool starts."""
-        self._closed = True
-        if self._stream is not None:
-            self._stream.close()
-        with contextlib.suppress(ValueError):  # Another thread executes the generator, and will see `_closed`.
-            self._events.close()
+        run_blocking(self._close())
 
     def finish(self) -> Reply[Any]:
         """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
@@ -179,26 +215,11 @@ class ToolRun(_BaseRun):
                 pass
         return self.reply
 
-    def _rounds(self) -> Generator[RunEvent, None, None]:
-        for left in reversed(range(self._max_rounds)):
-            with self._open() as stream:
-                for event in stream:
-                    self._process(event)
-                    yield event
-            if self.done:
-                return
-            self._check_limit(left)
-            for result in self._tools.run_calls(self.reply.tool_calls, lambda: self._closed):
-                yield self._add_result(result)
-                self._check_closed()
-
 
 class AsyncToolRun(_BaseRun):
     """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._events = AsyncToolRun._rounds(weakref.proxy(self))
+    _in_loop = True
 
     async def __aenter__(self) -> AsyncToolRun:
         return self
@@ -210,11 +231,10 @@ class AsyncToolRun(_BaseRun):
         return self
 
     async def __anext__(self) -> RunEvent:
-        try:
-            return await self._events.__anext__()
-        except StopAsyncIteration as error:
-            self._check_closed(error)
-            raise
+        event = await self._next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
 
     @property
     async def text(self) -> AsyncIterator[str]:
@@ -225,11 +245,7 @@ class AsyncToolRun(_BaseRun):
 
     async def close(self) -> None:
         """Cancel the run, from any task of the loop. A running tool is not interrupted, but no other tool starts."""
-        self._closed = True
-        if self._stream is not None:
-            await self._stream.close()
-        with contextlib.suppress(RuntimeError):  # Another task executes the generator, and will see `_closed`.
-            await self._events.aclose()
+        await self._close()
 
     async def finish(self) -> Reply[Any]:
         """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
@@ -238,24 +254,3 @@ class AsyncToolRun(_BaseRun):
             async for _ in self:
                 pass
         return self.reply
-
-    async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
-        if self._media:
-            import asyncio
-
-            await asyncio.to_thread(self._attach)
-        for left in reversed(range(self._max_rounds)):
-            async with self._open() as stream:
-                async for event in stream:
-                    self._process(event)
-                    yield event
-            if self.done:
-                return
-            self._check_limit(left)
-            results = self._tools.run_calls_async(self.reply.tool_calls, lambda: self._closed)
-            try:
-                async for result in results:
-                    yield self._add_result(result)
-                    self._check_closed()
-            finally:
-                await results.aclose()

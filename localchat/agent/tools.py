@@ -12,7 +12,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Union
 
@@ -21,6 +21,7 @@ from ..events import ToolCall
 from ..schema import schema
 from ..schema.shapes import to_plain_json
 from ..schema.signatures import read_function
+from ..transport.sockets import run_blocking
 
 log = logging.getLogger(__name__)
 
@@ -137,51 +138,56 @@ class Toolbox:
     def definitions(self) -> list[dict[str, Any]]:
         return [tool.definition for tool in self._tools.values()]
 
-    def run_calls(self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]) -> Iterator[ToolResult]:
+    async def run_calls(
+        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool], *, in_loop: bool
+    ) -> AsyncGenerator[ToolResult, None]:
         """Run the calls and yield their results in the same order.
 
         Args:
             is_closed: Called before each function. True means that the run was closed: the function is not called.
+            in_loop: Whether an event loop runs this generator. Then coroutine functions are awaited, and other
+                functions run in threads. Otherwise nothing suspends the generator.
         """
-        ready = [_approved(item, self._approval(item)) for item in map(self._prepare, calls)]
-
-        def run(item: _ValidCall | ToolResult) -> ToolResult:
-            return _error_result(item.call, "the run was closed") if is_closed() else self._run(item)
-
-        if not self._parallel or len(calls) < 2:
-            yield from map(run, ready)
-            return
-        from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
-
-        workers = len(calls) if self._parallel is True else self._parallel
-        with ThreadPoolExecutor(workers, "localchat-tool") as pool:
-            # Each call sees the context variables of the caller; threads may not share one context.
-            contexts = [contextvars.copy_context() for _ in ready]
-            yield from pool.map(lambda context, item: context.run(run, item), contexts, ready)
-
-    async def run_calls_async(
-        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]
-    ) -> AsyncGenerator[ToolResult, None]:
-        """Like `run_calls`, in an event loop: coroutine functions are awaited, other functions run in threads."""
-        import asyncio  # Imported here: the import takes longer than that of the whole client.
-
         ready = []
         for item in map(self._prepare, calls):
-            approval = self._approval(item)
-            ready.append(_approved(item, await approval if inspect.isawaitable(approval) else approval))
-        gate = asyncio.Semaphore(len(calls) if self._parallel is True else self._parallel or 1)
-        if not self._parallel:
+            is_wrong = isinstance(item, ToolResult)
+            approval = True if self._on_call is None or is_wrong else self._on_call(item.call)
+            if in_loop and inspect.isawaitable(approval):
+                approval = await approval
+            ready.append(_approved(item, approval))
+
+        async def run(item: _ValidCall | ToolResult) -> ToolResult:
+            return _error_result(item.call, "the run was closed") if is_closed() else await self._run(item, in_loop)
+
+        workers = len(ready) if self._parallel is True else self._parallel
+        if not workers or len(ready) < 2:
             for item in ready:
-                yield await self._run_async(item, is_closed, gate)
-            return
-        tasks = [asyncio.ensure_future(self._run_async(item, is_closed, gate)) for item in ready]
-        try:
-            for task in tasks:
-                yield await task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+                yield await run(item)
+        elif in_loop:
+            import asyncio  # Imported here: the import takes longer than that of the whole client.
+
+            gate = asyncio.Semaphore(workers)
+
+            async def run_gated(item: _ValidCall | ToolResult) -> ToolResult:
+                async with gate:
+                    return await run(item)
+
+            tasks = [asyncio.ensure_future(run_gated(item)) for item in ready]
+            try:
+                for task in tasks:
+                    yield await task
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        else:
+            from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
+
+            with ThreadPoolExecutor(workers, "localchat-tool") as pool:
+                # Each call sees the context variables of the caller; threads may not share one context.
+                contexts = [contextvars.copy_context() for _ in ready]
+                for result in pool.map(lambda context, item: context.run(run_blocking, run(item)), contexts, ready):
+                    yield result
 
     def _prepare(self, call: ToolCall) -> _ValidCall | ToolResult:
         """Validate a call: the call with converted arguments, or the result that reports what is wrong with it."""
@@ -197,36 +203,17 @@ class Toolbox:
             return _error_result(call, f"the arguments are not valid: {error}")
         return _ValidCall(call, tool.function, arguments)
 
-    def _approval(self, item: _ValidCall | ToolResult) -> object:
-        return True if self._on_call is None or isinstance(item, ToolResult) else self._on_call(item.call)
-
-    def _run(self, item: _ValidCall | ToolResult) -> ToolResult:
+    async def _run(self, item: _ValidCall | ToolResult, in_loop: bool) -> ToolResult:
         if isinstance(item, ToolResult):
             return item
         try:
-            value = _call_function(item)
+            if in_loop and inspect.iscoroutinefunction(item.function):
+                value = await item.function(**item.arguments)
+            else:
+                value = await in_thread(_call_function, item) if in_loop else _call_function(item)
+            if in_loop and inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
+                value = await value
             _refuse_awaitable(value, f"run coroutine functions: {item.call.name}")
-            return ToolResult(item.call, result_text(value), value=value)
-        except Exception as error:
-            if self._raise_errors:
-                raise
-            return _exception_result(item.call, error)
-
-    async def _run_async(self, item: _ValidCall | ToolResult, is_closed: Callable[[], bool], gate: Any) -> ToolResult:
-        import asyncio
-
-        if isinstance(item, ToolResult):
-            return item
-        try:
-            async with gate:
-                if is_closed():
-                    return _error_result(item.call, "the run was closed")
-                if inspect.iscoroutinefunction(item.function):
-                    value = await item.function(**item.arguments)
-                else:
-                    value = await asyncio.to_thread(_call_function, item)
-                if inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
-                    value = await value
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
@@ -247,6 +234,13 @@ class _ValidCall:
     call: ToolCall
     function: Callable[..., Any]
     arguments: dict[str, Any]
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function that a thread of the event loop runs."""
+    import asyncio  # Imported here: the import takes longer than that of the whole client.
+
+    return await asyncio.to_thread(function, *arguments)
 
 
 def _call_function(item: _ValidCall) -> Any:
