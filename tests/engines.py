@@ -8,9 +8,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple, Union
 
 from localchat.serving.core.errors import ApiError
-from localchat.serving.core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens
+from localchat.serving.core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, Usage
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.core.usage import Usage
 from localchat.serving.engine import Cancelled, Engine, GenerationRequest, RequestRun
 from localchat.serving.engine.run import Result
 

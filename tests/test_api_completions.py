@@ -17,8 +17,8 @@ from localchat.serving.core.events import (
     ResponseHead,
     SampledTokens,
     TokenLogprob,
+    Usage,
 )
-from localchat.serving.core.usage import Usage
 
 from .chat_requests import ignored, read
 

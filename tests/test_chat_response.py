@@ -16,10 +16,10 @@ from localchat.serving.core.events import (
     TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
+    Usage,
 )
-from localchat.serving.core.json_text import to_json
 from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
-from localchat.serving.core.usage import Usage
+from localchat.serving.core.text import to_json
 
 from .chat_requests import parse
 

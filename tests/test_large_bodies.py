@@ -11,7 +11,7 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
-from localchat.serving.core.json_text import MAX_CONTAINERS, json_bytes
+from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
 
 from .serving import serving
 

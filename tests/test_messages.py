@@ -19,8 +19,8 @@ from localchat.serving.core.events import (
     ResponseHead,
     ToolCallArguments,
     ToolCallStart,
+    Usage,
 )
-from localchat.serving.core.usage import Usage
 
 from .chat_requests import read
 

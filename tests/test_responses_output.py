@@ -19,9 +19,9 @@ from localchat.serving.core.events import (
     SampledTokens,
     ToolCallArguments,
     ToolCallStart,
+    Usage,
 )
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.core.usage import Usage
 
 from .response_events import check_body, check_stream, check_types
 from .responses_requests import CRM, FUNCTION, PATCH, parse

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from localchat.serving.core.errors import ContextLengthExceeded
-from localchat.serving.core.literals import pattern_of
+from localchat.serving.core.text import pattern_of
 from localchat.serving.engine.llama import text_blocks, vocabulary
 from localchat.serving.engine.llama.text_blocks import TextBlocks
 from localchat.serving.engine.llama.vocabulary import Vocabulary

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from localchat.serving.chat.prompt.marked import Marked, has_user_text, join, marked, parts_of, user_ranges
 from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, TemplateError, compile_template, render_template
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.core.literals import pattern_of
+from localchat.serving.core.text import pattern_of
 
 from .chat_templates import SPECIAL, USER, user_text
 

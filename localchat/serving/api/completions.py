@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest
-from ..core.events import OutputToken, PromptProgress, ResponseHead
+from ..core.events import OutputToken, PromptProgress, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
-from ..core.usage import Usage
 from .chat import read_text_request
 from .content import read_inputs
 from .encoder import Block, Choice, Encoder, Interface, progress_body

@@ -25,11 +25,11 @@ from ..core.events import (
     SampledTokens,
     ToolCallArguments,
     ToolCallStart,
+    Usage,
 )
 from ..core.fields import Fields
-from ..core.json_text import to_json
 from ..core.request import ParseOptions, TextRequest
-from ..core.usage import Usage
+from ..core.text import to_json
 
 CONTENT, REASONING, CALL = "content", "reasoning", "call"
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import ApiError, ContextLengthExceeded
+from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
-from ..core.usage import Usage
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
 from .content import part_text, read_text
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
+from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
-from ..core.usage import Usage
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .content import IMAGE, note_of, refuse_media, without_nulls

@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
-from ..core.events import OutputToken, ResponseHead
-from ..core.usage import Usage
+from ..core.events import OutputToken, ResponseHead, Usage
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
 from .logprobs import logprob_entry
 from .responses import ResponsesRequest, encode_reasoning, parse_response

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core.errors import NotFound
-from ..core.json_text import to_json
+from ..core.text import to_json
 
 # The limits of the store, enough for several hours of work with one agent.
 MAX_ENTRIES = 1000

@@ -26,8 +26,8 @@ from ..core.events import (
     ReasoningDelta,
     ResponseHead,
     SampledTokens,
+    Usage,
 )
-from ..core.usage import Usage
 from ..engine import Cancelled, GenerationRequest
 from ..engine.run import Result
 from .dialects.parser import OutputParser, merged

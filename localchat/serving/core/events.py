@@ -1,9 +1,10 @@
-"""What responses are encoded from: their head, and output events (text, tool calls, log probabilities, the end)."""
+"""What responses are encoded from: their head, output events (text, tool calls, log probabilities, the end), usage."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from .params import SamplingParams
 
@@ -130,3 +131,95 @@ class OutputEnd:
 
 
 OutputEvent = Union[Event, PromptProgress, PromptLogprobs, EchoedTokens, SampledTokens, OutputEnd]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Counts and times of one sequence, or of all sequences of a request, and their fields in responses."""
+
+    n_prompt: int
+    """Tokens of the prompt."""
+    n_cached: int
+    """Tokens of the prompt that were in the KV cache and were not computed."""
+    n_completion: int
+    """Sampled tokens, including the one that ended the sequence."""
+    prompt_s: float
+    """Seconds from the start of the prefill to the first token."""
+    completion_s: float
+    """Seconds from the first token to the last one."""
+    queue_s: float = 0.0
+    """Seconds from the submission to the start of the prefill."""
+    n_reasoning: int = 0
+    """Sampled tokens that belong to reasoning."""
+    n_drafted: int = 0
+    """Draft tokens of speculative decoding."""
+    n_draft_accepted: int = 0
+    """Draft tokens that were accepted."""
+
+    @staticmethod
+    def total(usages: Sequence[Usage], per_prompt: int) -> Usage:
+        """The total over the sequences of a request, with `per_prompt` for each prompt. Each prompt counts once."""
+        prompts = usages[::per_prompt]
+        return Usage(
+            n_prompt=sum(usage.n_prompt for usage in prompts),
+            n_cached=sum(usage.n_cached for usage in prompts),
+            n_completion=sum(usage.n_completion for usage in usages),
+            prompt_s=max(usage.prompt_s for usage in usages),
+            completion_s=max(usage.completion_s for usage in usages),
+            queue_s=max(usage.queue_s for usage in usages),
+            n_reasoning=sum(usage.n_reasoning for usage in usages),
+            n_drafted=sum(usage.n_drafted for usage in usages),
+            n_draft_accepted=sum(usage.n_draft_accepted for usage in usages),
+        )
+
+    @property
+    def prompt_rate(self) -> float | None:
+        """Prefill speed in tokens per second, without cached tokens; None: unknown."""
+        return _rate(self.n_prompt - self.n_cached, self.prompt_s)
+
+    @property
+    def completion_rate(self) -> float | None:
+        """Generation speed in tokens per second, without the first token (see `prompt_s`); None: unknown."""
+        return _rate(self.n_completion - 1, self.completion_s)
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's fields, and tabbyAPI's times and rates. An unknown rate is null."""
+        return {
+            "prompt_tokens": self.n_prompt,
+            "prompt_time": round(self.prompt_s, 4),
+            "prompt_tokens_per_sec": self.prompt_rate,
+            "completion_tokens": self.n_completion,
+            "completion_time": round(self.completion_s, 4),
+            "completion_tokens_per_sec": self.completion_rate,
+            "total_tokens": self.n_prompt + self.n_completion,
+            "queue_time": round(self.queue_s, 4),
+            "total_time": round(self.queue_s + self.prompt_s + self.completion_s, 4),
+            "prompt_tokens_details": {"cached_tokens": self.n_cached},
+            "completion_tokens_details": {"reasoning_tokens": self.n_reasoning},
+        }
+
+    def timings(self) -> dict[str, Any]:
+        """The same counts and times under llama.cpp's names. Draft counts are included if there were drafts."""
+        n_computed = self.n_prompt - self.n_cached
+        drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
+        return {
+            "cache_n": self.n_cached,
+            "prompt_n": n_computed,
+            "prompt_ms": round(self.prompt_s * 1000, 3),
+            "prompt_per_token_ms": _ms_each(n_computed, self.prompt_s),
+            "prompt_per_second": self.prompt_rate,
+            "predicted_n": self.n_completion,
+            "predicted_ms": round(self.completion_s * 1000, 3),
+            "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
+            "predicted_per_second": self.completion_rate,
+            "queue_ms": round(self.queue_s * 1000, 3),
+            **(drafts if self.n_drafted else {}),
+        }
+
+
+def _rate(n: int, seconds: float) -> float | None:
+    return round(n / seconds, 2) if n > 0 and seconds > 0 else None
+
+
+def _ms_each(n: int, seconds: float) -> float | None:
+    return round(seconds * 1000 / n, 3) if n > 0 else None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from .errors import BadRequest
-from .json_text import decode_json, to_json
+from .text import decode_json, to_json
 
 # Error messages show this many characters of a value, so that no message repeats a whole prompt.
 _SHOWN_CHARS = 60

@@ -14,7 +14,7 @@ from typing import Any, Union
 
 from .errors import BadRequest
 from .fields import Fields, first_given, refuse_unsupported, show
-from .json_text import decode_json
+from .text import decode_json
 
 # The limit of stop texts: each is searched for after every token.
 MAX_STOPS = 64

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Union
 
-from ..core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, TokenLogprob
-from ..core.usage import Usage
+from ..core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, TokenLogprob, Usage
 from .values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
 
 Result = Union[PromptProgress, SampledTokens, OutputEnd]

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..core import errors
-from ..core.json_text import json_bytes
+from ..core.text import json_bytes
 from .logs import NO_MEMORY, printable
 from .options import Options
 from .request import Incoming, PeerGone, has_body, list_of, read_body

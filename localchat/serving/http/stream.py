@@ -11,7 +11,7 @@ from typing import Any
 from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
-from ..core.json_text import to_json
+from ..core.text import to_json
 from ..engine import Cancelled
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .logs import printable

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from re import Pattern
 from typing import Callable, TypeVar
 
-from ...core.literals import pattern_of
+from ...core.text import pattern_of
 
 T = TypeVar("T")
 Reader = Generator[None, None, T]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from ...core.literals import pattern_of
+from ...core.text import pattern_of
 from ..dialects import Dialect, detect
 from ..dialects.reasoning import ReasoningStart
 from .marked import Marked, marked, user_ranges

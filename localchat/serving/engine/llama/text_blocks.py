@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from ...core.literals import pattern_of
+from ...core.text import pattern_of
 
 # The minimum size of a block. A block of this size has at most a few thousand special tokens, which take milliseconds.
 # The time of llama.cpp grows with the square of their number: 57,000 take 11 s.
