@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.budget import ReasoningTracker
+from localchat.serving.chat.dialects.parser import ReasoningTracker
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import Constraint, Engine
 from localchat.serving.engine.llama.sampler import chain_steps, seed_of

@@ -11,8 +11,7 @@ from ..api.chat import ChatRequest
 from ..core.events import ContentDelta, OutputEvent, PromptLogprobs, ReasoningDelta
 from .constraint import constraint_for
 from .dialects import Dialect
-from .dialects.budget import ReasoningTracker
-from .dialects.parser import OutputParser
+from .dialects.parser import OutputParser, ReasoningTracker
 from .model import Model
 from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate

@@ -28,7 +28,7 @@ from ..engine import Constraint
 from .argument_rules import argument_rule
 from .dialects import Dialect
 from .dialects.call_layout import THE_NAME, CallLayout
-from .dialects.reasoning import ReasoningStart
+from .dialects.dialect import ReasoningStart
 from .lark import Rules, gbnf_rule, layout_regex, regex_literal, seq
 from .prompt.template import ChatTemplate
 from .schema_rules import error_in, error_place, json_rule, loosened, normalized
@@ -80,7 +80,7 @@ def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -
     start = template.dialect.reasoning_start(prompt)
     is_off = request.template_vars.get("enable_thinking") is False
     is_impossible = is_off or bool(request.prefill[1]) or template.dialect.reasoning.start not in template.source
-    return ReasoningStart.CLOSED if start is ReasoningStart.POSSIBLE and is_impossible else start
+    return "closed" if start == "possible" and is_impossible else start
 
 
 def _frozen(response_format: ResponseFormat | None) -> tuple[str, str, str] | None:
@@ -113,7 +113,7 @@ class _Grammar:
     dialect: Dialect
     response_format: tuple[str, str, str] | None
     """The kind, the value as JSON and the path of the field; None: no response format."""
-    reasoning: ReasoningStart = ReasoningStart.CLOSED
+    reasoning: ReasoningStart = "closed"
     has_prefill: bool = False
     """Whether the request has an assistant prefill of text."""
     functions: tuple[tuple[int, str], ...] = ()
@@ -244,7 +244,7 @@ class _Grammar:
         `after_marker` is the output after a marker that opens text and ends reasoning; None: there is none.
         """
         dialect = self.dialect
-        if self.reasoning is ReasoningStart.CLOSED:
+        if self.reasoning == "closed":
             return first
         # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
         text = self._rules.free_text(map(regex_literal, dialect.reasoning_ends))
@@ -259,7 +259,7 @@ class _Grammar:
             if layout.opener:
                 options.append(self._calls(layout, after_text=text))
         reasoning = self._rules.rule(" | ".join(options))
-        if self.reasoning is ReasoningStart.OPEN:
+        if self.reasoning == "open":
             return reasoning
         no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])

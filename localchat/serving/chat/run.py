@@ -30,8 +30,9 @@ from ..core.events import (
 )
 from ..engine import Cancelled, GenerationRequest
 from ..engine.run import Result
+from .dialects.dialect import ReasoningTags
 from .dialects.parser import OutputParser, merged
-from .dialects.reasoning import ReasoningTags
+from .dialects.scan import Markers
 from .model import Model
 from .prompt.sandbox import TemplateError
 
@@ -49,38 +50,6 @@ class PlainText:
 
     def finish(self) -> list[Event]:
         return []
-
-
-class StopTexts:
-    """Searches the content of an output for stop texts. The text that may begin one is held back.
-
-    Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.found: str | None = None
-        self._texts = texts
-        self._held = ""
-        # Longest first, since the longest possible beginning of a stop text is held back.
-        beginnings = {text[:n] for text in texts for n in range(1, len(text))}
-        self._beginnings = tuple(sorted(beginnings, key=len, reverse=True))
-
-    def feed(self, text: str) -> str:
-        """The text that can be shown now: up to the stop text, if one is `found`."""
-        text = self._held + text
-        ends = [(start + len(stop), start, stop) for stop in self._texts if (start := text.find(stop)) >= 0]
-        if ends:
-            _, end, self.found = min(ends)
-        else:
-            n_held = len(text) and next((len(part) for part in self._beginnings if text.endswith(part)), 0)
-            end = len(text) - n_held
-        self._held = "" if ends else text[end:]
-        return text[:end]
-
-    def flush(self) -> str:
-        """The text that was held back, which begins no stop text after all."""
-        held, self._held = self._held, ""
-        return held
 
 
 class Output:
@@ -111,7 +80,10 @@ class Output:
         self.n_completion = 0
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = StopTexts(stop)
+        self._stop = Markers(*stop)
+        # The text that may begin a stop text, and the stop text that was found.
+        self._held = ""
+        self._found: str | None = None
         self._first_events = first_events
         self._tags = reasoning_tags
         self._is_begun = False
@@ -154,26 +126,26 @@ class Output:
             made = self._parser.feed(self._decoder.decode(token.piece))
             self._count_reasoning(made, was_open)
             events += self._up_to_stop(made)
-            if self._stop.found is not None:
+            if self._found is not None:
                 break
         self.n_completion += n_read
         yield SampledTokens(tuple(tokens[:n_read]))
         yield from self._tagged(merged(events))
-        if self._stop.found is not None:
-            yield self._end("stop", self._stop.found)
+        if self._found is not None:
+            yield self._end("stop", self._found)
 
     def _finish(self, item: OutputEnd) -> Iterator[OutputEvent]:
         self.n_completion += item.last is not None
         events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
         self._has_reasoning = self._has_reasoning or _has_reasoning(events)
-        shown = [*self._up_to_stop(events), ContentDelta(self._stop.flush())]
-        yield from self._tagged(event for event in merged(shown) if event != ContentDelta(""))
+        shown = [*self._up_to_stop(events), *([ContentDelta(self._held)] if self._held else [])]
+        yield from self._tagged(merged(shown))
         if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
             yield ContentDelta(self._tags.end)
-        if self._stop.found is None:
+        if self._found is None:
             yield self._end(item.reason, item.stop, item.last)
         else:
-            yield self._end("stop", self._stop.found)
+            yield self._end("stop", self._found)
 
     def _end(self, reason: str, stop: str | int | None, last: OutputToken | None = None) -> OutputEnd:
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
@@ -191,12 +163,22 @@ class Output:
             self._n_start_tokens = None if events else self._n_start_tokens + 1
 
     def _up_to_stop(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The events with the content up to the first stop text. A stop text does not extend across other events."""
+        """The events with the content up to the first stop text. A stop text does not extend across other events.
+
+        Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
+        """
         for event in events:
-            text = self._stop.feed(event.text) if isinstance(event, ContentDelta) else self._stop.flush()
-            if text:
-                yield ContentDelta(text)
-            if self._stop.found is not None:
+            text, end = self._held, len(self._held)
+            if isinstance(event, ContentDelta):
+                text += event.text
+                ends = [(at + len(stop), at, stop) for stop in self._stop.literals if (at := text.find(stop)) >= 0]
+                end = self._stop.safe_end(text, 0)
+                if ends:
+                    _, end, self._found = min(ends)
+            self._held = "" if self._found else text[end:]
+            if end:
+                yield ContentDelta(text[:end])
+            if self._found is not None:
                 return
             if not isinstance(event, ContentDelta):
                 yield event

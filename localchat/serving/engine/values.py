@@ -37,7 +37,7 @@ class Constraint:
 class BudgetTracker(Protocol):
     """The reasoning budget of one sequence: reads its tokens, and at the budget forces those that end the reasoning.
 
-    `localchat.serving.chat.dialects.budget` implements it. The engine does not know the markers of reasoning.
+    `localchat.serving.chat.dialects.parser` implements it. The engine does not know the markers of reasoning.
     """
 
     @property

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 
 from .call_reader import read_arguments
-from .dialect import Dialect
+from .dialect import Dialect, ReasoningStart
 from .parser import OutputParser
-from .reasoning import ReasoningStart
 from .scan import Emit, Markers, Reader
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -114,8 +113,7 @@ class ChannelDialect(Dialect):
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         header = open_header(prompt)
-        is_open = header is not None and self.is_reasoning(header)
-        return ReasoningStart.OPEN if is_open else ReasoningStart.POSSIBLE
+        return "open" if header is not None and self.is_reasoning(header) else "possible"
 
 
 def open_header(prompt: str) -> str | None:

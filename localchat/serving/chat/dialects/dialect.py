@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from .call_layout import CallLayout
 from .parser import OutputParser
-from .reasoning import THINK, ReasoningStart, ReasoningTags
+
+ReasoningStart = Literal["open", "possible", "closed"]
+"""Whether reasoning is open before the first token of an output, may begin with it, or has ended in the prompt."""
+
+
+class ReasoningTags(NamedTuple):
+    """The tags around reasoning. A prompt may end with the start tag."""
+
+    start: str
+    end: str
+
+
+THINK = ReasoningTags("<think>", "</think>")
 
 
 @dataclass(frozen=True)
@@ -91,4 +103,7 @@ class Dialect:
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""
-        return self.reasoning.start_state(prompt)
+        prompt = prompt.rstrip()
+        if prompt.endswith(self.reasoning.start):
+            return "open"
+        return "closed" if prompt.endswith(self.reasoning.end) else "possible"

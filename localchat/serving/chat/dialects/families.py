@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from .call_layout import CallLayout, call_layouts
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
-from .dialect import Dialect
+from .dialect import THINK, Dialect, ReasoningTags
 from .parser import RESPONSE, RESPONSE_END, GraniteParser
-from .reasoning import ReasoningTags
 from .values import GEMMA_QUOTE
 
 _OBJECT = '{"name": "$name", "arguments": $args}'
@@ -308,3 +308,27 @@ _FAMILIES = (
 )
 
 DIALECTS = {dialect.name: dialect for dialect in _FAMILIES}
+"""All dialects by name."""
+
+# The reasoning tags of all families, and tags that some models use instead of those of their family.
+_KNOWN_TAGS = (
+    THINK,
+    *(dialect.reasoning for dialect in _FAMILIES),
+    ReasoningTags("[THINK]", "[/THINK]"),
+    ReasoningTags("<thinking>", "</thinking>"),
+    ReasoningTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
+)
+
+
+def detect(template: str) -> Dialect:
+    """The dialect of the family whose markers are in the template, or "hermes" if there is none.
+
+    It has the reasoning tags and the call layouts that the template contains. If there are none, it has those of the
+    family.
+    """
+    template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
+    dialect = next((dialect for dialect in _FAMILIES if dialect.matches(template)), DIALECTS["hermes"])
+    known = (dialect.reasoning, *_KNOWN_TAGS)
+    tags = next((tags for tags in known if tags.start in template and tags.end in template), dialect.reasoning)
+    calls = tuple(layout for layout in dialect.calls if layout.template_text in template)
+    return replace(dialect, reasoning=tags, calls=calls or dialect.calls)

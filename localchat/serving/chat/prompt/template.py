@@ -13,7 +13,6 @@ from typing import Any, Callable
 
 from ...core.text import pattern_of
 from ..dialects import Dialect, detect
-from ..dialects.reasoning import ReasoningStart
 from .marked import Marked, marked, user_ranges
 from .messages import Capabilities, Messages, adapt_messages, adapt_tools, find_capabilities
 from .sandbox import TemplateError, compile_template, render_template
@@ -121,7 +120,7 @@ class ChatTemplate:
 
 def prefilled(dialect: Dialect, prompt: str, reasoning: str, text: str | None) -> str:
     """A prompt with an assistant prefill. If `text` is None, the output continues the reasoning."""
-    is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
+    is_open = dialect.reasoning_start(prompt) == "open"
     if text is not None and not reasoning and not is_open:
         return prompt + dialect.text_start[0] + Marked(text)
     prompt += ("" if is_open else dialect.reasoning.start + "\n") + Marked(reasoning)
