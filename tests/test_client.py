@@ -105,26 +105,21 @@ def test_environment_names_server_key_and_model(monkeypatch):
 
 
 def test_request_is_repeated_without_stream_options_if_they_are_refused(client_class):
+    """An error that quotes the request does not turn them off."""
+
     def respond(request: Request, number: int) -> bytes:
-        if "stream_options" in request.json:
+        if request.json.get("temperature"):
+            return with_length(json.dumps({"error": request.json}).encode(), "400 Bad Request")
+        if refuses and "stream_options" in request.json:
             return with_length(b'{"detail": "extra field stream_options"}', "422 Unprocessable")
         return HELLO
 
-    with serving(respond) as server, make_client(server, client_class) as client:
-        assert client.chat("hi").text == "Hello"
-        assert client.chat("hi").text == "Hello"
-        assert ["stream_options" in request.json for request in server.requests] == [True, False, False]
-
-
-def test_error_that_quotes_the_request_does_not_turn_stream_options_off():
-    def respond(request: Request, number: int) -> bytes:
-        return HELLO if number > 2 else with_length(json.dumps({"error": request.json}).encode(), "400 Bad Request")
-
-    with serving(respond) as server, make_client(server) as client:
-        with pytest.raises(localchat.BadRequestError):
-            client.chat("hi", temperature=9)
-        assert client.chat("hi").usage is not None
-        assert ["stream_options" in request.json for request in server.requests] == [True, False, True]
+    for refuses, sent in ((False, [True, False, True]), (True, [True, False, True, False, False])):
+        with serving(respond) as server, make_client(server, client_class) as client:
+            with pytest.raises(localchat.BadRequestError):
+                client.chat("hi", temperature=9)
+            assert [client.chat("hi").text for _ in range(1 + refuses)] == ["Hello"] * (1 + refuses)
+            assert ["stream_options" in request.json for request in server.requests] == sent
 
 
 BASE_URLS = {
@@ -165,6 +160,8 @@ JSON_LINES = b"""{"message": {"content": "Hel"}, "done": false}
 {"message": {"content": "lo"}, "done": true, "done_reason": "stop"}
 """
 
+NO_FINISH = b'{"choices": [{"message": {"content": "Hello"}}]}\n'
+
 FORMATS = {
     "chunked": HELLO,
     "byte-chunks": with_chunks_of_one(b"".join(HELLO_EVENTS)),
@@ -173,6 +170,7 @@ FORMATS = {
     "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(HELLO_EVENTS),
     "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
     "whole-json": with_length(HELLO_JSON),
+    "json-without-finish-reason": with_length(NO_FINISH),
     "pretty-json": with_length(json.dumps(json.loads(HELLO_JSON), indent=2).encode() + b"\n"),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
     "json-lines": with_length(JSON_LINES),
@@ -211,6 +209,7 @@ def test_json_body_cut_anywhere_is_incomplete(indent):
     for end in (1, 7, len(body) // 2, body.index(b"}") + 1, body.rindex(b"]") + 1, len(body) - 1):
         for raw in (with_length(body)[: end - len(body)], until_close(body[:end])):
             failure(responding_once(raw), IncompleteStream)
+    failure(always(with_length(2 * NO_FINISH)), IncompleteStream, "no finish reason")
     failure(always(with_length(b"{hello}")), IncompleteStream, "ended before its first choice; it begins: {hello}")
 
 
@@ -299,10 +298,3 @@ def test_complete_returns_the_completion_of_a_text(stream: bool, client_class):
     assert script.paths == ["/v1/completions"]
     request = script.requests[0]
     assert (request["prompt"], request["max_tokens"], "messages" in request) == ("go", 3, False)
-
-
-def test_one_json_body_needs_no_finish_reason():
-    body = b'{"choices": [{"message": {"content": "Hello"}}]}\n'
-    with always(with_length(body)) as server, make_client(server) as client:
-        assert client.chat("hi").text == "Hello"
-    failure(always(with_length(2 * body)), IncompleteStream, "no finish reason")

@@ -15,7 +15,6 @@ from localchat import (
     BadRequestError,
     Client,
     ConnectError,
-    NotFoundError,
     RateLimitError,
     ServerError,
     StatusError,
@@ -43,9 +42,7 @@ from .raw_server import (
 STATUSES = {
     "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
     "401": (401, b'{"error": "no key"}', AuthenticationError, "set OPENAI_API_KEY"),
-    "404-html": (404, b"<html>", NotFoundError, "<html>"),
     "429": (429, b"slow down", RateLimitError, "slow down"),
-    "503": (503, b'{"message": "loading"}', ServerError, "loading"),
     "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
     "empty": (500, b"", ServerError, "no reason given"),
 }

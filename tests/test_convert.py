@@ -101,17 +101,8 @@ def test_l33_chat_logprobs_hold_the_chosen_token_too():
 # Tools
 
 
-TYPES = {
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "str": "string",
-    "list": "array",
-    "typing.Dict": "object",
-    "dict[str, int]": "object",
-    "None": "null",
-    "string": "string",
-}
+TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "string": "string", "list": "array"}
+TYPES |= {"typing.Dict": "object", "dict[str, int]": "object", "None": "null"}
 SCHEMAS = {
     **{name: {"type": kind} for name, kind in TYPES.items()},
     "List[int]": {"type": "array", "items": {"type": "integer"}},
@@ -225,10 +216,8 @@ class Message:
 
 
 def test_l28_typed_message_and_lone_part():
-    assert to_openai(Message("user", Item("text", "hi"))) == {
-        "role": "user",
-        "content": [{"type": "text", "text": "hi"}],
-    }
+    typed = to_openai(Message("user", Item("text", "hi")))
+    assert typed == {"role": "user", "content": [{"type": "text", "text": "hi"}]}
     assert to_openai({"role": "developer", "content": ["a", "b"]})["role"] == "system"
     assert to_openai({"role": "user", "content": None})["content"] == ""
 
@@ -317,19 +306,19 @@ def progress(delta: Any) -> StackEvent:
 
 
 def test_l15_l17_l42_events_of_text():
-    events = list(stack_events(events_of(chunk(content=""), chunk(content="hi"), chunk("stop", content="!"))))
-    assert events == [
+    """Log probabilities come with the text; usage and other choices are left out."""
+    logprobs = {"content": [{"token": "hi", "logprob": -1.0}]}
+    other = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+    usage = {"choices": [], "usage": {"prompt_tokens": 1}}
+    chunks = chunk(content=""), chunk(content="hi", logprobs=logprobs), other, chunk("stop", content="!"), usage
+    assert list(stack_events(events_of(*chunks))) == [
         StackEvent("start", StackText("")),
-        progress(StackText("hi")),
+        StackEvent("progress", StackText("hi"), None, [{"hi": -1.0}]),
         progress(StackText("!")),  # L20: text beside the finish reason is not lost.
         StackEvent("complete", StackText(""), "end_of_turn"),
     ]
-
-
-def test_l35_log_probabilities_come_with_the_text():
-    logprobs = {"content": [{"token": "hi", "logprob": -1.0}]}
-    events = list(stack_events(events_of(chunk(content="hi", logprobs=logprobs), chunk("stop"))))
-    assert events[1] == StackEvent("progress", StackText("hi"), None, [{"hi": -1.0}])
+    second = list(stack_events(events_of(*chunks), choice_index=1))
+    assert [event.event_type for event in second] == ["start", "progress", "complete"]
 
 
 def test_l37_l41_events_of_calls():
@@ -360,20 +349,6 @@ def test_l21_marker_in_the_text_sets_the_stop_reason():
     events = list(stack_events(events_of(chunk(content="hi"), chunk(content="<|eom_id|>"), chunk("stop"))))
     assert [event.delta for event in events[1:]] == [StackText("hi"), StackText("")]
     assert events[-1].stop_reason == "end_of_message"
-
-
-def test_l35_usage_chunk_and_other_choices_are_ignored():
-    other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
-    made = events_of(chunk(content="a"), other, chunk("stop"), {"choices": [], "usage": {"prompt_tokens": 1}})
-    assert [event.delta for event in stack_events(made)][1:] == [StackText("a"), StackText("")]
-
-
-def test_l15_every_choice_has_a_start_event():
-    second = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
-    accumulator = Accumulator(2)
-    made = accumulator.add(chunk(content="a")) + accumulator.add(second) + accumulator.add(chunk("stop"))
-    events = list(stack_events(made + accumulator.finish(), choice_index=1))
-    assert [event.event_type for event in events] == ["start", "progress", "complete"]
 
 
 def test_l42_stream_that_is_cut_or_fails_has_no_complete_event():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import enum
 import json
@@ -191,37 +192,24 @@ def test_dataclass_has_definitions_descriptions_and_defaults():
     assert build(Person, raw) == Person("Ann", 3, Address("High"), [], Color.BLUE)
 
 
-def test_dataclass_may_refer_to_itself():
+def test_dataclass_may_refer_to_itself_and_share_its_name():
     schema = json_schema(Node)
     assert schema["properties"]["kids"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}}
     assert set(schema["$defs"]) == {"Node"}
     assert build(Node, {"value": 1, "kids": [{"value": 2}]}) == Node(1, [Node(2)])
+    one, two = (dataclasses.make_dataclass("Part", [(name, int)]) for name in "ab")
+    schema = json_schema(Tuple[one, two])  # type: ignore[valid-type]  # Made at run time.
+    assert [ref["$ref"] for ref in schema["prefixItems"]] == ["#/$defs/Part", "#/$defs/Part_2"]
+    with pytest.raises(TypeError, match="two types named Part"):
+        json_schema(Tuple[one, Model])  # type: ignore[valid-type]
 
 
-def test_two_classes_of_one_name_have_two_definitions():
-    @dataclass
-    class Inner:
-        a: int
-
-    first = Inner
-
-    @dataclass
-    class Inner:  # type: ignore[no-redef]  # On purpose.
-        b: int
-
-    schema = json_schema(Tuple[first, Inner])  # type: ignore[valid-type]  # Made at run time.
-    assert [ref["$ref"] for ref in schema["prefixItems"]] == ["#/$defs/Inner", "#/$defs/Inner_2"]
-
-
-def test_strict_schema_closes_every_object_and_requires_all_properties():
+def test_strict_schema_closes_every_object_requires_all_properties_and_keeps_their_names():
     schema = json_schema(Person, strict=True)
     for closed in (schema, schema["$defs"]["Address"]):
         assert closed["additionalProperties"] is False
         assert closed["required"] == list(closed["properties"])
     assert "default" not in json.dumps(schema)
-
-
-def test_strict_schema_closes_the_objects_of_a_union_and_keeps_the_names_of_properties():
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "null", "default": 1}}}, {"type": "null"}]}
     closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
     assert json_schema(schema, strict=True) == {"anyOf": [closed, {"type": "null"}]}
@@ -238,7 +226,11 @@ def test_pydantic_model_is_a_target():
         build(List[model], [{"inner": {}}])
 
 
-def sample(a: int, b: Optional[Color] = None, *, c: Annotated[str, "see"] = "x", d=None):  # type: ignore[no-untyped-def]  # One without a type.
+NONE: Any = None  # A type checker would refuse the common `e: int = None`.
+
+
+# The type of the result is not evaluated: it is often a name of `if TYPE_CHECKING`.
+def sample(a: int, b: Optional[Color] = None, *, c: Annotated[str, "see"] = "x", d=None, e: int = NONE) -> Unknown:  # type: ignore  # noqa: F821
     """Do it.
 
     More text.
@@ -254,26 +246,24 @@ def sample(a: int, b: Optional[Color] = None, *, c: Annotated[str, "see"] = "x",
 
 
 def test_function_gives_the_schema_of_its_parameters():
-    assert json_schema(sample) == {
-        "type": "object",
-        "properties": {
-            "a": {"type": "integer", "description": "The first, which goes on."},
-            "b": {
-                "anyOf": [COLOR, NULL],
-                "description": "The second.",
-                "default": None,
-            },
-            "c": {"type": "string", "description": "see", "default": "x"},
-            "d": {"default": None},
-        },
-        "required": ["a"],
-    }
-    assert build(sample, {"a": 1, "b": "red"}) == {"a": 1, "b": Color.RED}
+    assert json_schema(sample) == schema_object(
+        ["a"],
+        a={"type": "integer", "description": "The first, which goes on."},
+        b={"anyOf": [COLOR, NULL], "description": "The second.", "default": None},
+        c={"type": "string", "description": "see", "default": "x"},
+        d={"default": None},
+        e={"anyOf": [INTEGER, NULL], "default": None},
+    )
+    assert build(sample, {"a": 1, "b": "red", "e": None}) == {"a": 1, "b": Color.RED, "e": None}
+
+
+def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  # On purpose.
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
+        (needs, "cannot be evaluated"),
         (Dict[int, str], "keys of JSON objects are text"),
         (complex, "no counterpart"),
         (Literal[b"a"], "JSON cannot hold"),
@@ -281,36 +271,11 @@ def test_function_gives_the_schema_of_its_parameters():
         (lambda *args: None, "by name"),
         (lambda **kwargs: None, "by name"),
     ],
-    ids=["int-keys", "complex", "bytes", "tuples", "args", "kwargs"],
+    ids=["unknown-name", "int-keys", "complex", "bytes", "tuples", "args", "kwargs"],
 )
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
     with pytest.raises(TypeError, match=message):
         json_schema(target)
-
-
-def test_model_may_pass_a_default_of_none():
-    none: Any = None  # A type checker would refuse the common `limit: int = None`.
-
-    def find(text: str, limit: int = none, *, kind: Optional[str] = None, what=None): ...  # type: ignore[no-untyped-def]
-
-    shown = json_schema(find)["properties"]
-    assert shown["limit"] == {"anyOf": [INTEGER, NULL], "default": None}
-    assert shown["kind"] == {"anyOf": [STRING, NULL], "default": None}
-    assert shown["what"] == {"default": None}
-    assert build(find, {"text": "a", "limit": None}) == {"text": "a", "limit": None}
-
-
-def test_return_annotation_of_a_function_is_not_evaluated():
-    def made(a: int) -> Unknown: ...  # type: ignore[name-defined]  # noqa: F821  # Like a name of `if TYPE_CHECKING`.
-
-    assert json_schema(made) == schema_object(["a"], a=INTEGER)
-
-
-def test_annotation_with_an_unknown_name_is_a_type_error():
-    def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  # On purpose.
-
-    with pytest.raises(TypeError, match="cannot be evaluated"):
-        json_schema(needs)
 
 
 @pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x"])
@@ -358,15 +323,6 @@ def test_union_takes_the_class_that_has_the_fields():
     assert build(Union[Address, Other], {"b": 1}) == Other(1)
     with pytest.raises(DoesNotFit, match="unknown"):
         build(Union[Address, Other], {"c": 1})
-
-
-def test_different_definitions_of_one_name_are_a_type_error():
-    @dataclass
-    class Part:
-        a: int
-
-    with pytest.raises(TypeError, match="two types named Part"):
-        json_schema(Tuple[Part, Model])
 
 
 def test_value_that_is_nested_too_deeply_is_not_valid():

@@ -62,10 +62,6 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
         [delta("f", '{"a": 1}', 0), delta("g", None, 0)],
         [("f", {"a": 1}), ("g", {})],
     ),
-    "same index, new ids": (
-        [delta("f", "", 0, "x"), delta(None, '{"a": 1}', 0), delta("f", "", 0, "y"), delta(None, '{"a": 2}', 0)],
-        [("f", {"a": 1}), ("f", {"a": 2})],
-    ),
     "same id, other index": (
         [delta("f", '{"a": 1}', 0, "x"), delta("g", '{"a": 2}', 1, "x")],
         [("f", {"a": 1}), ("g", {"a": 2})],
@@ -74,21 +70,7 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
         [delta("f", '{"a": 1}'), delta(None, '{"a": 2}'), delta("g")],
         [("f", {"a": 1}), ("g", {"a": 2})],
     ),
-    "late id": ([delta("f", "", 0), delta(None, '{"a": 1}', 0), delta(None, "", 0, "x")], [("f", {"a": 1})]),
     "sent twice in full": ([delta("f", '{"a": 1}', 0, "x"), delta("f", '{"a": 1}', 0, "x")], [("f", {"a": 1})]),
-    "two ids, interleaved": (
-        [
-            delta("f", "", 0, "x"),
-            delta("f", "", 0, "y"),
-            delta(None, '{"a": 1}', 0, "x"),
-            delta(None, '{"a": 2}', 0, "y"),
-        ],
-        [("f", {"a": 1}), ("f", {"a": 2})],
-    ),
-    "two indexes, interleaved": (
-        [delta("f", "", 0), delta("f", "", 1), delta(None, '{"a": 1}', 0), delta(None, '{"a": 2}', 1)],
-        [("f", {"a": 1}), ("f", {"a": 2})],
-    ),
     # Which of the two gets the first arguments is unknown: neither call may be run.
     "one index, interleaved": (
         [delta("f", "", 0), delta("g", "", 0), delta(None, '{"a": 1}', 0), delta(None, '{"a": 2}', 0)],

@@ -17,9 +17,7 @@ import pytest
 import localchat
 from localchat.extras import vendor
 
-from .raw_server import DEADLINE_S, DONE, HELLO, MODELS, Server, always, chunked, clean_environment, piece
-
-__all__ = ["clean_environment"]  # A fixture: used by name.
+from .raw_server import DEADLINE_S, DONE, HELLO, MODELS, Server, always, chunked, piece
 
 ROOT = Path(localchat.__file__).parents[1]
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -74,11 +72,6 @@ def run(command: list[str], server: Server, **environment: str) -> str:
     return done.stdout
 
 
-def test_one_file_runs_without_site_and_environment(python, one_file):
-    with always(HELLO) as server:
-        assert run([python, "-I", "-S", "-W", "error", str(one_file), "hi"], server) == "Hello\n"
-
-
 USE = """
 import copy, pickle, sys
 sys.path.insert(0, sys.argv[1])
@@ -104,17 +97,14 @@ with c.Client(model="m", timeout=5) as client:
         except ImportError as error:
             print(str(error).split()[3], end=" ")
 """
-MISSING = [
-    "schema/structured",
-    "extras/media",
-    "extras/mapping",
-    "agent/tool_run",
-    "agent/conversation",
-    "extras/embeddings",
-]
+# The modules that are not in the one file, in the order of the calls above.
+MISSING = ("schema/structured", "extras/media", "extras/mapping", "agent/tool_run", "agent/conversation")
+MISSING += ("extras/embeddings",)
 
 
 def test_one_file_can_be_imported(python, one_file):
+    """It has at most 4400 lines, with docstrings and comments."""
+    assert len(one_file.read_text(encoding="utf-8").splitlines()) <= 4400
     types = "message_start content_delta content_delta usage message_stop"
     with always(HELLO) as server:
         command = [python, "-I", "-S", "-W", "error", "-c", USE, str(one_file.parent), types]
@@ -182,7 +172,7 @@ def test_one_file_as_a_program(words, piped, raw, expected, one_file):
         assert server.requests[-1].json["messages"][0]["content"] == "text\n\nand?"
 
 
-def test_file_that_this_program_did_not_write_is_not_overwritten(one_file, tmp_path, capsys):
+def test_files_that_this_program_did_not_write_or_cannot_write_are_kept_and_reported(one_file, tmp_path, capsys):
     path = tmp_path / "chat_client.py"
     path.write_text(f"{vendor.MARK}\nolder\n", encoding="utf-8")
     assert vendor.main([str(path)]) == 0
@@ -194,15 +184,18 @@ def test_file_that_this_program_did_not_write_is_not_overwritten(one_file, tmp_p
             vendor.main([str(path)])
         assert path.read_text(encoding="utf-8") == text
         assert "was not written by this program" in capsys.readouterr().err
-
-
-def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
-    (tmp_path / "chat.py").mkdir()
-    for path in (tmp_path / "chat.py", tmp_path / "missing" / "chat.py"):
+    (tmp_path / "sse.py").write_text("mine", encoding="utf-8")
+    (tmp_path / "folder.py").mkdir()
+    for target, words in (
+        (tmp_path, f"cannot write {tmp_path / 'sse.py'}: it exists"),
+        (tmp_path / "folder.py", f"cannot write {tmp_path / 'folder.py'}: "),
+        (tmp_path / "missing" / "chat.py", f"cannot write {tmp_path / 'missing' / 'chat.py'}: "),
+    ):
         with pytest.raises(SystemExit) as exited:
-            vendor.main([str(path)])
+            vendor.main([str(target)])
         assert exited.value.code == 2
-        assert f"cannot write {path}: " in capsys.readouterr().err
+        assert words in capsys.readouterr().err
+    assert (tmp_path / "sse.py").read_text(encoding="utf-8") == "mine"
 
 
 def test_no_two_files_define_a_name_differently():
@@ -218,11 +211,6 @@ def test_no_two_files_define_a_name_differently():
             code = ast.dump(node)
             is_overload = "id='overload'" in code
             assert [other for other in names if not is_overload and seen.setdefault(other, code) != code] == [], name
-
-
-def test_size_of_the_one_file(one_file):
-    """With docstrings and comments."""
-    assert len(one_file.read_text(encoding="utf-8").splitlines()) <= 4400
 
 
 FOLDER = """
@@ -243,14 +231,6 @@ def test_folder_works_alone(tmp_path):
         assert " ".join(licence) in " ".join(path.read_text(encoding="utf-8").replace("\n#", "\n").split())
     with always(HELLO) as server:
         assert run([sys.executable, "-I", "-S", "-c", FOLDER, str(tmp_path)], server) == "Hello Hello Hello\n"
-
-
-def test_file_of_a_folder_that_this_program_did_not_write_is_kept(tmp_path, capsys):
-    (tmp_path / "sse.py").write_text("mine", encoding="utf-8")
-    with pytest.raises(SystemExit):
-        vendor.main([str(tmp_path)])
-    assert (tmp_path / "sse.py").read_text(encoding="utf-8") == "mine"
-    assert f"cannot write {tmp_path / 'sse.py'}: it exists" in capsys.readouterr().err
 
 
 def test_folder_has_every_optional_module():
