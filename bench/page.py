@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from localchat.serving.http.page import chat_page
+from localchat.serving.http.endpoints import chat_page
 from tests.browser import Browser, chromium
 
 N_LINES = 2000

@@ -17,15 +17,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .serving.core.errors import NO_MEMORY
 from .serving.engine.library_build import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
-from .serving.http.loading import Loader
-from .serving.http.logs import NO_MEMORY, log_to_stderr, report_failure
+from .serving.http.loading import Loader, log_to_stderr, report_failure
 from .serving.http.options import Options, catalog_of, chosen_model, read_options, serves_all
-from .serving.models.catalog import ModelFile, ModelFileError
-from .serving.models.gguf import GGUFError, check_start
-from .serving.models.summary import list_text
+from .serving.models.catalog import ModelFile, ModelFileError, list_text
+from .serving.models.gguf import GGUFError, read_start
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(list_text(catalog_of(options).models()))
             return 0
         file = chosen_model(options)
-        check_start(file.path)
+        read_start(file.path)
     except GGUFError as error:
         return report_failure(f"cannot load {error}")
     except (ModelFileError, OSError) as error:

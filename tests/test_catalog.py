@@ -5,9 +5,8 @@ import errno
 import pytest
 
 from localchat.serving.chat.service import Service
-from localchat.serving.core.errors import ModelNotFound
+from localchat.serving.core.errors import NO_MEMORY, ModelNotFound
 from localchat.serving.http.loading import reason_of
-from localchat.serving.http.logs import NO_MEMORY
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_at
 
 

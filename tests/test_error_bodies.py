@@ -9,10 +9,9 @@ INVALID = "invalid_request_error"
 ERRORS = {
     "b-bad request": (errors.BadRequest("m", "p"), 400, INVALID, None, "p", {}),
     "k28-context": (errors.ContextLengthExceeded("m", "q"), 400, INVALID, "context_length_exceeded", "q", {}),
-    "key": (errors.Unauthorized("m"), 401, INVALID, "invalid_api_key", None, {"WWW-Authenticate": "Bearer"}),
-    "path": (errors.UnknownPath("m"), 404, INVALID, "unknown_path", None, {}),
+    "key": (errors.HttpError(401, "invalid_api_key", "m"), 401, INVALID, "invalid_api_key", None, {}),
     "b-model": (errors.ModelNotFound("m", "model"), 404, "model_not_found", None, "model", {}),
-    "method": (errors.MethodNotAllowed("m", ["A", "B"]), 405, INVALID, "method_not_allowed", None, {"Allow": "A, B"}),
+    "method": (errors.HttpError(405, None, "m", {"Allow": "A"}), 405, INVALID, None, None, {"Allow": "A"}),
     "k40": (errors.QueueFull("m"), 429, "rate_limit_error", "queue_full", None, {"Retry-After": "2"}),
     "b-engine": (errors.InferenceError("m"), 500, "inference_error", None, None, {}),
     "g11-soon": (errors.ModelLoading("m", 0.1), 503, "model_loading", None, "model", {"Retry-After": "1"}),

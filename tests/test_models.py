@@ -12,10 +12,9 @@ import pytest
 
 from localchat.serving.http.loading import load_options
 from localchat.serving.http.options import chosen_model, read_options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFileError
+from localchat.serving.models.catalog import DEMO_PATH, ModelFileError, Summary, list_text, summary_of
 from localchat.serving.models.mapping import read_mapping
 from localchat.serving.models.names import Catalog, UnknownModel
-from localchat.serving.models.summary import Summary, list_text, summary_of
 
 from .command import run_command
 

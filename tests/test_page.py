@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.http.page import chat_page
+from localchat.serving.http.endpoints import chat_page
 
 from .browser import CHROMIUM, Browser, Page, chromium
 from .fakes import END, endless

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from localchat.serving.http import logs
+from localchat.serving.http import loading
 from localchat.serving.http.options import Options
 
 from .command import restored
@@ -19,10 +19,10 @@ from .serving import GOOD, raw_request, serving
 def test_lines_for_people_have_no_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with restored():
-        logs.log_to_stderr()
-        logs.report("plain")
-        logs.log.info("timed")
-        assert logs.report_failure("bad") == 1
+        loading.log_to_stderr()
+        loading.report("plain")
+        loading.log.info("timed")
+        assert loading.report_failure("bad") == 1
         assert re.fullmatch(r"plain\n\d\d:\d\d:\d\d timed\nlocalchat\.server: bad\n", sys.stderr.getvalue())
 
 

@@ -2,7 +2,7 @@
 
 A stream and a whole body are made of the same events. To add an interface, write a parser and a subclass of `Encoder`,
 declare an `Interface`, and add a line to the table in http/endpoints.py. If its errors have another format, set it in
-http/routes.py.
+http/endpoints.py.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ Messages name the expected and the given value. Details of internal errors are o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: see the server's log"
+# The message for a MemoryError, which has no text.
+NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
 # Retry-After of QueueFull and TooManyConnections in seconds. It is short, since every request that ends frees a place.
 RETRY_QUEUE_S = 2
@@ -24,7 +26,6 @@ class ApiError(Exception):
     type = "invalid_request_error"
     code: str | None = None
     retry_after_s: int | None = None
-    fixed_headers: Mapping[str, str] = {}
 
     def __init_subclass__(cls, **attributes: Any) -> None:
         """Set class attributes, which are written as arguments: `class NotFound(ApiError, status=404)`."""
@@ -41,10 +42,9 @@ class ApiError(Exception):
         code = self.code or self.type
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": code}}
 
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> Mapping[str, str]:
         """The additional HTTP headers of the response."""
-        retry = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
-        return {**self.fixed_headers, **retry}
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
 class BadRequest(ApiError):
@@ -61,24 +61,17 @@ class ContextLengthExceeded(BadRequest, code="context_length_exceeded"):
         self.n_ctx = n_ctx
 
 
-class MalformedRequest(BadRequest):
-    """The request is not valid HTTP, or its end cannot be determined; the connection is closed."""
+class HttpError(ApiError):
+    """The HTTP of the request is wrong, such as its key, path, method or framing."""
 
-    def __init__(self, message: str, status: int = 400) -> None:
+    def __init__(self, status: int, code: str | None, message: str, headers: Mapping[str, str] = {}) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
+        self._headers = headers
 
-
-class Unauthorized(ApiError, status=401, code="invalid_api_key", fixed_headers={"WWW-Authenticate": "Bearer"}):
-    """The API key is missing or wrong."""
-
-
-class Forbidden(ApiError, status=403, code="forbidden"):
-    """The request comes from a web page of another site, or has the Host of another machine."""
-
-
-class UnknownPath(ApiError, status=404, code="unknown_path"):
-    """The server has no such path."""
+    def headers(self) -> Mapping[str, str]:
+        return self._headers
 
 
 class NotFound(ApiError, status=404, code="not_found"):
@@ -93,34 +86,12 @@ class ModelNotFound(ApiError, status=404, type="model_not_found"):
     """No model of this name is served."""
 
 
-class MethodNotAllowed(ApiError, status=405, code="method_not_allowed"):
-    """The path does not support the method of the request, but those in `allowed`."""
-
-    def __init__(self, message: str, allowed: Iterable[str]) -> None:
-        super().__init__(message)
-        self.fixed_headers = {"Allow": ", ".join(allowed)}
-
-
-class LengthRequired(ApiError, status=411, code="length_required"):
-    """The request has neither Content-Length nor Transfer-Encoding, and its method needs a body."""
-
-
-class BodyTooLarge(ApiError, status=413, code="body_too_large"):
-    """The body is larger than the server's limit."""
-
-
-class UnsupportedCoding(
-    ApiError, status=415, code="unsupported_content_encoding", fixed_headers={"Accept-Encoding": "gzip, deflate"}
-):
-    """The body has a content coding that the server cannot decode."""
-
-
-class UpgradeRequired(ApiError, status=426, code="upgrade_required", fixed_headers={"Upgrade": "HTTP/1.1"}):
-    """The client asks for a WebSocket. Clients that get this status send the request over HTTP instead."""
-
-
 class QueueFull(ApiError, status=429, type="rate_limit_error", code="queue_full", retry_after_s=RETRY_QUEUE_S):
     """The queue of waiting requests is full."""
+
+
+class TooManyConnections(QueueFull, status=503, code="too_many_connections"):
+    """The limit of open connections is reached."""
 
 
 class InferenceError(ApiError, status=500, type="inference_error"):
@@ -137,12 +108,6 @@ class ModelLoading(ApiError, status=503, type="model_loading"):
     def __init__(self, message: str, left_s: float) -> None:
         super().__init__(message, "model")
         self.retry_after_s = round(min(max(left_s, 1), RETRY_LOADING_S))
-
-
-class TooManyConnections(
-    ApiError, status=503, type="rate_limit_error", code="too_many_connections", retry_after_s=RETRY_QUEUE_S
-):
-    """The limit of open connections is reached."""
 
 
 class ShuttingDown(ApiError, status=503, type="inference_error", code="shutting_down", retry_after_s=RETRY_LOADING_S):

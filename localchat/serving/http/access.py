@@ -10,7 +10,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from ..core import errors
-from .page import wants_page
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -45,14 +44,14 @@ class Access:
         """Check a request before its body is read.
 
         Raises:
-            Unauthorized: The request has none of the keys.
-            Forbidden: The request is from a web page that is not allowed.
+            HttpError: The request has none of the keys (401), or is from a web page that is not allowed (403).
         """
-        if self._has_page and wants_page(request):  # The page has no secrets, and asks the user for a key.
+        if self._has_page and request.wants_page:  # The page has no secrets, and asks the user for a key.
             return
         if self._digests:
             if request.method != "OPTIONS" and not self._has_key(request.headers):  # A preflight never has the key.
-                raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")
+                message = "send the API key of this server as 'Authorization: Bearer KEY'"
+                raise errors.HttpError(401, "invalid_api_key", message, {"WWW-Authenticate": "Bearer"})
         elif not self._is_unix:  # A web page has no key, and cannot connect to a Unix socket.
             self._check_page(request.headers, request.host)
 
@@ -94,17 +93,21 @@ class Access:
         # On the loopback interface, `host` must be a loopback name: a page of another site could make its own host name
         # resolve to this machine (DNS rebinding). It is None in an HTTP/1.0 request without Host.
         if self._is_local and host is not None and not is_loopback(_host_of(host)):
-            raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
+            raise _forbidden(f"for the host {host!r}")
         origin = headers.get("Origin")
         if origin is not None:
             if not self._allows(origin) and not _is_trusted(origin, host):
-                raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
+                raise _forbidden(f"from the web page {origin!r}")
         elif headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site" and ANY_ORIGIN not in self._origins:
             # Browsers send this header, and no Origin, for the images, scripts and links of a page.
-            raise errors.Forbidden("requests from web pages of other sites are refused: set a key with --api-key")
+            raise _forbidden("from web pages of other sites")
 
     def _allows(self, origin: str | None) -> bool:
         return origin is not None and (ANY_ORIGIN in self._origins or origin.lower() in self._origins)
+
+
+def _forbidden(which: str) -> errors.HttpError:
+    return errors.HttpError(403, "forbidden", f"requests {which} are refused: set a key with --api-key")
 
 
 def is_loopback(host: str) -> bool:

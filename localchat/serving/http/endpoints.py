@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
+import functools
+import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from ... import __version__
 from ..api import chat, completions, messages, native_completion, ollama, responses_events, tokens
@@ -23,15 +29,15 @@ from ..chat.text_prompt import start_text
 from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
+from ..core.text import printable
 from ..engine import Cancelled
 from ..engine.values import SequenceStats
+from .access import METHODS, Access
 from .connections import Connections, has_disconnected
 from .exchange import MAX_LOGGED_CHARS, Exchange
-from .logs import printable
 from .metrics import TYPE, Metrics
 from .models import ModelEndpoints
 from .options import Options
-from .page import chat_page, wants_page
 from .request import PeerGone
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_whole
 
@@ -48,23 +54,22 @@ Documentation: README.md (start), docs/server.md (options), docs/client.md, docs
 
 Handler = Callable[[Exchange], None]
 
-
-class AnyRequest(Protocol):
-    """The fields that the requests of all endpoints have."""
-
-    @property
-    def model(self) -> str: ...
-
-
-Parsed = TypeVar("Parsed", bound=AnyRequest)
 Generated = TypeVar("Generated", bound=TextRequest)
+
+# Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
+_PROBES = ("/health", "/metrics", "/slots")
+_PAGE = Path(__file__).with_name("page.html")
 
 
 class Endpoints:
-    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it."""
+    """The handlers of the endpoints, by path and method. A path that ends in a slash serves all paths below it.
+
+    Each path works with and without /v1 before it.
+    """
 
     def __init__(self, service: Service, options: Options, connections: Connections) -> None:
-        self.metrics = Metrics()
+        self.access = Access(options)
+        self._metrics = Metrics()
         self._service = service
         self._options = options
         self._connections = connections
@@ -73,13 +78,13 @@ class Endpoints:
         self._logged: set[str] = set()
         text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
         rerank = vectors(parse_rerank, VectorRun.scores, rerank_body)
-        self.table: dict[str, dict[str, Handler]] = {
+        self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
-            "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self.served()})},
+            "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
             "/health": {"GET": self._health},
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
-            "/metrics": {"GET": lambda exchange: exchange.send_text(TYPE, self.metrics.text(service))},
+            "/metrics": {"GET": lambda exchange: exchange.send_text(TYPE, self._metrics.text(service))},
             "/models": {"GET": models.list},
             "/models/load": {"POST": models.load},
             "/models/unload": {"POST": models.unload},
@@ -110,9 +115,61 @@ class Endpoints:
             },
         }
 
-    def served(self) -> list[str]:
+    def respond(self, exchange: Exchange) -> None:
+        """Respond to a request.
+
+        Raises:
+            ApiError: The request is refused or cannot be carried out.
+        """
+        path = _without_prefix(exchange.path)
+        row = self._row(path)
+        exchange.route = row or "other"
+        # Errors may occur before the endpoint is called.
+        if path.startswith("/api/"):
+            exchange.error_body = ollama.error_body
+        elif path == "/messages" or path.startswith("/messages/"):
+            exchange.error_body = messages.error_body
+        if path != "/health":
+            self.access.check(exchange)
+        is_options = exchange.method == "OPTIONS"
+        if is_options and exchange.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
+            exchange.send_nothing({"Allow": METHODS})
+            return
+        if row is None:
+            message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
+            raise errors.HttpError(404, "unknown_path", message)
+        methods = self._table[row]
+        allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
+        allow = {"Allow": ", ".join(allowed)}
+        if is_options:
+            exchange.send_nothing({**allow, **self.access.preflight_headers(exchange.headers)})
+            return
+        endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if endpoint is None:
+            takes = f"{exchange.path} takes {' and '.join(allowed)}"
+            if "websocket" in exchange.headers.get("Upgrade", "").lower():  # Clients then use HTTP instead.
+                message = f"{takes} over HTTP/1.1, not a WebSocket"
+                raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
+            raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
+        exchange.tail = unquote(path[len(row) :])
+        with self._service.in_flight.admitted():
+            endpoint(exchange)
+
+    def ended(self, exchange: Exchange) -> None:
+        """Log and count a request that has ended."""
+        if exchange.route not in _PROBES or exchange.status not in (200, errors.ModelLoading.status):
+            exchange.log()
+        self._metrics.count(exchange.route, exchange.status, exchange.seconds)
+
+    def _row(self, path: str) -> str | None:
+        """The key of the table for a path: the path itself, or a prefix of it that ends in a slash."""
+        if path in self._table:
+            return path
+        return next((row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row)), None)
+
+    def _served(self) -> list[str]:
         """The method and path of each endpoint, except those for browsers."""
-        rows = ((path, methods) for path, methods in self.table.items() if path not in ("/", "/v1"))
+        rows = ((path, methods) for path, methods in self._table.items() if path not in ("/", "/v1"))
         return [f"{method} /v1{path}" for path, methods in rows for method in methods]
 
     # --- generated text ---
@@ -126,7 +183,7 @@ class Endpoints:
         """The handler of an interface for generated text: parse, start, encode."""
 
         def handle(exchange: Exchange) -> None:
-            request = self._parsed(exchange, interface.parse)
+            request: Generated = self._parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s or None)
             try:
@@ -179,9 +236,9 @@ class Endpoints:
 
     def _vectors(
         self,
-        parse: Callable[[Fields, ParseOptions], Parsed],
-        compute: Callable[[VectorRun, Parsed], Sequence[Any]],
-        body: Callable[[str, Parsed, Any, int], Any],
+        parse: Callable[[Fields, ParseOptions], Any],
+        compute: Callable[[VectorRun, Any], Sequence[Any]],
+        body: Callable[[str, Any, Any, int], Any],
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
 
@@ -195,13 +252,11 @@ class Endpoints:
 
         return handle
 
-    def _parsed_for_model(
-        self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]
-    ) -> tuple[Parsed, Model]:
+    def _parsed_for_model(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Any]) -> tuple[Any, Model]:
         request = self._parsed(exchange, parse)
         return request, self._model(exchange, request.model, getattr(request, "keep_alive_s", None))
 
-    def _parsed(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Parsed]) -> Parsed:
+    def _parsed(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Any]) -> Any:
         body = parse_body(exchange.read())
         request = parse(body, self._options)
         body.report_unknown()
@@ -247,7 +302,7 @@ class Endpoints:
     # --- the state of the server ---
 
     def _home(self, exchange: Exchange) -> None:
-        if self._options.has_page and wants_page(exchange):
+        if self._options.has_page and exchange.wants_page:
             exchange.send_text("text/html; charset=utf-8", *chat_page())
             return
         try:
@@ -289,21 +344,43 @@ class Endpoints:
 
 def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:
     """The body of GET /slots: `n_parallel` entries, first those of running sequences, then those of idle slots."""
-    busy = [_slot(sequence) for sequence in running[:n_parallel]]
-    idle = [{"is_processing": False}] * (n_parallel - len(busy))
-    return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate([*busy, *idle])]
+    slots: list[dict[str, Any]] = []
+    for sequence in running[:n_parallel]:
+        n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
+        slot = {
+            "is_processing": True,
+            "id_task": sequence.id,
+            "n_prompt_tokens": sequence.n_prompt,
+            "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
+            "n_prompt_tokens_cache": sequence.n_cached,
+            "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
+        }
+        slots.append(slot)
+    slots += [{"is_processing": False}] * (n_parallel - len(slots))
+    return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate(slots)]
 
 
-def _slot(sequence: SequenceStats) -> dict[str, Any]:
-    n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
-    return {
-        "is_processing": True,
-        "id_task": sequence.id,
-        "n_prompt_tokens": sequence.n_prompt,
-        "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
-        "n_prompt_tokens_cache": sequence.n_cached,
-        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
-    }
+@functools.lru_cache(maxsize=1)
+def chat_page() -> tuple[str, dict[str, str]]:
+    """The chat page and the headers of its response. The browser runs only the scripts whose hashes are in them."""
+    text = _PAGE.read_text(encoding="utf-8")
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, content in re.findall(r"(?s)<(script|style)\b[^>]*>(.*?)</\1>", text):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        hashes[kind].append(f"'sha256-{digest}'")
+    policy = (
+        "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"frame-ancestors 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}"
+    )
+    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+    return text, {**headers, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+
+
+def _without_prefix(path: str) -> str:
+    """The path as in the table of endpoints: without scheme and host, /v1 and a slash at the end."""
+    path = re.sub(r"(?i)^https?://[^/]*", "", path)  # proxies send scheme and host (RFC 9112, 3.2.2)
+    path = path.rstrip("/") or "/"
+    return path[len("/v1") :] if path.startswith("/v1/") else path
 
 
 # Events with names, and an event as ping.

@@ -15,8 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..core import errors
-from ..core.text import json_bytes
-from .logs import NO_MEMORY, printable
+from ..core.text import json_bytes, printable
 from .options import Options
 from .request import Incoming, PeerGone, has_body, list_of, read_body
 
@@ -87,6 +86,11 @@ class Exchange:
         """`host[:port]` of the request; an absolute target overrides the Host header (RFC 9112, 3.2.2)."""
         absolute = _ABSOLUTE.match(self.target)
         return absolute[1] if absolute else self.headers.get("Host")
+
+    @property
+    def wants_page(self) -> bool:
+        """Whether a browser asks for the chat page. curl and programs accept no HTML."""
+        return self.path == "/" and "text/html" in (self.headers.get("Accept") or "")
 
     @property
     def seconds(self) -> float:
@@ -163,8 +167,8 @@ class Exchange:
         except (PeerGone, OSError):
             self._set_incomplete()
         except MemoryError:
-            log.error("%s failed: %s", self._request_line, NO_MEMORY)
-            self._send_error(errors.InferenceError(NO_MEMORY))
+            log.error("%s failed: %s", self._request_line, errors.NO_MEMORY)
+            self._send_error(errors.InferenceError(errors.NO_MEMORY))
         except Exception:
             log.exception("%s failed", self._request_line)
             self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))

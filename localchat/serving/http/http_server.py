@@ -1,6 +1,6 @@
 """The HTTP server: HTTP/1.1 with keep-alive, one thread per connection; http.server parses requests.
 
-Each request becomes an Exchange (exchange.py), and routes.py finds its endpoint.
+Each request becomes an Exchange (exchange.py), and Endpoints finds its handler.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Any
 from ..chat.service import Service
 from ..core import errors
 from .connections import Connections
+from .endpoints import Endpoints
 from .exchange import Exchange
-from .logs import NO_MEMORY
 from .options import Options
 from .request import Incoming, problem_of
-from .routes import Routes
 
 log = logging.getLogger("localchat.server")
 
@@ -89,13 +88,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse a request that http.server cannot parse, and close: the start of the next request is unknown."""
-        self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), "malformed")
+        self._refuse(errors.HttpError(int(code), None, message or HTTPStatus(code).phrase), "malformed")
 
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
 
     def _respond(self) -> None:
-        self._run(self.path, self.request_version, self.headers, self.server.routes.respond)
+        self._run(self.path, self.request_version, self.headers, self.server.endpoints.respond)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815
 
@@ -110,10 +109,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _run(self, target: str, version: str, headers: Message, route: Callable[[Exchange], None]) -> None:
         server, method = self.server, getattr(self, "command", None) or ""
-        cors_headers = server.routes.access.cors_headers(headers)
+        cors_headers = server.endpoints.access.cors_headers(headers)
         exchange = Exchange(method, target, version, headers, self.rfile, server.options, cors_headers)
         exchange.run(route)
-        server.routes.ended(exchange)
+        server.endpoints.ended(exchange)
         self.close_connection = not exchange.keep_alive
         if self.close_connection:
             server.connections.set_idle(self.connection)
@@ -146,7 +145,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.service = service
         self.options = options
         self.connections = Connections(options.max_connections)
-        self.routes = Routes(service, options, self.connections)
+        self.endpoints = Endpoints(service, options, self.connections)
         # The time at which a draining server ends the remaining requests; None: the server is not draining.
         self._drained_by: float | None = None
 
@@ -216,6 +215,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, MemoryError):
-            log.error("a connection failed: %s", NO_MEMORY)
+            log.error("a connection failed: %s", errors.NO_MEMORY)
         elif not isinstance(error, OSError):  # a broken connection is not an error of the server
             log.exception("a connection failed")

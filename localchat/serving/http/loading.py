@@ -1,4 +1,4 @@
-"""How a model is loaded: from the options of the command line and of a mapping file to an engine process."""
+"""How a model is loaded: from options to an engine process; and the log, with the messages at the start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.errors import NO_MEMORY
 from ..engine import EngineDied, EngineError, EngineStopped, Front, LoadOptions, ModelFacts, NotEnoughMemory
 from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
-from .logs import NO_MEMORY, report, report_failure
 from .options import Options
 
 if TYPE_CHECKING:
@@ -33,6 +33,35 @@ _SETTINGS = {"ctx": "n_ctx", "parallel": "n_parallel", "gpu_layers": "n_gpu_laye
 _BAR_WIDTH = 30
 # Seconds between log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
+# The attribute of log records that are written without the time: the messages at the start.
+_PLAIN = "is_plain"
+
+
+def log_to_stderr() -> None:
+    """Write the log of this package to stderr from now on. Without a stderr, as in some services, write nothing."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    package_log = logging.getLogger("localchat")
+    package_log.handlers = [handler]
+    package_log.setLevel(logging.INFO)
+    # llama.cpp logs many lines while it loads a model.
+    logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
+
+
+def report(message: str) -> None:
+    """Write a message at the start of the server."""
+    log.info("%s", message, extra={_PLAIN: True})
+
+
+def report_failure(message: str) -> int:
+    """Write why the server cannot start, and return the exit status."""
+    log.error("localchat.server: %s", message, extra={_PLAIN: True})
+    return 1
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if getattr(record, _PLAIN, False) else super().format(record)
 
 
 class Loader:
@@ -70,7 +99,7 @@ class Loader:
             start.front.close()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
                 raise
-            start.progress.clear()
+            start.clear()
             log.debug("loading failed", exc_info=True)
             reason = reason_of(file.path, error)
             if is_first:
@@ -82,13 +111,13 @@ class Loader:
             raise EngineError(reason) from error
         finally:
             self._engines.discard(start.front)
-        start.progress.clear()
+        start.clear()
         if is_first:
             # The existing objects live as long as the process. A collection of all of them would delay all requests.
             gc.freeze()
-            self._report(file, engine.facts, start.progress.seconds)
+            self._report(file, engine.facts, start.seconds)
         else:
-            log.info("the model %s is ready, in %.1f s", file.name, start.progress.seconds)
+            log.info("the model %s is ready, in %.1f s", file.name, start.seconds)
         return model
 
     def _start(self, file: ModelFile, *, has_bar: bool) -> _Start:
@@ -122,20 +151,42 @@ class Loader:
 
 
 class _Start:
-    """An engine process that starts on a thread, and its progress."""
+    """An engine process that starts on a thread. Its progress is a bar on a terminal, otherwise lines in the log."""
 
     def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
-        self.progress = LoadProgress(file.name, has_bar=has_bar)
         self.served: ServedModel | None = None
+        self._name = file.name
+        self._is_bar = has_bar and sys.stderr is not None and sys.stderr.isatty()
+        self._began_at = self._logged_at = time.monotonic()
+        self._shown_percent = -1
         self.front = Front(str(file.path), options, self._show)
         threads = ThreadPoolExecutor(1)
         self.engine = threads.submit(self.front.start)
         threads.shutdown(wait=False)
 
-    def _show(self, share: float) -> None:
+    @property
+    def seconds(self) -> float:
+        """Seconds since the load began."""
+        return time.monotonic() - self._began_at
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        if self._shown_percent >= 0:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown_percent = -1
+
+    def _show(self, done: float) -> None:
+        """Show the progress, from 0 to 1."""
         if self.served is not None:
-            self.served.progress = share
-        self.progress.show(share)
+            self.served.progress = done
+        percent = int(done * 100)
+        if self._is_bar and percent != self._shown_percent:
+            self._shown_percent = percent
+            bar = ("#" * round(done * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+            print(f"\rloading {self._name} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
+        elif not self._is_bar and time.monotonic() - self._logged_at > _LOG_PAUSE_S:
+            self._logged_at = time.monotonic()
+            log.info("loading %s: %d %% after %.0f s", self._name, percent, self.seconds)
 
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
@@ -171,38 +222,6 @@ def _last_line(error: BaseException) -> str:
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-class LoadProgress:
-    """Shows the progress of loading a model: as a bar on a terminal, otherwise as lines in the log."""
-
-    def __init__(self, name: str, *, has_bar: bool = True) -> None:
-        self._name = name
-        self._is_bar = has_bar and sys.stderr is not None and sys.stderr.isatty()
-        self._began_at = self._logged_at = time.monotonic()
-        self._shown_percent = -1
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the load began."""
-        return time.monotonic() - self._began_at
-
-    def show(self, done: float) -> None:
-        """Show the progress, from 0 to 1."""
-        percent = int(done * 100)
-        if self._is_bar and percent != self._shown_percent:
-            self._shown_percent = percent
-            bar = ("#" * round(done * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-            print(f"\rloading {self._name} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
-        elif not self._is_bar and time.monotonic() - self._logged_at > _LOG_PAUSE_S:
-            self._logged_at = time.monotonic()
-            log.info("loading %s: %d %% after %.0f s", self._name, percent, self.seconds)
-
-    def clear(self) -> None:
-        """Remove the bar."""
-        if self._shown_percent >= 0:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._shown_percent = -1
 
 
 def described(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from ..api import ollama_models as ollama
 from ..chat.model import Model
 from ..chat.service import ServedModel, Service
 from ..core.fields import parse_body
+from ..models.catalog import quantisation_of, summary_of
 from ..models.gguf import GGUFError, read_header
-from ..models.summary import quantisation_of, summary_of
 from .exchange import Exchange
 
 
@@ -65,10 +66,8 @@ def _entry(served: ServedModel) -> dict[str, Any]:
         meta = served.model.meta()
     else:
         header = summary_of(served.file)
-        meta = {"description": f"{header.architecture} {header.quantisation}".strip(), "size": served.file.n_bytes}
-        meta["n_ctx_train"] = header.n_ctx_train
-    status = {"value": served.state, **({"error": served.failure.reason} if served.failure else {})}
-    capabilities = list(card.capabilities)
+        description = f"{header.architecture} {header.quantisation}".strip()
+        meta = {"description": description, "size": card.n_bytes, "n_ctx_train": card.n_ctx}
     return {
         "id": card.name,
         "object": "model",
@@ -76,9 +75,9 @@ def _entry(served: ServedModel) -> dict[str, Any]:
         "owned_by": "localchat",
         # vLLM's name for `n_ctx`.
         **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
-        "meta": dict(meta),
-        "status": status,
-        "capabilities": capabilities,
+        "meta": meta,
+        "status": {"value": served.state, **({"error": served.failure.reason} if served.failure else {})},
+        "capabilities": list(card.capabilities),
     }
 
 
@@ -89,12 +88,10 @@ def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCa
     file, header = served.file, summary_of(served.file)
     metadata: Mapping[str, str] = {"general.architecture": header.architecture}
     if with_template:
-        try:
-            found = read_header(file.path)
-            metadata = {name: str(value) for name, value in found.items() if not isinstance(value, list)}
-        except (GGUFError, OSError):  # The summary tells that there is a problem.
-            pass
+        with contextlib.suppress(GGUFError, OSError):  # The summary tells that there is a problem.
+            metadata = {name: str(v) for name, v in read_header(file.path).items() if not isinstance(v, list)}
     template = metadata.get("tokenizer.chat_template", "")
+    can = {"completion": True, "tools": "tools" in template, "thinking": "think" in template}
     return ollama.ModelCard(
         name=file.name,
         created=file.stamp // 10**9,
@@ -104,14 +101,21 @@ def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCa
         quantisation=header.quantisation,
         metadata=metadata,
         template=template,
-        capabilities=_capabilities(
-            header.is_embedding, completion=True, tools="tools" in template, thinking="think" in template
-        ),
+        capabilities=_capabilities(header.is_embedding, can),
     )
 
 
 def _loaded_card(model: Model) -> ollama.ModelCard:
     facts, template = model.engine.facts, model.template
+    can = {
+        "completion": True,
+        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
+        # system message describes the tools.
+        "tools": template.capabilities.shows_tools,
+        "thinking": "think" in template.source or template.dialect.reasoning.start in template.source,
+        "insert": facts.fim_tokens is not None,
+    }
+    is_embedding = f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata
     return ollama.ModelCard(
         name=model.name,
         created=model.created,
@@ -121,18 +125,10 @@ def _loaded_card(model: Model) -> ollama.ModelCard:
         quantisation=quantisation_of(facts.metadata.get("general.file_type")),
         metadata=facts.metadata,
         template=template.source,
-        capabilities=_capabilities(
-            f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata,
-            completion=True,
-            # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
-            # system message describes the tools.
-            tools=template.capabilities.shows_tools,
-            thinking="think" in template.source or template.dialect.reasoning.start in template.source,
-            insert=facts.fim_tokens is not None,
-        ),
+        capabilities=_capabilities(is_embedding, can),
     )
 
 
-def _capabilities(is_embedding: bool, **has: bool) -> tuple[str, ...]:
+def _capabilities(is_embedding: bool, can: Mapping[str, bool]) -> tuple[str, ...]:
     """What a model can do, with Ollama's words."""
-    return ("embedding",) if is_embedding else tuple(name for name, value in has.items() if value)
+    return ("embedding",) if is_embedding else tuple(name for name, value in can.items() if value)

@@ -113,15 +113,16 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
     """
     lengths, codings = list_of(headers, "Content-Length"), list_of(headers, "Transfer-Encoding")
     if not lengths and not codings:
-        raise errors.LengthRequired("a body is needed: send JSON with a Content-Length")
+        raise errors.HttpError(411, "length_required", "a body is needed: send JSON with a Content-Length")
     # A request with both headers can be smuggled past a proxy (RFC 9112, 6.1).
     if lengths and codings:
-        raise errors.MalformedRequest("Content-Length and Transfer-Encoding cannot both be right")
+        raise errors.HttpError(400, None, "Content-Length and Transfer-Encoding cannot both be right")
     if codings not in ([], ["chunked"]):
-        raise errors.MalformedRequest(f"Transfer-Encoding {', '.join(codings)!r} is not 'chunked'", 501)
+        raise errors.HttpError(501, None, f"Transfer-Encoding {', '.join(codings)!r} is not 'chunked'")
     compression = [coding for coding in list_of(headers, "Content-Encoding") if coding not in ("", "identity")]
     if len(compression) > 1 or not set(compression) <= set(_COMPRESSIONS):
-        raise errors.UnsupportedCoding(f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'")
+        message = f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'"
+        raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
     n = _length(lengths) if lengths else 0
     body = _Body(stream, max_bytes)
     body.check_size(n)
@@ -136,7 +137,7 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
     except socket.timeout as error:
         seconds = time.monotonic() - body.began_at
         message = f"{len(body.data)} bytes of the body arrived in {seconds:.0f} s"
-        raise errors.MalformedRequest(f"{message}: send {MIN_BODY_RATE} per second or more", 408) from error
+        raise errors.HttpError(408, None, f"{message}: send {MIN_BODY_RATE} per second or more") from error
     return _decompressed(body.data, compression[0], max_bytes) if compression else bytes(body.data)
 
 
@@ -151,7 +152,7 @@ class _Body:
 
     def check_size(self, n: int) -> None:
         if n > self._max_bytes:
-            raise errors.BodyTooLarge(f"the body has {n} bytes or more, and the limit is {self._max_bytes}")
+            raise _too_large(f"the body has {n} bytes or more, and the limit is {self._max_bytes}")
 
     def read_exactly(self, n: int) -> None:
         while n > 0:
@@ -166,16 +167,16 @@ class _Body:
             line = self._line()
             match = _CHUNK_SIZE.fullmatch(line)
             if match is None:
-                raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
+                raise errors.HttpError(400, None, f"a chunk of the body must begin with its size, got {line[:40]!r}")
             n = int(match[1], 16)
             if n == 0:
                 break
             self.check_size(len(self.data) + n)
             self.read_exactly(n)
             if self._line() != b"\r\n":
-                raise errors.MalformedRequest("a chunk of the body is longer than its size")
+                raise errors.HttpError(400, None, "a chunk of the body is longer than its size")
         if not any(self._line() == b"\r\n" for _ in range(MAX_TRAILERS)):
-            raise errors.MalformedRequest("too many lines follow the body")
+            raise errors.HttpError(400, None, "too many lines follow the body")
 
     def _line(self) -> bytes:
         line = self._wait().readline(MAX_CHUNK_LINE_BYTES)
@@ -189,10 +190,14 @@ class _Body:
         return self._stream
 
 
+def _too_large(message: str) -> errors.HttpError:
+    return errors.HttpError(413, "body_too_large", message)
+
+
 def _length(values: list[str]) -> int:
     first = values[0]
     if len(set(values)) > 1 or not (first.isascii() and first.isdigit() and len(first) < 20):
-        raise errors.MalformedRequest(f"Content-Length must be one number, got {', '.join(values)!r}")
+        raise errors.HttpError(400, None, f"Content-Length must be one number, got {', '.join(values)!r}")
     return int(first)
 
 
@@ -202,7 +207,7 @@ def _decompressed(body: bytes | bytearray, coding: str, max_bytes: int) -> bytes
         with contextlib.suppress(zlib.error):
             plain = inflater.decompress(body, max_bytes + 1)
             if len(plain) > max_bytes:
-                raise errors.BodyTooLarge(f"the decompressed body is larger than {max_bytes} bytes")
+                raise _too_large(f"the decompressed body is larger than {max_bytes} bytes")
             if inflater.eof and not inflater.unused_data:
                 return plain
     raise errors.BadRequest(f"the body is damaged: it is not what Content-Encoding {coding!r} says", "body")

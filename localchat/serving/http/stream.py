@@ -11,10 +11,9 @@ from typing import Any
 from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
-from ..core.text import to_json
+from ..core.text import printable, to_json
 from ..engine import Cancelled
 from .exchange import MAX_LOGGED_CHARS, Exchange
-from .logs import printable
 from .request import PeerGone
 
 log = logging.getLogger("localchat.server")

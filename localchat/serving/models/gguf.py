@@ -41,17 +41,14 @@ _BLOCKS: Mapping[int, tuple[int, int]] = {
     29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
 
-
-# The bytes at the start of a file by which `_kind_of` knows its format.
-_N_KIND_BYTES = 512
-_BY_START: tuple[tuple[bytes, str], ...] = (
-    (b"PK\x03\x04", "a ZIP archive, perhaps weights of PyTorch: convert the model to GGUF, or unpack it"),
-    (b"\x80\x02", "a Python pickle, perhaps weights of PyTorch: convert the model to GGUF"),
-    (b"\x1f\x8b", "a gzip archive: unpack it first"),
-    (b"7z\xbc\xaf", "a 7z archive: unpack it first"),
-    (b"lmgg", "a model in the format GGML, which GGUF has replaced: download it as GGUF"),
-    (b"tjgg", "a model in the format GGJT, which GGUF has replaced: download it as GGUF"),
-)
+# Files of other formats that downloads save under the name of a model, by their first bytes.
+_OTHER_FILES: Mapping[bytes, str] = {
+    rb"(?s)PK\x03\x04|\x80\x02|.{8}\{\"": "weights in another format: convert them, or download the model as GGUF",
+    rb"version https://git-lfs": "a Git LFS pointer, not the model: run `git lfs pull` in its folder",
+    rb"(?i)\s*<(!doctype html|html|head)": "an HTML page: open the link in a browser, and download the file from there",
+    rb'\s*\{"(error|message)': "the error of a download",
+    rb"\Z": "an empty file: download it again",
+}
 
 
 class GGUFError(ValueError):
@@ -61,18 +58,22 @@ class GGUFError(ValueError):
         super().__init__(f"{path}: {problem}")
 
 
-def read_header(path: str | Path) -> Mapping[str, Any]:
+def read_header(path: Path) -> Mapping[str, Any]:
     """The metadata of a model file. Checks that the file has all the tensor data that the header announces.
 
     Raises:
         GGUFError: The file is invalid.
         OSError: The file cannot be read.
     """
-    path = Path(path)
     with path.open("rb") as file:
-        _check_start(path, file)
+        _check_magic(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _parse(_Reader(path, data))
+            reader = _Reader(path, data)
+            n_tensors, n_values = reader.counts()
+            metadata = {reader.string(): reader.value() for _ in range(n_values)}
+            end = max((reader.tensor_end() for _ in range(n_tensors)), default=0)
+            reader.check_data(end, metadata.get("general.alignment"))
+            return metadata
 
 
 def read_start(path: str | Path) -> Mapping[str, Any]:
@@ -84,7 +85,7 @@ def read_start(path: str | Path) -> Mapping[str, Any]:
     """
     path = Path(path)
     with path.open("rb") as file:
-        _check_start(path, file)
+        _check_magic(path, file)
         file.seek(0)
         reader = _Reader(path, file.read(MAX_START_BYTES))
     found: dict[str, Any] = {}
@@ -98,51 +99,12 @@ def read_start(path: str | Path) -> Mapping[str, Any]:
     return found
 
 
-def check_start(path: str | Path) -> None:
-    """Check that a file begins as a GGUF file does.
-
-    Raises:
-        GGUFError: The file has another format, which the message names if it is known.
-        OSError: The file cannot be read.
-    """
-    path = Path(path)
-    with path.open("rb") as file:
-        _check_start(path, file)
-
-
-def _check_start(path: Path, file: BinaryIO) -> None:
-    start = file.read(_N_KIND_BYTES)
+def _check_magic(path: Path, file: BinaryIO) -> None:
+    start = file.read(64)
     if not start.startswith(MAGIC):
-        kind = _kind_of(start)
-        found = f"it is {kind}" if kind else f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
-        raise GGUFError(path, f"not a GGUF file: {found}")
-
-
-def _kind_of(start: bytes) -> str:
-    """The kind of a file with these first bytes, and advice for the user; "" if the kind is unknown."""
-    if not start:
-        return "an empty file: download it again"
-    if start.startswith(b"version https://git-lfs"):
-        size = re.search(rb"\nsize (\d+)", start)
-        of = f" to a file of {int(size[1])} bytes" if size else ""
-        return f"a Git LFS pointer{of}, not the model: run `git lfs pull` in its folder"
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if text.startswith((b"<!doctype html", b"<html", b"<head")):
-        return "an HTML page, not a model: open the link in a browser, and download the file from there"
-    if text.startswith((b'{"error', b'{"message', b"invalid username", b"access denied", b"not found", b"entry not f")):
-        return f"the error of a download, not a model: {text[:80].decode('utf-8', 'replace').splitlines()[0]}"
-    if start[8:10] == b'{"':  # A length of 64 bits, then a JSON object.
-        return "weights in the format safetensors: convert the model to GGUF, or download it as GGUF"
-    return next((kind for beginning, kind in _BY_START if start.startswith(beginning)), "")
-
-
-def _parse(reader: _Reader) -> Mapping[str, Any]:
-    n_tensors, n_values = reader.counts()
-    metadata = {reader.string(): reader.value() for _ in range(n_values)}
-    end = max((reader.tensor_end() for _ in range(n_tensors)), default=0)
-    alignment = metadata.get("general.alignment")
-    reader.check_data(end, alignment if isinstance(alignment, int) and alignment > 0 else _ALIGNMENT)
-    return metadata
+        found = f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
+        kinds = (f"it is {kind}" for pattern, kind in _OTHER_FILES.items() if re.match(pattern, start))
+        raise GGUFError(path, f"not a GGUF file: {next(kinds, found)}")
 
 
 class _Reader:
@@ -188,7 +150,8 @@ class _Reader:
         per_block, block_bytes = _BLOCKS.get(kind, (1, 0))
         return int(offset + math.prod(shape) // per_block * block_bytes)
 
-    def check_data(self, end: int, alignment: int) -> None:
+    def check_data(self, end: int, given: Any) -> None:
+        alignment = given if isinstance(given, int) and given > 0 else _ALIGNMENT
         start = -(-self._at // alignment) * alignment
         if end and start + end > len(self._data):
             raise self._truncated(f"its tensors need {start + end}")
