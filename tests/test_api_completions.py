@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -36,28 +35,6 @@ def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, fl
 
 def writer(**fields: Any) -> LogprobWriter:
     return LogprobWriter(parse(prompt="a", **{"logprobs": 5, **fields}))
-
-
-@pytest.mark.parametrize(
-    ("prompt", "prompts"),
-    [
-        ("a", ("a",)),
-        ("", ("",)),
-        ([1, 2], ((1, 2),)),
-        (["a", "b"], ("a", "b")),
-        ([[1], [2, 3]], ((1,), (2, 3))),
-        (["a", [1]], ("a", (1,))),
-    ],
-)
-def test_prompt_is_text_or_tokens_or_a_list_of_both(prompt: Any, prompts: Any):
-    assert parse(prompt=prompt).prompts == prompts
-
-
-def test_default_is_one_choice():
-    request = parse(prompt="a")
-    assert (request.params.n, request.echo, request.stream, request.params.top_logprobs) == (1, False, False, None)
-    assert request.params.max_tokens is None
-    assert parse(prompt="a", n=2, best_of=2).params.n == 2
 
 
 @pytest.mark.parametrize(
@@ -99,11 +76,6 @@ def test_wrong_fields_are_named(fields: dict[str, Any], param: str):
     assert wrong.value.param == param
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
-def test_prompt_may_be_prefilled_without_a_completion(name: str):
-    assert parse(prompt="a", **{name: 0}).params.max_tokens == 0
-
-
 def test_unknown_fields_are_ignored_or_refused():
     assert ignored(parse_completion, {"prompt": "a", "colour": 1, "user": "u"}) == ("colour",)
     assert parse(strict=True, prompt="a", id_slot=1, prompt_cache_key="k")
@@ -130,19 +102,6 @@ def test_likeliest_of_tokens_with_equal_text_is_kept():
     assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
 
 
-def test_first_token_of_an_echoed_prompt_has_no_probability():
-    body = writer().write([token(b"ab", None), token(b"c", -0.5)])
-    assert (body["token_logprobs"], body["top_logprobs"]) == ([None, -0.5], [None, {"c": -0.5}])
-    assert body["text_offset"] == [0, 2]
-
-
-def test_v48_tokens_are_spelled_as_ids():
-    tokens = [token(b"ab", -0.5, ((b"x", -1.0),)), token(b"c")]
-    body = writer(return_tokens_as_token_ids=True).write(tokens)
-    assert (body["tokens"], body["text_offset"]) == (["token_id:7"] * 2, [0, 2])
-    assert body["top_logprobs"] == [{"token_id:8": -1.0, "token_id:7": -0.5}, {"token_id:7": -0.5}]
-
-
 def test_probabilities_after_sampling_have_their_own_field_names():
     body = writer(post_sampling_probs=True).write([token(b"a", math.log(0.75), ((b"b", math.log(0.25)),))])
     assert body == {
@@ -151,15 +110,6 @@ def test_probabilities_after_sampling_have_their_own_field_names():
         "top_probs": [{"a": pytest.approx(0.75), "b": pytest.approx(0.25)}],
         "text_offset": [0],
     }
-
-
-def test_logprobs_added_in_pieces_are_those_added_at_once():
-    tokens = [token(piece, -0.5) for piece in (b"a", b"\xc3", b"\xa9", b"bc", b"d")]
-    whole = writer().write(tokens)
-    for cut in range(len(tokens) + 1):
-        own = writer()
-        parts = [own.write(tokens[:cut]), own.write(tokens[cut:])]
-        assert {name: parts[0][name] + parts[1][name] for name in whole} == whole
 
 
 def test_whole_body():
@@ -176,19 +126,3 @@ def test_whole_body():
     assert body["choices"][1]["logprobs"]["tokens"] == ["c"]
     assert body["usage"]["total_tokens"] == 5
     assert body["timings"]["predicted_n"] == 2
-
-
-@pytest.mark.parametrize("include_usage", [False, True])
-def test_chunks_have_text_then_an_end_then_usage(include_usage: bool):
-    request = parse(prompt="a", stream=True, stream_options={"include_usage": include_usage})
-    stream = CompletionEncoder(HEAD, request, lambda: USAGE)
-    stream.add(0, ContentDelta("hi"))
-    stream.add(0, OutputEnd("length"))
-    chunks = [json.loads(text) for text in stream.take()]
-    assert [chunk["object"] for chunk in chunks] == ["text_completion"] * 2
-    assert chunks[0]["choices"] == [{"index": 0, "text": "hi", "logprobs": None, "finish_reason": None}]
-    assert chunks[1]["choices"][0]["finish_reason"] == "length"
-    assert [("usage" in chunk) for chunk in chunks] == [include_usage] * 2
-    stream.finish()
-    closing = [json.loads(text) for text in stream.take()]
-    assert [(chunk["choices"], chunk["usage"]["prompt_tokens"]) for chunk in closing] == [([], 3)] * include_usage

@@ -4,12 +4,10 @@ import json
 from dataclasses import replace
 
 from localchat.serving.api.chat import ChatEncoder
-from localchat.serving.core import errors
 from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
     OutputToken,
-    PromptProgress,
     ReasoningDelta,
     ResponseHead,
     SampledTokens,
@@ -18,7 +16,7 @@ from localchat.serving.core.events import (
     ToolCallStart,
     Usage,
 )
-from localchat.serving.core.request import DEFAULT_OPTIONS, ParseOptions
+from localchat.serving.core.request import DEFAULT_OPTIONS
 from localchat.serving.core.text import to_json
 
 from .chat_requests import parse
@@ -76,51 +74,6 @@ def test_chunks_byte_for_byte():
     ]
 
 
-def test_k13_usage_is_null_until_the_closing_chunk():
-    """V25."""
-    role, finish, usage = chunks_of(OutputEnd("stop", "END"), stream_options={"include_usage": True})
-    assert role == chunk('{"role":"assistant","content":""}', beside=',"usage":null')
-    assert finish == chunk("{}", end='"finish_reason":"stop","stop_reason":"END"', beside=',"usage":null')
-    assert json.loads(usage) == {
-        **json.loads(role),
-        "choices": [],
-        "usage": USAGE.body(),
-        "timings": USAGE.timings(),
-    }
-
-
-def test_v18_counts_so_far_are_on_every_chunk_on_request():
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    texts = chunks_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True)
-    role, *payloads = map(json.loads, texts)
-    assert (role["usage"]["prompt_tokens"], role["usage"]["completion_tokens"]) == (USAGE.n_prompt, 0)
-    for payload in payloads:
-        assert (payload["usage"], payload["timings"]) == (USAGE.body(), USAGE.timings())
-
-
-def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
-    """T14."""
-    assert chunks_of((1, ContentDelta("b")), n=2, return_token_ids=True) == [
-        chunk('{"role":"assistant","content":""}', beside=',"prompt_token_ids":[5,6]'),
-        chunk('{"role":"assistant","content":""}', i=1),
-        chunk('{"content":"b"}', i=1),
-    ]
-
-
-def test_progress_is_beside_a_chunk_that_changes_nothing():
-    progress = ',"prompt_progress":{"total":9,"cache":2,"processed":4,"time_ms":1500}'
-    assert chunks_of(PromptProgress(4, 9, 2, 1.5))[1:] == [chunk("{}", beside=progress)]
-
-
-def test_k8_thought_field_repeats_the_reasoning_of_the_first_choice():
-    events, options = ((0, ReasoningDelta("hm")), (1, ReasoningDelta("no"))), ParseOptions(thought_field=True)
-    first, second = chunks_of(*events, options=options, n=2)[2:]
-    assert first == chunk('{"reasoning_content":"hm"}', beside=',"thought":"hm"')
-    assert second == chunk('{"reasoning_content":"no"}', i=1)
-    assert body_of(*events, options=options, n=2)["thought"] == "hm"
-    assert "thought" not in body_of(*events, n=2)
-
-
 def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
     """V47."""
     sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (TokenLogprob(6, b"x", -0.5),)),))
@@ -148,16 +101,6 @@ def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
     without = body_of(*events, n=2)["choices"][0]
     assert without["logprobs"] is None
     assert "token_ids" not in without
-
-
-def test_k5_error_chunk_has_the_error_body():
-    encoder = encoder_of(ContentDelta("a"), stream=True)
-    encoder.failed(errors.InferenceError("it broke"))
-    _, text, error = encoder.take()
-    assert json.loads(text)["choices"][0]["delta"] == {"content": "a"}
-    assert [json.loads(error)] == [
-        {"error": {"message": "it broke", "type": "inference_error", "param": None, "code": "inference_error"}}
-    ]
 
 
 def test_whole_body():
@@ -214,9 +157,3 @@ def test_timings_have_llama_cpps_names():
         "predicted_per_second": 8.0,
         "queue_ms": 125.0,
     }
-
-
-def test_k14_usage_over_choices_counts_the_prompt_once():
-    total = Usage.total([USAGE, replace(USAGE, prompt_s=0.25)], 2)
-    assert total.prompt_s == 0.5  # They ran side by side.
-    assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)

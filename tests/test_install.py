@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,37 @@ def test_client_in_the_folder_is_a_program(name, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hello\n", "")
 
 
+def write_wheel(folder: Path, name: str, module: str) -> None:
+    """An empty package, as a wheel."""
+    information = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{module}.py", "")
+        file.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{information}/RECORD", "")
+
+
+def offline_install(folder: Path, pythons: list[str] | None, sums: str) -> subprocess.CompletedProcess[str]:
+    """Write the files of the installer beside the wheels, and run it."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    (folder / "install.py").write_bytes(OFFLINE.read_bytes())
+    (folder / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
+    (folder / "SHA256SUMS").write_text(sums)
+    command = [sys.executable, str(folder / "install.py"), str(folder / "my programs")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_offline_installer_installs_the_wheels_of_its_folder(tmp_path):
+    folder = tmp_path / "my folder"
+    (folder / "wheels").mkdir(parents=True)
+    write_wheel(folder / "wheels", "localchat_llama", "localchat")
+    write_wheel(folder / "wheels", "llama_cpp_python", "llama_cpp")
+    done = offline_install(folder, None, "")
+    assert (done.returncode, "localchat-server" in done.stdout) == (0, True), done.stderr
+    python = folder / "my programs" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    subprocess.run([python, "-I", "-c", "import localchat, llama_cpp"], timeout=30, check=True)
+
+
 @pytest.mark.parametrize(
     ("pythons", "content", "message"),
     [
@@ -117,20 +149,10 @@ def test_client_in_the_folder_is_a_program(name, tmp_path):
     ids=["other Python", "damaged", "missing"],
 )
 def test_offline_installer_refuses_a_folder_that_cannot_be_installed(pythons, content, message, tmp_path):
-    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    (tmp_path / "install.py").write_bytes(OFFLINE.read_bytes())
-    (tmp_path / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
     (tmp_path / "wheels").mkdir()
-    (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'whole').hexdigest()}  wheels/x.whl\n")
     if content is not None:
         (tmp_path / "wheels" / "x.whl").write_bytes(content)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "install.py"), str(tmp_path / "target")],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = offline_install(tmp_path, pythons, f"{hashlib.sha256(b'whole').hexdigest()}  wheels/x.whl\n")
     assert done.returncode == 1
     assert message in done.stderr
-    assert not (tmp_path / "target").exists()
+    assert not (tmp_path / "my programs").exists()

@@ -22,25 +22,6 @@ def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: A
     return output, finish
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        GREEDY,
-        SamplingParams(temperature=2.0),
-        SamplingParams(temperature=2.0, top_k=0, top_p=1.0),
-        SamplingParams(temperature=1.0, repeat_penalty=1.5),
-        SamplingParams(temperature=1.0, logit_bias=((5, 3.0),)),
-    ],
-    ids=["greedy", "hot", "whole vocabulary", "penalty", "bias"],
-)
-@pytest.mark.parametrize("seed", range(5))
-def test_grammar_is_enforced_at_any_temperature(engine: Engine, sampling: SamplingParams, seed: int):
-    grammar = 'root ::= "{\\"n\\": " [0-9]{1,3} ", \\"ok\\": " ("true" | "false") "}"'
-    text, finish = constrained(engine, grammar, sampling=replace(sampling, seed=seed))
-    assert re.fullmatch(r'\{"n": [0-9]{1,3}, "ok": (true|false)\}', text)
-    assert finish.reason == "stop"
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_grammar_counts_whole_characters(engine: Engine, seed: int):
     """A byte that is not UTF-8 is not counted as a character."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import pytest
 
-from localchat.serving.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from localchat.serving.api.tokens import parse_tokenize, text_body, tokens_body
 from localchat.serving.chat.service import Service
-from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
 from localchat.serving.engine.values import SequenceStats
 from localchat.serving.http.endpoints import slots_body
@@ -141,34 +139,8 @@ def test_head_and_options(running, method, path, status, allowed):
 # --- Tokens ---
 
 
-def test_tokenize_takes_a_text_and_flags():
-    for body, expected in (
-        (b'{"content": "a"}', ("a", False, True, False)),
-        (b'{"prompt": "b", "add_special_tokens": true}', ("b", True, True, False)),
-        (b'{"content": "", "parse_special": false, "with_pieces": true}', ("", False, False, True)),
-    ):
-        request = parse_tokenize(parse_body(body))
-        assert (request.text, request.adds_special, request.parses_special, request.with_pieces) == expected
-
-
 def test_pieces_that_are_no_text_are_bytes():
-    request = parse_tokenize(parse_body(b'{"content": "x", "with_pieces": true}'))
+    request = parse_tokenize(parse_body(b'{"prompt": "x", "with_pieces": true}'))
     body = tokens_body([1, 2], request, {1: b"ok", 2: b"\xe2"}.__getitem__)
     assert body == {"tokens": [{"id": 1, "piece": "ok"}, {"id": 2, "piece": [0xE2]}]}
     assert text_body([b"\xe2\x82", b"\xac", b"\xff"]) == {"content": "€\ufffd"}
-
-
-@pytest.mark.parametrize(
-    ("parse", "body", "param"),
-    [
-        (parse_tokenize, b"{}", "content"),
-        (parse_tokenize, b'{"content": "a", "with_pieces": 1}', "with_pieces"),
-        (parse_detokenize, b"{}", "tokens"),
-        (parse_detokenize, b'{"tokens": [-1]}', "tokens"),
-        (parse_detokenize, b'{"tokens": [true]}', "tokens"),
-    ],
-)
-def test_wrong_fields_are_named(parse: Any, body: bytes, param: str):
-    with pytest.raises(BadRequest) as wrong:
-        parse(parse_body(body))
-    assert wrong.value.param == param

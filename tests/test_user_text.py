@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localchat.serving.chat.prompt.marked import Marked, has_user_text, join, marked, parts_of, user_ranges
+from localchat.serving.chat.prompt.marked import Marked, join, marked, parts_of, user_ranges
 from localchat.serving.chat.prompt.sandbox import ENVIRONMENT, TemplateError, compile_template, render_template
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.text import pattern_of
@@ -209,11 +209,3 @@ def test_marks_stay_on_their_characters(parts):
     for piece in [*pieces, *text.split("a"), *text.split(), *text]:
         found = "".join(piece[a:b] for a, b in user_ranges(piece))
         assert found == "".join(c for c in piece if c in "AB_")
-
-
-def test_every_string_is_marked():
-    value = {"a": ["b", 1, None, {"c": "d"}]}
-    copy = marked(value)
-    assert copy == value
-    assert all(map(user_ranges, (copy["a"][0], copy["a"][3]["c"], *copy)))
-    assert not has_user_text({"a": ["b", (1, None)]})

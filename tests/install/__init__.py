@@ -1,1 +1,0 @@
-"""Installs a folder of `make wheelhouse` in several ways: `make install-tests`."""
