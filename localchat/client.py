@@ -418,7 +418,7 @@ class Client(BaseClient):
         return replies
 
     def models(self) -> list[Model]:
-        """The models that the server lists: their names, each with `context_length`, `meta` and `raw`."""
+        """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
         return self._run(self._list_models)
 
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:

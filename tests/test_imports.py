@@ -36,8 +36,8 @@ MAY_IMPORT = {
     "serving/models": {"serving/core"},
 }
 
-# The root's modules of the client, which the server does not import, but for these.
-SHARED_WITH_SERVING = {"localchat", "localchat.sse"}
+# The server imports no module of the client, and of the root only the version.
+SHARED_WITH_SERVING = {"localchat"}
 
 # The modules outside the package that only one file or folder may import.
 SOLE_IMPORTERS = {

@@ -2,7 +2,7 @@
 
 `SamplingParams` has the values of the sampler chain, `GenerationParams` the limits and extra outputs of a generation.
 The parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these declarations. Checks that need a
-vocabulary (token ids, texts in `logit_bias`) are in generation/model.py.
+vocabulary (token ids, texts in `logit_bias`) are in chat/model.py.
 """
 
 from __future__ import annotations
