@@ -13,25 +13,20 @@ class ResponseHead(NamedTuple):
     """The fields that identify a response, and facts of the request that a response repeats."""
 
     id: str
-    created: int
-    """The time of the request, in seconds since 1970."""
+    created: int  # The time of the request, in seconds since 1970.
     model: str
-    prompts: tuple[tuple[int, ...], ...] = ()
-    """The token ids of each prompt."""
-    sampling: SamplingParams = SamplingParams()
-    """The sampling parameters in use."""
+    prompts: tuple[tuple[int, ...], ...] = ()  # The token ids of each prompt.
+    sampling: SamplingParams = SamplingParams()  # The sampling parameters in use.
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
     """A token with its log probability."""
 
-    token: int
-    """The token id."""
-    piece: bytes
-    """The bytes of the token."""
+    token: int  # The token id.
+    piece: bytes  # The bytes of the token.
+    # The natural logarithm of the probability: before all sampling steps, or after them (`post_sampling_probs`).
     logprob: float
-    """The natural logarithm of the probability: before all sampling steps, or after them (`post_sampling_probs`)."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +34,9 @@ class OutputToken:
     """A token of the output or of the prompt."""
 
     id: int
-    """The token id."""
-    piece: bytes
-    """The bytes of the token."""
-    logprob: float | None = None
-    """The log probability; None if the request does not ask for it, and for the first token of a prompt."""
-    top: tuple[TokenLogprob, ...] = ()
-    """The likeliest tokens at this position, if the request asks for them."""
+    piece: bytes  # The bytes of the token.
+    logprob: float | None = None  # None if the request does not ask for it, and for the first token of a prompt.
+    top: tuple[TokenLogprob, ...] = ()  # The likeliest tokens at this position, if the request asks for them.
 
 
 @dataclass(frozen=True)
@@ -85,16 +76,12 @@ Event = Union[ContentDelta, ReasoningDelta, ToolCallStart, ToolCallArguments]
 
 @dataclass(frozen=True)
 class PromptProgress:
-    """The progress of the prefill."""
+    """The progress of the prefill, in tokens of the prompt."""
 
-    n_computed: int
-    """Tokens of the prompt that are in the KV cache: computed or cached."""
-    n_prompt: int
-    """Tokens of the prompt."""
-    n_cached: int
-    """Tokens of the prompt that were in the KV cache before."""
-    seconds: float
-    """Seconds since the request was submitted."""
+    n_computed: int  # In the KV cache now, computed or cached.
+    n_prompt: int  # All.
+    n_cached: int  # In the KV cache before.
+    seconds: float  # Since the request was submitted.
 
 
 @dataclass(frozen=True)
@@ -122,12 +109,10 @@ class SampledTokens:
 class OutputEnd:
     """The end of an output. Each output has exactly one."""
 
-    reason: str
-    """The finish reason: "stop", "length" or "tool_calls"."""
-    stop: str | int | None = None
-    """The stop text or stop token id that ended the output, if any."""
+    reason: str  # The finish reason: "stop", "length" or "tool_calls".
+    stop: str | int | None = None  # The stop text or stop token id that ended the output, if any.
+    # The token that ended the output, if any. It counts as sampled, but no SampledTokens has it.
     last: OutputToken | None = None
-    """The token that ended the output, if any. It counts as sampled, but no SampledTokens has it."""
 
 
 OutputEvent = Union[Event, PromptProgress, PromptLogprobs, EchoedTokens, SampledTokens, OutputEnd]
@@ -137,24 +122,15 @@ OutputEvent = Union[Event, PromptProgress, PromptLogprobs, EchoedTokens, Sampled
 class Usage:
     """Counts and times of one sequence, or of all sequences of a request, and their fields in responses."""
 
-    n_prompt: int
-    """Tokens of the prompt."""
-    n_cached: int
-    """Tokens of the prompt that were in the KV cache and were not computed."""
-    n_completion: int
-    """Sampled tokens, including the one that ended the sequence."""
-    prompt_s: float
-    """Seconds from the start of the prefill to the first token."""
-    completion_s: float
-    """Seconds from the first token to the last one."""
-    queue_s: float = 0.0
-    """Seconds from the submission to the start of the prefill."""
-    n_reasoning: int = 0
-    """Sampled tokens that belong to reasoning."""
-    n_drafted: int = 0
-    """Draft tokens of speculative decoding."""
-    n_draft_accepted: int = 0
-    """Draft tokens that were accepted."""
+    n_prompt: int  # Tokens of the prompt.
+    n_cached: int  # Tokens of the prompt that were in the KV cache and were not computed.
+    n_completion: int  # Sampled tokens, including the one that ended the sequence.
+    prompt_s: float  # Seconds from the start of the prefill to the first token.
+    completion_s: float  # Seconds from the first token to the last one.
+    queue_s: float = 0.0  # Seconds from the submission to the start of the prefill.
+    n_reasoning: int = 0  # Sampled tokens that belong to reasoning.
+    n_drafted: int = 0  # Draft tokens of speculative decoding.
+    n_draft_accepted: int = 0  # Draft tokens that were accepted.
 
     @staticmethod
     def total(usages: Sequence[Usage], per_prompt: int) -> Usage:

@@ -28,15 +28,12 @@ _INT32 = 2**31 - 1
 
 @dataclass(frozen=True)
 class Number:
-    """Reads a number from a request body."""
+    """Reads a number, an int or a float, from a request body. `aliases` are the names of the field in other servers."""
 
     kind: type
-    """int or float."""
     low: float
-    high: float | None = None
-    """The upper limit; None: no limit."""
+    high: float | None = None  # None: no limit.
     aliases: tuple[str, ...] = ()
-    """The names of the field in other servers."""
 
     def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
@@ -169,62 +166,38 @@ def _n_prompt_kept(body: Fields, name: str) -> int:
 class SamplingParams:
     """How the next token is sampled. A zero in a request overrides a default, too."""
 
-    temperature: float = _float(1.0, 0, 100)
-    """Divides the logits; 0 is greedy sampling."""
-    top_k: int = _int(64, -1, _INT32)
-    """Keeps this many of the likeliest tokens; 0 keeps all (in a request, -1 as well)."""
-    top_p: float = _float(0.95, 0, 1)
-    """Keeps the likeliest tokens whose probabilities add up to this; 1 keeps all."""
-    min_p: float = _float(0.0, 0, 1)
-    """Keeps tokens with at least this fraction of the probability of the likeliest one; 0 keeps all."""
-    typical_p: float = _float(1.0, 0, 1, "typical", "typ_p")
-    """Locally typical sampling; 1 is off."""
+    temperature: float = _float(1.0, 0, 100)  # Divides the logits; 0 is greedy sampling.
+    top_k: int = _int(64, -1, _INT32)  # Keeps this many of the likeliest tokens; 0 keeps all (in a request, -1 too).
+    top_p: float = _float(0.95, 0, 1)  # Keeps the likeliest tokens whose probabilities add up to this; 1 keeps all.
+    min_p: float = _float(0.0, 0, 1)  # Keeps tokens with this share of the highest probability or more; 0 keeps all.
+    typical_p: float = _float(1.0, 0, 1, "typical", "typ_p")  # Locally typical sampling; 1 is off.
+    # Keeps logits within this many standard deviations of the highest; below 0 is off.
     top_n_sigma: float = _float(-1.0, -1, 1000, "nsigma")
-    """Top-n-sigma: keeps logits within this many standard deviations of the highest; below 0 is off."""
-    xtc_probability: float = _float(0.0, 0, 1)
-    """The probability with which XTC removes the likeliest tokens; 0 is off."""
-    xtc_threshold: float = _float(0.1, 0, 1)
-    """XTC removes all tokens above this probability except the least likely of these."""
-    dynatemp_range: float = _float(0.0, 0, 100)
-    """Dynamic temperature: the temperature varies with the entropy by at most this value; 0 is off."""
-    dynatemp_exponent: float = _float(1.0, 0, 100)
-    """The exponent of dynamic temperature."""
-    repeat_penalty: float = _float(1.0, 0.01, 100, "repetition_penalty")
-    """Divides the logits of recent tokens; 1 is off."""
-    presence_penalty: float = _float(0.0, -2, 2)
-    """Subtracted once from the logits of each recent token; 0 is off."""
-    frequency_penalty: float = _float(0.0, -2, 2)
-    """Subtracted from the logits of recent tokens for each occurrence; 0 is off."""
+    xtc_probability: float = _float(0.0, 0, 1)  # With this probability, XTC removes the likeliest tokens; 0 is off.
+    xtc_threshold: float = _float(0.1, 0, 1)  # XTC removes the tokens above this, except the least likely of them.
+    dynatemp_range: float = _float(0.0, 0, 100)  # The temperature varies with the entropy by this; 0 is off.
+    dynatemp_exponent: float = _float(1.0, 0, 100)  # The exponent of this dynamic temperature.
+    repeat_penalty: float = _float(1.0, 0.01, 100, "repetition_penalty")  # Divides logits of recent tokens; 1 is off.
+    presence_penalty: float = _float(0.0, -2, 2)  # Subtracted once from the logits of each recent token; 0 is off.
+    frequency_penalty: float = _float(0.0, -2, 2)  # Subtracted for each occurrence of a recent token; 0 is off.
+    # How many tokens count as recent; -1 is the whole context, 0 is off.
     penalty_last_n: int = _int(64, -1, _INT32, "repeat_last_n", "penalty_range")
-    """How many tokens count as recent; -1 is the whole context, 0 is off."""
-    dry_multiplier: float = _float(0.0, 0, 100)
-    """The strength of DRY, which penalises repeated sequences; 0 is off."""
-    dry_base: float = _float(1.75, 1, 100)
-    """How fast the penalty of DRY grows with the length of a repetition."""
-    dry_allowed_length: int = _int(2, 0, _INT32)
-    """Repetitions of up to this many tokens have no penalty."""
+    dry_multiplier: float = _float(0.0, 0, 100)  # The strength of DRY, which penalises repeated sequences; 0 is off.
+    dry_base: float = _float(1.75, 1, 100)  # How fast the penalty of DRY grows with the length of a repetition.
+    dry_allowed_length: int = _int(2, 0, _INT32)  # Repetitions of up to this many tokens have no penalty.
+    # How many tokens DRY searches; -1 is the whole context, 0 is off.
     dry_penalty_last_n: int = _int(-1, -1, _INT32, "dry_range")
-    """How many tokens DRY searches; -1 is the whole context, 0 is off."""
+    # Texts at which DRY ends a repetition.
     dry_sequence_breakers: tuple[str, ...] = _read_by(_breakers, ("\n", ":", '"', "*"))
-    """Texts at which DRY ends a repetition."""
-    mirostat: int = _int(0, 0, 2, "mirostat_mode")
-    """Samples with version 1 or 2 of Mirostat instead of the truncation samplers (top-k, top-p, ...); 0 is off."""
-    mirostat_tau: float = _float(5.0, 0, 100)
-    """The target entropy of Mirostat (tau)."""
-    mirostat_eta: float = _float(0.1, 0, 100)
-    """The learning rate of Mirostat (eta)."""
-    adaptive_target: float = _float(-1.0, -1, 1)
-    """Adaptive-p: prefers tokens of about this probability; below 0 is off."""
-    adaptive_decay: float = _float(0.9, 0, 0.99)
-    """The decay of the moving average with which adaptive-p corrects its target; nearer to 1 averages more tokens."""
-    min_keep: int = _int(1, 0, _INT32)
-    """Samplers that truncate by probability keep at least this many tokens."""
-    samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)
-    """The samplers of the chain, in order."""
-    seed: int | None = _int(None, -(2**63), 2**64 - 1)
-    """The seed; None chooses a random one for each sequence (in a request, -1 as well)."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """Token ids, and the values added to their logits; minus infinity bans a token."""
+    mirostat: int = _int(0, 0, 2, "mirostat_mode")  # Mirostat 1 or 2 in place of the truncation samplers; 0 is off.
+    mirostat_tau: float = _float(5.0, 0, 100)  # The target entropy of Mirostat.
+    mirostat_eta: float = _float(0.1, 0, 100)  # The learning rate of Mirostat.
+    adaptive_target: float = _float(-1.0, -1, 1)  # Prefers tokens of about this probability; below 0 is off.
+    adaptive_decay: float = _float(0.9, 0, 0.99)  # Nearer to 1, adaptive-p corrects its target by more past tokens.
+    min_keep: int = _int(1, 0, _INT32)  # Samplers that truncate by probability keep at least this many tokens.
+    samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)  # The samplers of the chain, in order.
+    seed: int | None = _int(None, -(2**63), 2**64 - 1)  # None: a random one for each sequence (in a request, -1 too).
+    logit_bias: tuple[tuple[int, float], ...] = ()  # Added to the logits of token ids; minus infinity bans a token.
 
 
 LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
@@ -252,32 +225,26 @@ WITHOUT_EFFECT = (
 class GenerationParams:
     """The generation parameters of a request: the number of sequences, limits, stop texts, and log probabilities."""
 
+    # The sampling values in the request, by their names in SamplingParams. They override all defaults.
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """The sampling values in the request, by their names in SamplingParams. They override all defaults."""
-    logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())
-    """Token ids or texts, and the values added to their logits."""
-    n: int = 1
-    """The number of sequences for each prompt."""
+    logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())  # Values added to the logits of token ids or of texts.
+    n: int = 1  # The number of sequences for each prompt.
+    # The length limit of the output in tokens. None: the rest of the context; 0: only prefill the prompt.
     max_tokens: int | None = None
-    """The length limit of the output in tokens. None: the rest of the context; 0: only prefill the prompt."""
+    # End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off.
     min_tokens: int = _int(0, 0, None)
-    """End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the output. The output does not include them."""
-    stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())
-    """Tokens that end the output. The output does not include them."""
-    ignore_eos: bool = _read_by(Fields.boolean, False)
-    """Whether the output continues after end-of-generation tokens."""
+    stop: tuple[str, ...] = ()  # Texts that end the output. The output does not include them.
+    stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())  # Tokens that do the same.
+    ignore_eos: bool = _read_by(Fields.boolean, False)  # Whether the output continues after end-of-generation tokens.
+    # Return log probabilities of each token and of this many likeliest tokens at its position; None is off.
     top_logprobs: int | None = None
-    """Return log probabilities of each token and of this many likeliest tokens at its position; None is off."""
+    # Compute log probabilities after all samplers of the chain. False: from the logits of the model.
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
-    """Compute log probabilities after all samplers of the chain. False: from the logits of the model."""
+    # `top_logprobs` for the tokens of the prompt. The whole prompt is then computed, even if it is cached.
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
-    """`top_logprobs` for the tokens of the prompt. The whole prompt is then computed, even if it is cached."""
+    # Seconds after the first token, after which the output ends at the next new line; None is off.
     max_completion_s: float | None = _read_by(_max_completion_s, None)
-    """Seconds after the first token, after which the output ends at the next new line; None is off."""
-    n_prompt_kept: int = _read_by(_n_prompt_kept, 0)
-    """Keep only this many tokens at the end of the prompt; 0 keeps all."""
+    n_prompt_kept: int = _read_by(_n_prompt_kept, 0)  # Keep this many tokens at the end of the prompt; 0 keeps all.
 
 
 # The numbers of SamplingParams by name.

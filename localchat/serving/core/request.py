@@ -15,22 +15,17 @@ Input = Union[str, "tuple[int, ...]"]
 class ResponseFormat:
     """A constraint on the output."""
 
-    kind: str
-    """json_object, json_schema, grammar, regex or choice."""
-    value: Any
-    """The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object."""
-    param: str
-    """The path of the field in the request, for error messages."""
+    kind: str  # json_object, json_schema, grammar, regex or choice.
+    value: Any  # The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object.
+    param: str  # The path of the field in the request, for error messages.
 
 
 @dataclass(frozen=True)
 class ParseOptions:
     """The options of the server that parsers and encoders need."""
 
-    allow_template: bool = False
-    """Accept `chat_template`."""
-    thought_field: bool = False
-    """Repeat the reasoning in a field `thought` beside `choices`."""
+    allow_template: bool = False  # Accept `chat_template`.
+    thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
 
 
 DEFAULT_OPTIONS = ParseOptions()
@@ -42,26 +37,17 @@ class TextRequest:
 
     model: str = ""
     params: GenerationParams = field(default_factory=GenerationParams)
-    response_format: ResponseFormat | None = None
-    """The constraint on the text of the output, if any."""
+    response_format: ResponseFormat | None = None  # The constraint on the text of the output, if any.
     stream: bool = False
-    include_usage: bool = False
-    """The last chunk of a stream has the usage."""
-    continuous_usage: bool = False
-    """Every chunk has the usage so far."""
-    timings_per_token: bool = False
-    """Every chunk has the timings so far."""
-    return_progress: bool = False
-    """Chunks report how many tokens of the prompt are computed."""
-    echo: bool = False
-    """Repeat the prompt in the output; in chat, the assistant prefill."""
+    include_usage: bool = False  # The last chunk of a stream has the usage.
+    continuous_usage: bool = False  # Every chunk has the usage so far.
+    timings_per_token: bool = False  # Every chunk has the timings so far.
+    return_progress: bool = False  # Chunks report how many tokens of the prompt are computed.
+    echo: bool = False  # Repeat the prompt in the output; in chat, the assistant prefill.
     return_token_ids: bool = False
-    tokens_as_ids: bool = False
-    """Show tokens in log probabilities as "token_id:N" instead of as text."""
-    keep_alive_s: float | None = None
-    """How many seconds the model stays loaded after the request; None: the server's default."""
-    request_id: str | None = None
-    """The client's id of the request, for the log."""
+    tokens_as_ids: bool = False  # Show tokens in log probabilities as "token_id:N" instead of as text.
+    keep_alive_s: float | None = None  # How long the model stays loaded after the request; None: the default.
+    request_id: str | None = None  # The client's id of the request, for the log.
 
     @property
     def n_choices(self) -> int:

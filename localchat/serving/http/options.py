@@ -36,58 +36,44 @@ _MAX_NUMBER = (1 << 31) - 1
 class Options(ParseOptions, LoadOptions):
     """The options of the server, with their defaults, and limits that no option sets."""
 
-    model: str | None = None
-    """The path or name of the model."""
+    model: str | None = None  # The path or name of the model.
     models_dir: Sequence[Path] = ()
-    models: Path | None = None
-    """A mapping file."""
-    max_models: int = 0
-    """The number of loaded models; 0: as many as fit into memory."""
-    idle_unload: float = math.inf
-    """The seconds without a request after which a model is ended."""
-    waits: bool = True
-    """Requests wait while their model loads."""
+    models: Path | None = None  # A mapping file.
+    max_models: int = 0  # The number of loaded models; 0: as many as fit into memory.
+    idle_unload: float = math.inf  # The seconds without a request after which a model is ended.
+    waits: bool = True  # Requests wait while their model loads.
     lists_models: bool = False
 
     host: str = "127.0.0.1"
-    port: int = 8080
-    """0 for any free port."""
-    uds: Path | None = None
-    """The path of a Unix socket, instead of host and port."""
+    port: int = 8080  # 0 for any free port.
+    uds: Path | None = None  # The path of a Unix socket, instead of host and port.
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    drain: int = 5
-    """Seconds. Container runtimes kill a process 10 seconds after SIGTERM."""
+    drain: int = 5  # Seconds. Container runtimes kill a process 10 seconds after SIGTERM.
 
-    api_keys: Sequence[str] = ()
-    """Requests need one of these; (): requests need no key."""
+    api_keys: Sequence[str] = ()  # Requests need one of these; (): requests need no key.
     insecure: bool = False
-    cors: Sequence[str] = ()
-    """Origins of web pages, or "*"."""
+    cors: Sequence[str] = ()  # Origins of web pages, or "*".
     has_page: bool = True
 
     alias: str | None = None
     any_name: bool = False
-    strict: bool = False
-    """Refuse unknown fields."""
+    strict: bool = False  # Refuse unknown fields.
     max_tokens: int | None = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of sampling parameters."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # Defaults of sampling parameters.
     keep_tools: bool = False
     reasoning_budget: int = -1
     reasoning_budget_message: str = ""
 
+    # A conversation of a million tokens has about 5 MB, or 15 MB with escaped characters. The size is limited, since
+    # parts of the parser hold the interpreter lock for the whole body.
     max_body_bytes: int = 16 * 1024 * 1024
-    """A conversation of a million tokens has about 5 MB, or 15 MB with escaped characters. The size is limited, since
-    parts of the parser hold the interpreter lock for the whole body."""
+    # Each connection has a thread. This is about twice the default of running and waiting requests together, and less
+    # than the limit of open files on most systems, 1,024.
     max_connections: int = 512
-    """Each connection has a thread. This is about twice the default of running and waiting requests together, and less
-    than the limit of open files on most systems, 1,024."""
-    write_timeout_s: float = 30
-    """A client that reads nothing of its response for this long is disconnected."""
+    write_timeout_s: float = 30  # A client that reads nothing of its response for this long is disconnected.
+    # After this time without output a stream sends a ping, since proxies close idle streams after a minute; 0: never.
     ping_s: float = 20
-    """After this time without output a stream sends a ping, since proxies close idle streams after a minute; 0: never.
-    """
 
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
@@ -150,28 +136,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(**vars(Options()))
     add = parser.add_argument
     add("--version", action="version", version=f"localchat {__version__}")
-    add(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="model file, folder with one, or name of a model (default: LOCALCHAT_MODEL, else the only model found, "
-        "else the built-in one)",
-    )
+    model = "model file, folder with one, or name (default: LOCALCHAT_MODEL, the only model found, or the built-in one)"
+    add("model", nargs="?", metavar="MODEL", help=model)
     add("-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL")
-    add(
-        "--models-dir",
-        type=_path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="folder with models (may be repeated; default: ~/.localchat/models)",
-    )
+    folder = "folder with models (may be repeated; default: ~/.localchat/models)"
+    add("--models-dir", type=_path, action="append", default=[], metavar="FOLDER", help=folder)
     mapping = "mapping file with names and settings of models (default: models.toml or models.json in --models-dir)"
     add("--models", type=_path, metavar="FILE", help=mapping)
     add("--list", dest="lists_models", action="store_true", help="list the models of this machine, and exit")
     _add_models(parser.add_argument_group("several models").add_argument)
     _add_http(parser.add_argument_group("connections and access").add_argument)
-    _add_engine(parser.add_argument_group("model and memory"))
+    _add_engine(parser.add_argument_group("model and memory").add_argument)
     _add_requests(parser.add_argument_group("requests").add_argument)
     return parser
 
@@ -181,8 +156,7 @@ def _add_models(add: Callable[..., Any]) -> None:
     add("--max-models", type=_between(1), metavar="N", help=most)
     idle = "end a model that no request has used for this time (default: never)"
     add("--idle-unload", type=_minutes, metavar="MINUTES", help=idle)
-    no_wait = "answer 503 while a model loads; by default, requests wait"
-    add("--no-wait", dest="waits", action="store_false", help=no_wait)
+    add("--no-wait", dest="waits", action="store_false", help="answer 503 while a model loads, in place of waiting")
 
 
 def _add_http(add: Callable[..., Any]) -> None:
@@ -195,47 +169,37 @@ def _add_http(add: Callable[..., Any]) -> None:
     add("--drain", type=_between(0), metavar="SECONDS", help=drain)
     key = "require this key; prefer LOCALCHAT_API_KEY, since other users can see the options of a process"
     add("--api-key", type=_key, default=os.environ.get("LOCALCHAT_API_KEY") or None, metavar="KEY", help=key)
-    keys = "require one of the keys in this file, one per line"
-    add("--api-key-file", type=_keys, dest="api_keys", metavar="FILE", help=keys)
+    add("--api-key-file", type=_keys, dest="api_keys", metavar="FILE", help="require a key of this file, one per line")
     add("--insecure", action="store_true", help="allow a --host that the network can reach without a key")
     cors = "allow web pages of this origin, such as https://example.org, or * for all (may be repeated)"
     add("--cors", type=_origin, action="append", default=[], metavar="ORIGIN", help=cors)
     add("--no-page", dest="has_page", action="store_false", help="do not serve the chat page at /")
 
 
-def _add_engine(group: argparse._ArgumentGroup) -> None:
-    def number(*names: str, dest: str, low: int, high: int = _MAX_NUMBER, help: str) -> None:
-        add(*names, dest=dest, type=_between(low, high), metavar="N", help=help)
-
-    add = group.add_argument
-
-    size = "tokens of a request, prompt and output together (default: that of the model, or less to save memory)"
-    add("-c", "--ctx", "--ctx-size", dest="n_ctx", type=_context, metavar="N", help=f"context size: {size}")
-    number(
-        "-np", "--parallel", dest="n_parallel", low=1, help="requests that run at the same time (default: %(default)s)"
-    )
-    number("--queue", dest="max_queue", low=0, help="requests that may wait in the queue (default: %(default)s)")
+def _add_engine(add: Callable[..., Any]) -> None:
+    size = "context size: tokens of a request, prompt and output together (default: by model and memory)"
+    add("-c", "--ctx", "--ctx-size", dest="n_ctx", type=_context, metavar="N", help=size)
+    parallel = "requests that run at the same time (default: %(default)s)"
+    add("-np", "--parallel", dest="n_parallel", type=_between(1), metavar="N", help=parallel)
+    queue = "requests that may wait in the queue (default: %(default)s)"
+    add("--queue", dest="max_queue", type=_between(0), metavar="N", help=queue)
     layers = "layers on the GPU; -1 for all (default: auto, as many as fit)"
     add("-ngl", "--gpu-layers", "--n-gpu-layers", dest="n_gpu_layers", type=_layers, metavar="N", help=layers)
     add("--split-mode", choices=("none", "layer", "row"), help="how several GPUs share a model (default: layer)")
     shares = "share of each GPU, such as 3,1 (default: by their free memory)"
     add("--tensor-split", type=_shares, metavar="N,N,...", help=shares)
-    number("--main-gpu", dest="main_gpu", low=0, help="the GPU with --split-mode none (default: %(default)s)")
+    add("--main-gpu", type=_between(0), metavar="N", help="the GPU with --split-mode none (default: %(default)s)")
     add("--cpu-moe", action="store_true", help="keep the experts of a mixture-of-experts model in the machine's memory")
     add("--kv-type", choices=("f16", "q8_0", "q4_0"), help="type of the KV cache (default: %(default)s)")
     no_mmap = "read the model file in place of mapping it into memory"
     add("--no-mmap", dest="use_mmap", action="store_false", help=no_mmap)
     add("--mlock", dest="use_mlock", action="store_true", help="lock the weights in memory")
-    number("-t", "--threads", dest="n_threads", low=0, high=512, help="CPU threads (default: chosen for the machine)")
-    drafts = group.add_mutually_exclusive_group()
+    threads = "CPU threads (default: chosen for the machine)"
+    add("-t", "--threads", dest="n_threads", type=_between(0, 512), metavar="N", help=threads)
     draft = "draft model for speculative decoding: a smaller model with the same vocabulary"
-    drafts.add_argument("--draft", dest="draft_path", type=os.path.expanduser, metavar="SMALL.gguf", help=draft)
-    drafts.add_argument(
-        "--no-speculation",
-        dest="speculates",
-        action="store_false",
-        help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)",
-    )
+    add("--draft", dest="draft_path", type=os.path.expanduser, metavar="SMALL.gguf", help=draft)
+    no_speculation = "turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)"
+    add("--no-speculation", dest="speculates", action="store_false", help=no_speculation)
 
 
 def _add_requests(add: Callable[..., Any]) -> None:
@@ -244,15 +208,8 @@ def _add_requests(add: Callable[..., Any]) -> None:
     add("--strict", action="store_true", help="refuse requests with unknown fields")
     add("--max-tokens", type=_between(1), metavar="N", help="default limit of output tokens (default: the context)")
     default = "default of a sampling parameter, such as temperature=0.7 (may be repeated)"
-    add(
-        "--default",
-        dest="defaults",
-        type=_sampling_value,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=default,
-    )
+    value = {"type": _sampling_value, "metavar": "NAME=VALUE", "help": default}
+    add("--default", dest="defaults", action="append", default=[], **value)
     add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is \"none\"")
     template = "accept 'chat_template' in requests"
     add("--allow-chat-template", dest="allow_template", action="store_true", help=template)
