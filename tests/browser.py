@@ -48,7 +48,7 @@ class Browser:
         self._process = process
         threading.Thread(target=self._read, daemon=True).start()
 
-    def open(self, url: str, *, width: int = 1200, height: int = 800, dark: bool = False) -> Page:
+    def open(self, url: str) -> Page:
         """A new tab with this address, once the document has loaded."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -57,9 +57,7 @@ class Browser:
             page.send(f"{domain}.enable")
         page.send("Performance.enable", timeDomain="threadTicks")
         page.send("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_VIOLATIONS)
-        page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        page.send("Emulation.setEmulatedMedia", features=[scheme])
+        page.send("Emulation.setDeviceMetricsOverride", width=1200, height=800, deviceScaleFactor=1, mobile=False)
         page.go(url)
         return page
 
@@ -168,13 +166,11 @@ class Page:
         self.eval(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus(); e.select(); }})()")
         self.send("Input.insertText", text=text)
 
-    def press(self, key: str, code: int, *, modifiers: int = 0) -> None:
-        """Press a key, with its Windows key code. Modifiers: 2 is Ctrl, 8 is Shift."""
+    def press(self, key: str, code: int) -> None:
+        """Press a key, with its Windows key code."""
         text = {"text": "\r"} if key == "Enter" else {}
-        self.send(
-            "Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, modifiers=modifiers, **text
-        )
-        self.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code, modifiers=modifiers)
+        for kind, given in (("keyDown", text), ("keyUp", {})):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **given)
 
     def enter(self) -> None:
         self.press("Enter", 13)

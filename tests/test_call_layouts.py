@@ -31,9 +31,14 @@ from .constraints import (
 )
 
 
+def tool(name: str, properties: Any, required: Any, **schema: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(required), **schema}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
 def tools_with(schema: Any) -> tuple[dict[str, Any], ...]:
     """A function `f` whose one argument `a` has this schema."""
-    return ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    return (tool("f", {"a": schema}, "a"),)
 
 
 def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Constraint:
@@ -158,79 +163,43 @@ def test_auto_allows_calls_in_the_format_of_the_template(name: str, reasoning: s
 
 LAYOUTS = [(name, i) for name, dialect in DIALECTS.items() for i in range(len(dialect.calls))]
 
+CLOSED: dict[str, Any] = {"additionalProperties": False}
+SHORT = {"type": "string", "maxLength": 3}
+INNER = {"type": "object", "properties": {"b": SHORT, "a": {"type": "boolean"}}, "required": ["a"], **CLOSED}
 # Properties of every kind whose bare text could be read as a value of another kind.
 KINDS = {
-    "type": "object",
-    "properties": {
-        "text": {"type": "string", "minLength": 1, "maxLength": 9},
-        "count": {"type": "integer", "minimum": -3, "maximum": 30},
-        "ratio": {"type": "number"},
-        "flag": {"type": "boolean"},
-        "mood": {"enum": ["good", "so so", "<b>", 'a "b"', "5"]},
-        "level": {"enum": ["low", 1, None]},
-        "code": {"type": "string", "pattern": "^[A-Z<]{2,4}$"},
-        "day": {"type": "string", "format": "date"},
-        "list": {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 2},
-        "inner": {
-            "type": "object",
-            "properties": {"b": {"type": "string", "maxLength": 3}, "a": {"type": "boolean"}},
-            "required": ["a"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["text", "mood", "inner"],
-    "additionalProperties": False,
+    "text": {"type": "string", "minLength": 1, "maxLength": 9},
+    "count": {"type": "integer", "minimum": -3, "maximum": 30},
+    "ratio": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "mood": {"enum": ["good", "so so", "<b>", 'a "b"', "5"]},
+    "level": {"enum": ["low", 1, None]},
+    "code": {"type": "string", "pattern": "^[A-Z<]{2,4}$"},
+    "day": {"type": "string", "format": "date"},
+    "list": {"type": "array", "items": SHORT, "maxItems": 2},
+    "inner": INNER,
 }
-RICH = ({"type": "function", "function": {"name": "rich", "parameters": KINDS}},)
+RICH = (tool("rich", KINDS, ("text", "mood", "inner"), **CLOSED),)
 # References, and values of several types, which each layout represents in its own way.
-NESTED = (
-    {
-        "type": "function",
-        "function": {
-            "name": "deep",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "color": {"$ref": "#/$defs/color"},
-                    "size": {"type": ["integer", "null"]},
-                    "either": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-                    "colors": {"type": "array", "items": {"$ref": "#/$defs/color"}},
-                    "inner": {"$ref": "#/$defs/inner"},
-                    "map": {"type": "object", "additionalProperties": {"enum": ["low", 1, None]}},
-                },
-                "required": ["color", "inner"],
-                "additionalProperties": False,
-                "$defs": {
-                    "color": {"enum": ["red", "dark blue"]},
-                    "inner": {
-                        "type": "object",
-                        "properties": {"b": {"type": "string", "maxLength": 3}, "a": {"$ref": "#/$defs/color"}},
-                        "required": ["a"],
-                        "additionalProperties": False,
-                    },
-                },
-            },
-        },
-    },
-)
+REFERENCES = {
+    "color": {"$ref": "#/$defs/color"},
+    "size": {"type": ["integer", "null"]},
+    "either": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    "colors": {"type": "array", "items": {"$ref": "#/$defs/color"}},
+    "inner": {"$ref": "#/$defs/inner"},
+    "map": {"type": "object", "additionalProperties": {"enum": ["low", 1, None]}},
+}
+DEFINED = {
+    "color": {"enum": ["red", "dark blue"]},
+    "inner": {**INNER, "properties": {"b": SHORT, "a": {"$ref": "#/$defs/color"}}},
+}
+NESTED = (tool("deep", REFERENCES, ("color", "inner"), **CLOSED, **{"$defs": DEFINED}),)
 # Bare text cannot enforce this schema, and some names are not valid in Python or in tags.
-HARD = (
-    {
-        "type": "function",
-        "function": {
-            "name": "get-it",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "5 or more": {"type": ["string", "integer"], "minimum": 5, "maxLength": 3},
-                    "class": {"enum": ["1", 1]},
-                },
-                "required": ["5 or more", "class"],
-                "additionalProperties": False,
-            },
-        },
-    },
-)
+UNENFORCED = {
+    "5 or more": {"type": ["string", "integer"], "minimum": 5, "maxLength": 3},
+    "class": {"enum": ["1", 1]},
+}
+HARD = (tool("get-it", UNENFORCED, UNENFORCED, **CLOSED),)
 
 
 @pytest.mark.parametrize("tools", [TOOLS, RICH, NESTED, HARD], ids=["plain", "rich", "nested", "hard"])

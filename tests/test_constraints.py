@@ -67,11 +67,9 @@ PARTS = "{{ tools }}>>>all"
 # The fields of the request, the template and the prompt; valid outputs, and invalid ones.
 OUTPUTS = {
     "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, REASONING + NOW]),
-    "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
     "auto-one-call": (
         auto(parallel_tool_calls=False), PLAIN, PROMPT, ["Hi.", NOW, "Hi.\n" + NOW], [f"{NOW}\n{NOW}", NOW + "Hi."],
     ),
-    "named": (required(allowed=("now",)), PLAIN, PROMPT, [NOW, f"{NOW}\n{NOW}"], [WEATHER]),
     "required-thinks": (
         required(), THINKS, PROMPT, [NOW, REASONING + WEATHER, "<think>\nhm\n" + NOW],
         [REASONING, REASONING + WRONG, "<think>", "<think>hm" + WRONG],
@@ -89,9 +87,6 @@ OUTPUTS = {
     "schema-or-call-thinks": (
         auto(**CITY), THINKS, PROMPT, [REASONING + '{"city":"Rome"}', REASONING + NOW], [REASONING + "{}"],
     ),
-    "object": (formatted("json_object"), PLAIN, PROMPT, ["{}", '{"a": [1, null]}'], ["[]", "1", ""]),
-    "regex": (formatted("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", REASONING + "000-c"], ["12-a", ""]),
-    "choice": (formatted("choice", ("yes", "no")), PLAIN, PROMPT, ["yes", "no"], ["", "maybe", "yesno"]),
     "grammar": (
         formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'), THINKS, PROMPT, ["aab", REASONING + "ab"],
         ["a", REASONING],
@@ -188,7 +183,6 @@ BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
 # The fields of the request, the `param` of the error, and a word of its message.
 REFUSED = {
-    "schema": (formatted("json_schema", BAD), "json_schema#/properties/a/if", "if"),
     "tool": (
         required(tools=(*TOOLS, {"function": {"name": "f", "parameters": BAD}})),
         "tools[2].function.parameters#/properties/a/if",

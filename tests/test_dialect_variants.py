@@ -34,13 +34,10 @@ CASES = {
     "llama-3": [
         ("the answer is the call", '{"name": "now", "parameters": {}}', [NOW]),
         ("a list of calls", '[{"name": "now", "parameters": {}}]', [NOW]),
-        ("no name, no call", '{"type": "function", "function": "now"}', ['{"type": "function", "function": "now"}']),
         ("text after a call", '{"name": "now", "parameters": {}}; and so', [NOW, "; and so"]),
-        ("an answer in JSON", '{"answer": 42}', ['{"answer": 42}']),
         ("JSON within text", 'It is {"name": "now", "parameters": {}}', ['It is {"name": "now", "parameters": {}}']),
     ],
     "mistral": [
-        ("id after the arguments", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "a"}]', [NOW]),
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
         ("cut before the id", '[TOOL_CALLS][{"name": "now", "arguments": {"a', [("now", '{"a')]),
         ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
@@ -68,11 +65,9 @@ CASES = {
         ("no call in reasoning", "<think>a <tool_call> b</think>Hi", [Reasoning("a <tool_call> b"), "Hi"]),
         ("empty arguments", '<tool_call>{"name": "now", "arguments": ""}', [NOW]),
         ("escapes that JSON does not have", ESCAPES, [("now", r'{"a": "grep \\d+ \\d \\u00zz \u00e9"}')]),
-        ("end tag without a start", "</think>Hi", ["</think>Hi"]),
     ],
     "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
     "apertus": [
-        ("no object", "<|tools_prefix|>[now]", ["<|tools_prefix|>[now]"]),
         ("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>']),
     ],
     "nemotron-nano-2": [("comma at the end", '<TOOLCALL>[{"name": "now"},]</TOOLCALL>Hi', [NOW, "Hi"])],
@@ -86,7 +81,6 @@ CASES = {
             "<think>hm <|tool_calls_section_begin|>" + K2_CALL,
             [Reasoning("hm"), ("now", "{}", "functions.now:0")],
         ),
-        ("end of a section that was not opened", "Hi<|tool_calls_section_end|>", ["Hi"]),
     ],
     "kimi-k3": [
         ("types of values", K3_CALL, [("now", '{"x": "3", "y": 3}')]),
@@ -103,7 +97,6 @@ CASES = {
     "minicpm5": [("white space after quotes", CDATA, [("weather", '{"city": "a]]> <b>"}'), "Hi"])],
     "gemma-4": [
         ("end of reasoning that was not opened", "<channel|>Hi", ["Hi"]),
-        ("the same in the text", "Hi <channel|>you", ["Hi you"]),
         ("empty reasoning in the text", "Hi <|channel>thought\n<channel|>you", ["Hi you"]),
         (
             "reasoning twice",
@@ -118,8 +111,6 @@ CASES = {
     ],
     "harmony": [
         ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
-        ("text like a header", " to=the store", [" to=the store"]),
-        ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
         ("marker in a string", ' to=now<|message|>{"a": "<|end|>"}<|call|>', [("now", '{"a": "<|end|>"}')]),
@@ -135,28 +126,19 @@ CASES = {
     ],
     "functionary-3.2": [
         ("Python's prompt", "all\n" + PYTHON, [PYTHON]),
-        ("marker repeated", ">>>all\n" + PYTHON, [PYTHON]),
         ("no recipient at all", PYTHON, [PYTHON]),
-        ("recipient that is cut", "all\nHi\n>>>weath", ["Hi\n>>>weath"]),
         ("name that was not offered", "all\nHi\n>>>storm\n{}", ["Hi\n>>>storm\n{}"]),
         ("name without the end of its line", "all\nHi\n>>>now {}", ["Hi", NOW]),
-        ("text twice", "all\nHi\n>>>all\nMore", ["HiMore"]),
         ("bracket before the marker", "all\n<b>>>>now\n{}", ["<b>", NOW]),
         ("a call after it", "all\n" + PYTHON + ">>>now\n{}", [PYTHON.rstrip(), NOW]),
         ("text after a call", "now\n{}\n" + PYTHON, [NOW, PYTHON]),
-        ("two calls", "now\n{}>>>now\n{}", [NOW, NOW]),
         ("name without arguments", "all\nIs it\n>>>now\nor never", ["Is it\n>>>now\nor never"]),
     ],
     "granite-3": [
-        ("around the text", "<response>\nHi \n</response>\n", ["Hi"]),
-        ("end left out", " \n<response>Hi", ["Hi"]),
         ("after reasoning", "<think>hm</think>\n<response>Hi</response>", [Reasoning("hm"), "Hi"]),
         ("at the end of a text", "Write it:\n\n" + XML, ["Write it:\n\n" + XML]),
         ("text follows", XML + "\nThat is it.", [XML.partition("\n ")[2] + "\nThat is it."]),
         ("within the text", f"<response>So:\n{XML}\n</response>", ["So:\n" + XML + "\n"]),
-        ("end that is cut", "<response>Hi\n</respon", ["Hi\n</respon"]),
-        ("another tag", " <responses>", [" <responses>"]),
-        ("empty", "<response> </response>", []),
         ("a call", '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', ["Hi", NOW]),
         ("no call after it", "<response>Hi</response> <|tool_call|>no", ["Hi</response> <|tool_call|>no"]),
     ],
@@ -268,25 +250,20 @@ def test_only_text_that_may_be_a_marker_is_held_back():
 INTEGER_OR_TEXT = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 VALUES = [
     ({"type": "string"}, "null", '"null"'),
-    ({"type": "integer"}, "3", "3"),
     ({"type": "number"}, " 3\n", "3"),
-    ({"type": "integer"}, "3.0", "3.0"),
     ({"type": "integer"}, "3.5", '"3.5"'),
     ({"type": "integer"}, "1_000", "1000"),
     (INTEGER_OR_TEXT, "1_000", '"1_000"'),
-    (INTEGER_OR_TEXT, "5", "5"),
     (INTEGER_OR_TEXT, 'say "\u00e9"', '"say \\"\u00e9\\""'),
     (INTEGER_OR_TEXT, '"x"', '"\\"x\\""'),
     ({"type": "boolean"}, "True", "true"),
     ({"type": ["string", "null"]}, "None", "null"),
     ({"type": "integer", "nullable": True}, "null", "null"),
     ({"type": "integer", "nullable": False}, "null", '"null"'),
-    ({"$ref": "#/$defs/x"}, "1", "1"),
     ({"$ref": "#/$defs/x"}, "true", '"true"'),
     ({"$ref": "#"}, "true", '"true"'),
     ({"$ref": "elsewhere"}, "true", "true"),
     ({"const": None}, "null", "null"),
-    ({}, "[1]", "[1]"),
     (True, "1", "1"),
     ({"type": "object"}, "", "{}"),
     ({"type": "object"}, '{"a": 1}', '{"a": 1}'),
@@ -307,7 +284,6 @@ def test_text_between_tags_gets_the_type_of_its_schema(schema, text, expected):
 
 
 PYTHON_CALLS = [
-    ("[f(a=1)]", [("f", {"a": 1})]),
     ("f(a=-1.5, b=null)", [("f", {"a": -1.5, "b": None})]),
     ("[f(a={'x': [true], 1: None}, b=('y', 2,))]", [("f", {"a": {"x": [True], "1": None}, "b": ["y", 2]})]),
     ("[f()\n, f(a=1)]", [("f", {}), ("f", {"a": 1})]),
@@ -317,7 +293,6 @@ PYTHON_CALLS = [
     (r"""[f(a='\'"\n\d\x41\u00e9\ud83d\ude00\U0001f600', b="'")]""", [("f", {"a": "'\"\n\\dAé😀😀", "b": "'"})]),
     ("[get-it(a=1), return()]", [("get-it", {"a": 1}), ("return", {})]),
     ("[x-get-it(), get-it()]", [("x-get-it", {}), ("get-it", {})]),
-    ("[f(a='get-it(1)')]", [("f", {"a": "get-it(1)"})]),
     ("[f(a=red)]", [("f", {"a": "red"})]),
     *((text, None) for text in ("[f(1)]", "[f(**x)]", "[y-get-it()]", "f(", "1 + 1")),
 ]

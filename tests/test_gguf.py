@@ -56,23 +56,21 @@ METADATA = [
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(data):
+def header_of(tmp_path):
+    """Writes a file, and reads its header."""
+
+    def read(data):
         path = tmp_path / "model.gguf"
         path.write_bytes(data)
-        return path
+        return read_header(path)
 
-    return write
+    return read
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_metadata_is_parsed_without_its_arrays(write, version):
+def test_metadata_is_parsed_without_its_arrays(header_of, version):
     expected = {key: None if kind == ARRAY else item for key, kind, item in METADATA}
-    assert read_header(write(file_of(METADATA, version=version))) == expected
-
-
-def test_header_of_a_file_without_metadata(write):
-    assert read_header(write(file_of())) == {}
+    assert header_of(file_of(METADATA, version=version)) == expected
 
 
 # Two values of 4 bytes at offset 0, and one block of 32 values in 34 bytes at offset 32.
@@ -87,26 +85,25 @@ TENSORS = [("a", (2,), 0, 0), ("b", (32, 1), 8, 32)]
         pytest.param(b"x" * 65, "the file has 225 bytes, its tensors need 226: it was cut", id="one byte short"),
     ],
 )
-def test_file_must_contain_its_tensor_data(write, data, error):
-    path = write(file_of([("general.alignment", 4, 32)], TENSORS, data))
+def test_file_must_contain_its_tensor_data(header_of, data, error):
+    whole = file_of([("general.alignment", 4, 32)], TENSORS, data)
     if error is None:
-        assert read_header(path)
+        assert header_of(whole)
     else:
         with pytest.raises(GGUFError, match=error):
-            read_header(path)
+            header_of(whole)
 
 
-def test_tensor_of_an_unknown_type_is_checked_by_its_start(write):
-    assert read_header(write(file_of((), [("a", (1000,), 999, 4)], b"x" * 4))) == {}
+def test_tensor_of_an_unknown_type_is_checked_by_its_start(header_of):
+    assert header_of(file_of((), [("a", (1000,), 999, 4)], b"x" * 4)) == {}
 
 
-def test_header_cut_anywhere_is_truncated(write):
+def test_header_cut_anywhere_is_truncated(header_of):
     whole = file_of(METADATA[:4] + METADATA[9:13], TENSORS)
     for size in range(4, len(whole), 7):
-        with pytest.raises(
-            GGUFError, match=rf"model\.gguf: the file has {size} bytes, its header needs at least \d+: it was cut"
-        ):
-            read_header(write(whole[:size]))
+        message = rf"model\.gguf: the file has {size} bytes, its header needs at least \d+: it was cut"
+        with pytest.raises(GGUFError, match=message):
+            header_of(whole[:size])
 
 
 @pytest.mark.parametrize(
@@ -141,9 +138,9 @@ def test_header_cut_anywhere_is_truncated(write):
         ),
     ],
 )
-def test_error_of_a_bad_file_names_the_file_and_the_defect(write, data, message):
+def test_error_of_a_bad_file_names_the_file_and_the_defect(header_of, data, message):
     with pytest.raises(GGUFError, match=rf"model\.gguf: .*{message}"):
-        read_header(write(data))
+        header_of(data)
 
 
 def test_missing_file_is_an_os_error(tmp_path):

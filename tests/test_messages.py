@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.messages import MessageEncoder, error_body, parse_count_tokens, parse_messages
+from localchat.serving.api.messages import MessageEncoder, error_body, parse_messages
 from localchat.serving.core.errors import ApiError, BadRequest, InferenceError, QueueFull
 from localchat.serving.core.events import (
     ContentDelta,
@@ -21,6 +21,7 @@ from localchat.serving.core.events import (
     ToolCallStart,
     Usage,
 )
+from localchat.serving.core.request import ResponseFormat
 
 from .chat_requests import read
 
@@ -95,54 +96,53 @@ def test_system_text_comes_first_without_a_line_that_changes_with_every_request(
     assert parsed(system=system).messages[0] == {"role": "system", "content": expected}
 
 
+SCHEMA = {"type": "object"}
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+
+
 @pytest.mark.parametrize(
-    ("fields", "name", "expected"),
+    ("fields", "expected"),
     [
-        ({"tools": [TOOL]}, "tools", ({"type": "function", "function": FUNCTION},)),
-        ({"tools": [{**TOOL, "type": "custom"}]}, "tool_choice", "auto"),
-        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice", "required"),
-        ({"tools": [TOOL], "tool_choice": {"type": "none"}}, "tool_choice", "none"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, "allowed", ("get_weather",)),
+        ({"tools": [TOOL]}, {"tools": ({"type": "function", "function": FUNCTION},)}),
+        ({"tools": [{**TOOL, "type": "custom"}]}, {"tool_choice": "auto"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, {"allowed": ("get_weather",)}),
         (
             {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-            "parallel_tool_calls",
-            False,
+            {"parallel_tool_calls": False},
         ),
-        ({"tools": [block("web_search_20250305", name="web_search")]}, "tool_choice", "none"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "reasoning_budget", 1024),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "template_vars", {"enable_thinking": True}),
-        ({"thinking": {"type": "adaptive"}}, "template_vars", {"enable_thinking": True}),
-        ({}, "template_vars", {"enable_thinking": False}),
-        ({"thinking": {"type": "disabled"}}, "template_vars", {"enable_thinking": False}),
+        ({"tools": [block("web_search_20250305", name="web_search")]}, {"tool_choice": "none"}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            {"reasoning_budget": 1024, "template_vars": {"enable_thinking": True}},
+        ),
+        ({"thinking": {"type": "adaptive"}}, {"template_vars": {"enable_thinking": True}}),
+        ({}, {"template_vars": {"enable_thinking": False}}),
+        ({"thinking": {"type": "disabled"}}, {"template_vars": {"enable_thinking": False}}),
         (
             {"output_config": {"effort": "high"}},
-            "template_vars",
-            {"enable_thinking": False, "reasoning_effort": "high"},
+            {"template_vars": {"enable_thinking": False, "reasoning_effort": "high"}},
         ),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, "continue_final_message", True),
+        (
+            {"output_config": {"format": FORMAT}},
+            {"response_format": ResponseFormat("json_schema", SCHEMA, "output_config.format.schema")},
+        ),
+        (
+            {"output_format": FORMAT},
+            {"response_format": ResponseFormat("json_schema", SCHEMA, "output_format.schema")},
+        ),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, {"continue_final_message": True}),
+        (
+            {"temperature": 0.5, "top_k": 3, "stop_sequences": ["END"], "seed": 7},
+            {"max_tokens": 9, "stop": ("END",), "sampling": {"temperature": 0.5, "top_k": 3, "seed": 7}},
+        ),
     ],
 )
-def test_field_is_read(fields: dict[str, Any], name: str, expected: Any):
-    assert getattr(parsed(**fields), name) == expected
-
-
-def test_sampling_fields_are_those_of_chat():
-    params = parsed(temperature=0.5, top_k=3, stop_sequences=["END"], seed=7).params
-    assert (params.max_tokens, params.stop, params.sampling) == (
-        9,
-        ("END",),
-        {"temperature": 0.5, "top_k": 3, "seed": 7},
-    )
-
-
-@pytest.mark.parametrize("name", ["output_config", "output_format"])
-def test_schema_of_the_output_is_read_under_both_names(name: str):
-    format_object = {"type": "json_schema", "schema": {"type": "object"}}
-    response_format = parsed(
-        **{name: {"format": format_object} if name == "output_config" else format_object}
-    ).response_format
-    assert (response_format.kind, response_format.value) == ("json_schema", {"type": "object"})
-    assert response_format.param.startswith(name)
+def test_field_is_read(fields: dict[str, Any], expected: dict[str, Any]):
+    request = parsed(**fields)
+    found = {name: getattr(request if hasattr(request, name) else request.params, name) for name in expected}
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,6 @@ def test_wrong_field_is_named(fields: dict[str, Any], words: str):
     with pytest.raises(BadRequest) as caught:
         parsed(**fields)
     assert words in str(caught.value)
-
-
-def test_tokens_are_counted_without_a_length_limit():
-    assert read(parse_count_tokens, {"messages": HELLO}).messages == tuple(HELLO)
 
 
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=9, prompt_s=0.0, completion_s=0.0)
@@ -278,14 +274,6 @@ def test_arguments_cut_by_the_length_limit_are_kept_as_text():
     assert whole["content"][0]["input"] == {"_incomplete_json": '{"a": [1,'}
 
 
-def test_failure_ends_the_stream_with_an_error():
-    encoder = MessageEncoder(HEAD, parsed(stream=True), lambda: USAGE)
-    encoder.add(0, ContentDelta("Hi"))
-    encoder.failed(QueueFull("try again later"))
-    *_, last = encoder.take()
-    assert json.loads(last)["error"] == {"type": "rate_limit_error", "message": "try again later"}
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -294,5 +282,9 @@ def test_failure_ends_the_stream_with_an_error():
         (InferenceError("x"), "api_error"),
     ],
 )
-def test_error_has_the_format_of_the_interface(error: ApiError, kind: str):
-    assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}
+def test_failure_ends_the_stream_with_an_error_in_the_format_of_the_interface(error: ApiError, kind: str):
+    encoder = MessageEncoder(HEAD, parsed(stream=True), lambda: USAGE)
+    encoder.add(0, ContentDelta("Hi"))
+    encoder.failed(error)
+    *_, last = encoder.take()
+    assert json.loads(last) == error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}

@@ -12,7 +12,7 @@ import pytest
 
 from localchat.serving.http.loading import load_options
 from localchat.serving.http.options import chosen_model, read_options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFileError, Summary, list_text, summary_of
+from localchat.serving.models.catalog import DEMO_PATH, ModelFileError, Summary, summary_of
 from localchat.serving.models.mapping import read_mapping
 from localchat.serving.models.names import Catalog, UnknownModel
 
@@ -56,21 +56,16 @@ def catalog(home, *folders, mapping=None, **variables):
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("mine", "mine.gguf"),
         (" MINE ", "mine.gguf"),
         ("mine.gguf", "mine.gguf"),
         ("big", "big-00001-of-00002.gguf"),
         ("org/one-GGUF", "one-Q4_K_M.gguf"),
-        ("one-gguf", "one-Q4_K_M.gguf"),
-        ("one-Q4_K_M", "one-Q4_K_M.gguf"),
         ("one:q4_k_m", "one-Q4_K_M.gguf"),
         ("org_four_four", "org_four_four-q4_0.gguf"),
         ("org/two-GGUF:Q8_0", "two-Q8_0.gguf"),
-        ("two-GGUF:q8_0", "two-Q8_0.gguf"),
         ("lmstudio-community/three-GGUF", "three-Q4_K_M.gguf"),
         ("org_four_four-q4_0", "org_four_four-q4_0.gguf"),
         ("llama3.2", f"sha256-{DIGEST}"),
-        ("llama3.2:latest", f"sha256-{DIGEST}"),
         ("demo", "demo.gguf"),
     ],
 )
@@ -86,9 +81,7 @@ def test_a_name_means_one_file(home, name, file):
         ("zzzzzzzz", "on offer: 'big', 'mine'"),
         ("mmproj-mine", "no model"),
         ("../mine", "no model"),
-        ("/etc/passwd", "no model"),
         ("~/.localchat/models/mine.gguf", "no model"),
-        ("", "no model"),
     ],
 )
 def test_a_name_that_means_no_model_is_answered_with_names(home, name, message):
@@ -183,7 +176,6 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
         ('{"a": {"path": "x.gguf", "contxt": 3}}', "'a' has the unknown key 'contxt'; keys are path, aliases"),
         ('{"a": {"ctx": 3}}', "'a' has no 'path'"),
         ('{"a": {"path": "x.gguf", "ctx": "3"}}', "'ctx' of 'a' must be a number of tokens, not \"3\""),
-        ('{"a": {"path": "x.gguf", "ctx": true}}', "'ctx' of 'a' must be a number of tokens"),
         ('{"a": ', "line 1 column"),
         ("[]", "must be an object of names"),
     ],
@@ -246,12 +238,6 @@ def test_10_000_files_are_listed_in_bounded_time(tmp_path):
         found.find("zzzzzz")
 
 
-def test_the_summary_of_the_built_in_model():
-    found = summary_of(catalog(DEMO_PATH.parent).find("demo"))
-    assert found == Summary("llama", "Q5_1", 4096)
-    assert "demo" in list_text(catalog(DEMO_PATH.parent).models()[-1:])
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_a_damaged_header_is_a_problem_in_the_list(tmp_path, seed):
     rng = random.Random(seed)
@@ -286,7 +272,6 @@ def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):
     ("arguments", "message"),
     [
         (["zzzz"], "there is no model 'zzzz' here; on offer: 'big', 'mine'"),
-        (["two-GGUF"], "means 2 models"),
         (["mine"], "mine.gguf: not a GGUF file"),
         (["--models-dir", "/nonexistent", "mine"], "there is no model 'mine'"),
     ],

@@ -16,151 +16,105 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
 
 
-def text(value: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": value}
-
-
 def called(name: str, arguments: Any, id: str = "c1") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-USER = {"role": "user", "content": "hi"}
+def developer(content: str) -> dict[str, Any]:
+    return {"role": "developer", "content": content}
 
-MESSAGES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "text": ({"input": "hi"}, [USER]),
-    "instructions": ({"instructions": "Be brief."}, [{"role": "developer", "content": "Be brief."}, USER]),
-    "parts": (
-        {
-            "input": [
-                {"role": "user", "content": [{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]}
-            ]
-        },
-        [USER],
-    ),
-    "instructions and developer are one message": (
-        {"instructions": "a", "input": [{"role": "developer", "content": "b"}, USER]},
-        [{"role": "developer", "content": "a\n\nb"}, USER],
-    ),
-    "a later developer is another message": (
-        {"instructions": "a", "input": [USER, {"role": "developer", "content": "b"}]},
-        [{"role": "developer", "content": "a"}, USER, {"role": "developer", "content": "b"}],
-    ),
-    "call and result": (
-        {"input": [USER, CALL, RESULT]},
-        [
-            USER,
-            {"role": "assistant", "tool_calls": [called("look", '{"a":1}')]},
-            {"role": "tool", "tool_call_id": "c1", "content": "seen"},
-        ],
-    ),
+
+def assistant(content: Any = None, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", **({} if content is None else {"content": content}), **fields}
+
+
+def reasoning(**fields: Any) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [], **fields}
+
+
+def texts(kind: str, *values: str) -> list[dict[str, Any]]:
+    return [{"type": kind, "text": value} for value in values]
+
+
+USER = {"role": "user", "content": "hi"}
+LOOK = called("look", '{"a":1}')
+SEEN = {"role": "tool", "tool_call_id": "c1", "content": "seen"}
+
+# The fields of a request, or its items after a first message; the messages after the first one.
+MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
+    "text": ({"input": "hi"}, []),
+    "parts": ({"input": [{"role": "user", "content": texts("input_text", "h", "i")}]}, []),
+    "a later developer is another message": ([developer("b")], [developer("b")]),
+    "call and result": ([CALL, RESULT], [assistant(tool_calls=[LOOK]), SEEN]),
     "the assistant's items are one message": (
-        {
-            "input": [
-                USER,
-                {"type": "reasoning", "id": "rs_1", "summary": [], "content": [text("hm"), text("!")]},
-                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
-                CALL,
-                {**CALL, "call_id": "c2"},
-                RESULT,
-                {**RESULT, "call_id": "c2", "output": [{"type": "input_text", "text": "seen"}]},
-            ]
-        },
         [
-            USER,
-            {
-                "role": "assistant",
-                "reasoning_content": "hm!",
-                "content": "I look.",
-                "tool_calls": [called("look", '{"a":1}'), called("look", '{"a":1}', "c2")],
-            },
-            {"role": "tool", "tool_call_id": "c1", "content": "seen"},
-            {"role": "tool", "tool_call_id": "c2", "content": "seen"},
+            reasoning(id="rs_1", content=texts("reasoning_text", "hm", "!")),
+            {"type": "message", **assistant(texts("output_text", "I look."))},
+            CALL,
+            {**CALL, "call_id": "c2"},
+            RESULT,
+            {**RESULT, "call_id": "c2", "output": texts("input_text", "seen")},
+        ],
+        [
+            assistant("I look.", reasoning_content="hm!", tool_calls=[LOOK, {**LOOK, "id": "c2"}]),
+            SEEN,
+            {**SEEN, "tool_call_id": "c2"},
         ],
     ),
-    "two texts of the assistant are two messages": (
-        {"input": [USER, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, USER]},
-        [USER, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, USER],
-    ),
+    "two texts of the assistant are two messages": ([assistant("a"), assistant("b")], [assistant("a"), assistant("b")]),
     "text and reasoning between a call and its result": (
-        {
-            "input": [
-                USER,
-                CALL,
-                {"role": "assistant", "content": "a"},
-                {"type": "reasoning", "content": [text("r")]},
-                RESULT,
-            ]
-        },
-        [
-            USER,
-            {"role": "assistant", "tool_calls": [called("look", '{"a":1}')], "content": "a", "reasoning_content": "r"},
-            {"role": "tool", "tool_call_id": "c1", "content": "seen"},
-        ],
+        [CALL, assistant("a"), reasoning(content=texts("reasoning_text", "r")), RESULT],
+        [assistant("a", tool_calls=[LOOK], reasoning_content="r"), SEEN],
     ),
     "custom call": (
-        {
-            "input": [
-                USER,
-                {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "a\nb"},
-                {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
-            ]
-        },
         [
-            USER,
-            {"role": "assistant", "tool_calls": [called("patch", {"input": "a\nb"})]},
-            {"role": "tool", "tool_call_id": "c1", "content": "done"},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "a\nb"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "seen"},
         ],
+        [assistant(tool_calls=[called("patch", {"input": "a\nb"})]), SEEN],
     ),
     "call in a namespace": (
-        {"input": [USER, {**CALL, "name": "find", "namespace": "crm"}]},
-        [USER, {"role": "assistant", "tool_calls": [called("crm__find", '{"a":1}')]}],
+        [{**CALL, "name": "find", "namespace": "crm"}],
+        [assistant(tool_calls=[called("crm__find", '{"a":1}')])],
     ),
     "reasoning that a client kept encrypted": (
-        {"input": [USER, {"type": "reasoning", "summary": [], "encrypted_content": encode_reasoning("hä")}, CALL]},
-        [USER, {"role": "assistant", "reasoning_content": "hä", "tool_calls": [called("look", '{"a":1}')]}],
+        [reasoning(encrypted_content=encode_reasoning("hä")), CALL],
+        [assistant(reasoning_content="hä", tool_calls=[LOOK])],
     ),
-    "reasoning that another server encrypted": (
-        {"input": [USER, {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]},
-        [USER],
-    ),
+    "reasoning that another server encrypted": ([reasoning(encrypted_content="gAAAA")], []),
     "reasoning as a summary": (
-        {"input": [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": None}]},
-        [USER, {"role": "assistant", "reasoning_content": "s"}],
+        [reasoning(summary=texts("summary_text", "s"), content=None)],
+        [assistant(reasoning_content="s")],
     ),
-    "a refusal": (
-        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]},
-        [{"role": "assistant", "content": "No."}, USER],
-    ),
-    "items of unsupported tools": (
-        {"input": [USER, {"type": "web_search_call", "id": "x"}, {"type": "compaction", "id": "y"}]},
-        [USER],
-    ),
+    "a refusal": ([assistant([{"type": "refusal", "refusal": "No."}])], [assistant("No.")]),
+    "items of unsupported tools": ([{"type": "web_search_call", "id": "x"}, {"type": "compaction", "id": "y"}], []),
 }
 
 
-@pytest.mark.parametrize(("fields", "messages"), MESSAGES.values(), ids=MESSAGES)
-def test_items_become_messages(fields, messages):
-    assert list(parse(**fields).messages) == messages
+@pytest.mark.parametrize(("given", "messages"), MESSAGES.values(), ids=MESSAGES)
+def test_items_become_messages(given, messages):
+    fields = given if isinstance(given, dict) else {"input": [USER, *given]}
+    assert list(parse(**fields).messages) == [USER, *messages]
+
+
+def test_instructions_come_first_and_are_one_message_with_those_of_a_developer():
+    assert parse(instructions="a").messages == (developer("a"), USER)
+    assert parse(instructions="a", input=[developer("b"), USER]).messages == (developer("a\n\nb"), USER)
 
 
 PNG = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no input": ({"input": None}, "input"),
-    "empty input": ({"input": []}, "input"),
-    "input of another type": ({"input": 5}, "input"),
     "item of another type": ({"input": [1]}, "input[0]"),
     "unknown item": ({"input": [{"type": "song"}]}, "input"),
     "role": ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
-    "content": ({"input": [{"role": "user"}]}, "input[0].content"),
     "image": ({"input": [USER, {"role": "user", "content": [PNG]}]}, "input[1].content[0]"),
     "file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
-    "part": ({"input": [{"role": "user", "content": [{"type": "song"}]}]}, "input[0].content[0]"),
     "call without an id": ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id"),
     "result without output": ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
     "tool without a type": ({"tools": [{"name": "a"}]}, "tools[0].type"),
     "tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
-    "parameters": ({"tools": [{**FUNCTION, "parameters": 1}]}, "tools[0].parameters"),
     "tool without a type in a namespace": ({"tools": [{**CRM, "tools": [{"name": "a"}]}]}, "tools[0].tools[0].type"),
     "choice of an unknown tool": (
         {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice"
@@ -175,10 +129,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "background": ({"background": True}, "background"),
     "prompt template": ({"prompt": {"id": "p"}}, "prompt"),
-    "limit": ({"max_output_tokens": 0}, "max_output_tokens"),
     "format": ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     "schema": ({"text": {"format": {"type": "json_schema", "name": "a", "schema": 1}}}, "text.format.schema"),
-    "top_logprobs": ({"top_logprobs": 21}, "top_logprobs"),
     "summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
     "metadata": ({"metadata": {"a": 1}}, "metadata.a"),
     "conversation": ({"conversation": "conv_1"}, "conversation"),
@@ -271,21 +223,6 @@ def test_tool_choice(choice, expected):
 def response(id: str, text: str = "x") -> dict[str, Any]:
     item = {"type": "message", "id": f"msg_{id}", "role": "assistant", "content": text}
     return {"id": id, "object": "response", "output": [item]}
-
-
-def test_request_continues_a_stored_response():
-    store = ResponseStore()
-    first = parse(store, instructions="first")
-    store.put(response("resp_1", "yes"), first.items)
-    second = parse(store, input="and", previous_response_id="resp_1", instructions="second")
-    assert [message["content"] for message in second.messages] == ["second", "hi", "yes", "and"]
-    store.put(response("resp_2", "no"), second.items)
-    store.delete("resp_1")
-    third = parse(store, input="so?", previous_response_id="resp_2")
-    assert [message["content"] for message in third.messages] == ["hi", "yes", "and", "no", "so?"]
-    with pytest.raises(NotFound) as caught:
-        parse(store, previous_response_id="resp_1")
-    assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
 
 
 def test_item_reference_is_the_item():

@@ -57,6 +57,8 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
         assert deleted == {"id": first["id"], "object": "response", "deleted": True}
         status, error = ask(port, f"/v1/responses/{first['id']}", method="GET")
         assert (status, error["error"]["type"]) == (404, "invalid_request_error")
+        response(input="then", previous_response_id=second["id"])
+        assert running.last_prompt == "[user]hello[assistant]yes[user]and[assistant]yes[user]then"
         status, error = create(port, previous_response_id=first["id"])
         assert (status, error["error"]["code"]) == (404, "previous_response_not_found")
         not_stored = response(store=False)

@@ -6,6 +6,7 @@ Models are files of a folder; their engines are fakes that repeat the prompt.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,13 @@ from localchat.serving.chat.service import ServedModel, Service
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine import Engine, EngineError, NotEnoughMemory
-from localchat.serving.http.connections import listen_on
-from localchat.serving.http.http_server import ChatServer, Stopped
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 from localchat.serving.models.names import Catalog
 
 from .exchanges import ask, events_of
 from .fakes import FakeBackend
-from .serving import LAST_MESSAGE, wait_for
+from .serving import LAST_MESSAGE, served, wait_for
 
 HI = [{"role": "user", "content": "hello"}]
 NAMES = ("one", "two", "three")
@@ -75,13 +75,14 @@ class Running:
         self.folder, self.loads = folder, Loads()
         self.catalog = Catalog([folder], environment={"HOME": str(folder)})
         self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
-        self.server = ChatServer(self.service, Options(ping_s=ping_s), listen_on("127.0.0.1", 0))
+        self.options = Options(port=0, ping_s=ping_s)
+        self.port = 0
 
     def chat(self, model: str, **fields: Any) -> tuple[int, Any]:
-        return ask(self.server.server_port, "/v1/chat/completions", {"model": model, "messages": HI, **fields})
+        return ask(self.port, "/v1/chat/completions", {"model": model, "messages": HI, **fields})
 
     def post(self, path: str, **body: Any) -> tuple[int, Any]:
-        return ask(self.server.server_port, path, body)
+        return ask(self.port, path, body)
 
     def state(self, model: str) -> str:
         return self.service.find(model).state
@@ -90,36 +91,19 @@ class Running:
 @contextlib.contextmanager
 def running(folder: Path, **options: Any) -> Iterator[Running]:
     found = Running(folder, **options)
-
-    def serve() -> None:
-        with contextlib.suppress(Stopped):
-            found.server.serve_forever(poll_interval=0.01)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.server.shutdown()
-        found.loads.gate.release(1000)
-        found.server.close()
-        thread.join(30)
+    with served(found.service, found.options) as (server, _):
+        found.port = server.server_port
+        try:
+            yield found
+        finally:
+            found.loads.gate.release(1000)
     assert found.loads.n_open == 0
 
 
 def together(calls: list[Any]) -> list[Any]:
     """The results of functions that run at the same time."""
-    results: list[Any] = [None] * len(calls)
-
-    def run(i: int) -> None:
-        results[i] = calls[i]()
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(60) for future in [pool.submit(call) for call in calls]]
 
 
 def test_first_requests_at_once_load_a_model_once(tmp_path):
@@ -141,9 +125,7 @@ def test_request_waits_while_its_model_loads_and_the_others_answer(tmp_path, str
         wait_for(lambda: server.state("one") == "loading")
         for _ in range(3):
             assert server.chat("two")[0] == 200
-        states = {
-            model["id"]: model["status"]["value"] for model in ask(server.server.server_port, "/v1/models")[1]["data"]
-        }
+        states = {model["id"]: model["status"]["value"] for model in ask(server.port, "/v1/models")[1]["data"]}
         assert states == {"demo": "unloaded", "one": "loading", "two": "loaded", "three": "unloaded"}
         server.loads.gate.release()
         thread.join(30)
@@ -157,9 +139,7 @@ def test_request_waits_while_its_model_loads_and_the_others_answer(tmp_path, str
 
 
 def raw_stream(server: Running, path: str, body: dict[str, Any]) -> Any:
-    import http.client
-
-    connection = http.client.HTTPConnection("127.0.0.1", server.server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("POST", path, json.dumps(body))
     return connection
 
@@ -254,7 +234,7 @@ def test_failed_load_is_told_and_tried_again_when_the_file_changes(tmp_path):
             assert body["error"]["message"] == "the model 'one' cannot be loaded: it is broken"
         assert server.loads.names == ["one"]
         assert server.chat("two")[0] == 500  # another one is tried
-        entry = ask(server.server.server_port, "/v1/models/one")[1]
+        entry = ask(server.port, "/v1/models/one")[1]
         assert entry["status"] == {"value": "failed", "error": "it is broken"}
         server.loads.error = None
         os.utime(tmp_path / "one.gguf", (1, 1))
@@ -266,7 +246,7 @@ def test_idle_model_is_unloaded(tmp_path):
         assert server.chat("one")[0] == 200
         wait_for(lambda: server.state("one") == "unloaded" and server.loads.n_open == 0)
         assert server.chat("one")[0] == 200
-        assert ask(server.server.server_port, "/health")[0] == 503  # the default model has never been loaded
+        assert ask(server.port, "/health")[0] == 503  # the default model has never been loaded
 
 
 @pytest.mark.parametrize(
@@ -277,7 +257,7 @@ def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(tmp_path, ke
         status, body = server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=keep_alive)
         assert (status, body["message"]["content"]) == (200, "hello")
         wait_for(lambda: [server.state("one")] == states)
-        listed = ask(server.server.server_port, "/api/ps")[1]["models"]
+        listed = ask(server.port, "/api/ps")[1]["models"]
         assert [model["name"] for model in listed] == (["one"] if states == ["loaded"] else [])
 
 
@@ -312,7 +292,7 @@ def test_models_are_loaded_and_unloaded_by_request(tmp_path):
 
 def test_lists_have_all_models_and_new_files(tmp_path):
     with running(tmp_path) as server:
-        port = server.server.server_port
+        port = server.port
         (tmp_path / "four.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
         names = ["demo", "four", "one", "three", "two"]
         assert sorted(model["id"] for model in ask(port, "/v1/models")[1]["data"]) == names

@@ -22,7 +22,6 @@ from .chat_templates import SPECIAL, USER, call_message, render
             '{"a":2,"b":1}',
             id="tojson options",
         ),
-        pytest.param("{{ [1] | tojson(indent=2) }}", "[\n  1\n]", id="tojson indent"),
         pytest.param("{{ ['é'] | tojson(ensure_ascii=true) }}", '["\\u00e9"]', id="tojson ascii"),
         pytest.param("{{ messages | map(attribute='role') | tojson }}", '["user"]', id="tojson of a generator"),
         pytest.param("{{ ('[1]' | from_json)[0] + 1 }}", "2", id="from_json"),
@@ -32,10 +31,7 @@ from .chat_templates import SPECIAL, USER, call_message, render
             "{% set n = namespace(a=[]) %}{% set _ = n.a.append(1) %}{{ n.a.pop() }}", "1", id="lists of its own"
         ),
         pytest.param("{{ strftime_now('%Y') | length }}", "4", id="strftime_now"),
-        pytest.param("{{ '<b>' | safe }}", "<b>", id="safe"),
         pytest.param("{{ tools is none }}{{ nothing is defined }}", "TrueFalse", id="no tools is none"),
-        pytest.param("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m(messages[0].content) }}", "[hi]", id="macro"),
-        pytest.param("{% set x %}[{{ messages[0].content }}]{% endset %}{{ x }}", "[hi]", id="block set"),
     ],
 )
 def test_template_language(source, expected):
@@ -51,10 +47,8 @@ def test_template_language(source, expected):
         ),
         pytest.param("{{ messages.__class__.__name__ }}", "unsafe", id="attribute"),
         pytest.param("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe", id="item that is an attribute"),
-        pytest.param("{{ ''.format.__globals__.x }}", "unsafe", id="globals"),
         pytest.param("{{ messages[0].update({'role': 'x'}) }}", "unsafe", id="dict update"),
         pytest.param("{{ 'x' * 1000000000 }}", "too large", id="repetition"),
-        pytest.param("{{ 1000000000 * 'x' }}", "too large", id="repetition from the right"),
         pytest.param("{{ 9 ** 99999999 }}", "too large", id="power"),
         pytest.param("{{ '%999999999d' % 1 }}", "too large", id="width of %"),
         pytest.param("{{ '{:999999999}'.format(1) }}", "width", id="width of format"),
@@ -72,7 +66,6 @@ def test_template_language(source, expected):
             id="doubling",
         ),
         pytest.param("{% if 1 %}" * 200 + "{% endif %}" * 200, "cannot be compiled", id="nesting of the source"),
-        pytest.param("{{ nothing.at.all }}", "UndefinedError", id="undefined"),
     ],
 )
 def test_template_error(source, message, monkeypatch):

@@ -12,11 +12,9 @@ from .chat_templates import CALLS, USER, call_message, render
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        pytest.param({"role": "user", "content": "a"}, "[user]a", id="text"),
         pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
         pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
         pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
-        pytest.param(call_message({"a": 1}), '[assistant]<f:{"a": 1}:call_1>', id="arguments as object"),
         pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
         pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="invalid JSON stays text"),
         pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),
@@ -59,7 +57,6 @@ TWO_CALLS = {
         pytest.param(["call_1", "call_2"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="in order"),
         pytest.param(["call_2", "call_1"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="by their ids"),
         pytest.param([None, None], "FIRST[tool]NoneSECOND[tool]None[user]hi", id="without ids"),
-        pytest.param(["call_1"], "FIRST[tool]call_1SECOND[user]hi", id="one is missing"),
         pytest.param(["call_1", "x"], "FIRST[tool]call_1SECOND[tool]x[user]hi", id="of no call"),
         pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
     ],
@@ -228,13 +225,6 @@ def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
 def test_template_of_lfm_gets_calls_in_its_notation():
     source = PLAIN.replace("ROLES", "['user', 'assistant']") + "{# <|tool_call_start|> tools #}"
     assert render(source, [call_message({"a": "x"})]) == '[assistant]<|tool_call_start|>[f(a="x")]<|tool_call_end|>'
-
-
-def test_variables_of_a_request_do_not_replace_those_of_the_server():
-    source = "{{ enable_thinking }} {{ messages[0].content }} {{ bos_token }}"
-    template = ChatTemplate(source, bos_token="<s>")
-    variables = {"enable_thinking": False, "messages": [], "bos_token": "no"}
-    assert template.render([USER], variables=variables) == "False hi <s>"
 
 
 @pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])
