@@ -102,7 +102,7 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
         if first_at is None:
             first_at = time.monotonic()
             server.drain(drain_s if number == signal.SIGTERM else 0)
-            if server.service.in_flight.is_idle or number != signal.SIGTERM:
+            if server.service.is_idle or number != signal.SIGTERM:
                 raise Stopped
         elif time.monotonic() - first_at > ONE_SIGNAL_S:
             signal.signal(number, signal.SIG_DFL)

@@ -199,7 +199,7 @@ def test_request_in_flight_and_later_requests_get_503_when_the_server_stops():
         with contextlib.closing(running.client()) as client:
             client.request("POST", "/v1/chat/completions", GOOD)
             wait_for(lambda: running.engine.stats().n_running == 1)
-            running.server.service.in_flight.stop()
+            running.server.service.stop()
             early = read_response(client)
         late = running.chat()
         running.wait_until_idle()

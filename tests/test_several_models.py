@@ -185,7 +185,7 @@ def test_client_that_leaves_while_its_model_loads_is_not_waited_for(tmp_path):
         connection = raw_stream(server, "/v1/chat/completions", {"model": "one", "messages": HI})
         wait_for(lambda: server.state("one") == "loading")
         connection.close()
-        wait_for(lambda: server.service.in_flight.is_idle)
+        wait_for(lambda: server.service.is_idle)
         server.loads.gate.release()
         wait_for(lambda: server.state("one") == "loaded")
 
@@ -311,7 +311,7 @@ def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
         thread = threading.Thread(target=lambda: waiting.append(server.chat("one")))
         thread.start()
         wait_for(lambda: server.state("one") == "loading")
-        server.service.in_flight.stop()
+        server.service.stop()
         closing = threading.Thread(target=server.service.close)
         closing.start()
         server.loads.gate.release()

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ..core import errors
 from ..engine import EngineStopped, NotEnoughMemory
@@ -25,94 +25,30 @@ RETRY_S = 60.0
 _POLL_S = 0.25
 
 
-class InFlight:
-    """The requests in flight. At shutdown, `refuse` rejects new ones, then `stop` ends the remaining ones."""
-
-    def __init__(self) -> None:
-        # Whether new requests are refused. Requests in flight continue until `stop`.
-        self.is_stopping = False
-        # Whether `stop` was called, which ends the requests in flight.
-        self.is_stopped = False
-        # Guards the attributes below and writes to `is_stopped`.
-        self._lock = threading.Lock()
-        self._n_admitted = 0
-        self._stops: set[Callable[[], None]] = set()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._n_admitted == 0
-
-    @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Count a request as in flight for the `with` block, also before it generates, unless the server stops.
-
-        Raises:
-            ShuttingDown: New requests are refused.
-        """
-        with self._lock:
-            if self.is_stopping:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
-            self._n_admitted += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._n_admitted -= 1
-
-    @contextlib.contextmanager
-    def during(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Let `InFlight.stop` end a request in the `with` block by `stop`; immediately if it was called already."""
-        with self._lock:
-            self._stops.add(stop)
-            if self.is_stopped:
-                stop()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._stops.discard(stop)
-
-    def refuse(self) -> None:
-        """Refuse new requests from now on."""
-        with self._lock:
-            self.is_stopping = True
-
-    def stop(self) -> None:
-        """Refuse new requests and end those in flight."""
-        with self._lock:
-            self.is_stopping = self.is_stopped = True
-            for stop in self._stops:
-                stop()
-
-
-class Failure(NamedTuple):
-    """Why a model could not be loaded."""
-
-    reason: str
-    until: float
-    """The time of the next try."""
-    stamp: int
-    """The modification time of the file."""
-
-
+@dataclass(eq=False)
 class ServedModel:
     """A model that requests may name, and its state. The lock of the service guards it."""
 
-    def __init__(self, file: ModelFile) -> None:
-        self.file = file
-        # The loaded model; None: it is not loaded.
-        self.model: Model | None = None
-        # Whether it waits to be loaded, or loads, and the loaded share.
-        self.is_loading = False
-        self.progress = 0.0
-        self.began_at = 0.0
-        # Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again.
-        self.is_ending = False
-        self.failure: Failure | None = None
-        # The requests that use it, the time at which the last one ended, and that at which it is ended if it is idle.
-        self.n_users = 0
-        self.used_at = 0.0
-        self.expires_at = math.inf
+    file: ModelFile
+    model: Model | None = None
+    """The loaded model; None: it is not loaded."""
+    is_loading: bool = False
+    """Whether it waits to be loaded, or loads."""
+    progress: float = 0.0
+    """The loaded share."""
+    began_at: float = 0.0
+    is_ending: bool = False
+    """Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again."""
+    failure: str = ""
+    """Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time."""
+    retry_at: float = 0.0
+    failed_stamp: int = 0
+    n_users: int = 0
+    """The requests that use it."""
+    used_at: float = 0.0
+    """When the last request ended."""
+    expires_at: float = math.inf
+    """When it is ended if it is idle."""
 
     @property
     def state(self) -> str:
@@ -123,9 +59,10 @@ class ServedModel:
 
 
 class Service:
-    """The models of this server. One of them, the default, serves requests that name none.
+    """The models of this server, and the requests in flight. One model, the default, serves requests that name none.
 
-    One thread loads and ends models, one after another; the others are served meanwhile.
+    One thread loads and ends models, one after another; the others are served meanwhile. At shutdown, `refuse` rejects
+    new requests, `stop` ends those in flight, and `close` ends the models.
     """
 
     def __init__(
@@ -151,7 +88,6 @@ class Service:
             waits: Whether requests wait for a model that loads. False: they get ModelLoading.
             clock: Returns seconds.
         """
-        self.in_flight = InFlight()
         self.default = ServedModel(file)
         self.waits = waits
         self._catalog = catalog
@@ -160,11 +96,14 @@ class Service:
         self._max_models = max_models
         self._idle_unload_s = idle_unload_s
         self.clock = clock
+        # Whether new requests are refused, and whether those in flight are ended, too.
+        self.is_stopping = self.is_stopped = False
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
         self._models = {file.path: self.default}
         self._to_load: deque[ServedModel] = deque()
-        self._is_closed = False
+        self._n_admitted = 0
+        self._stops: set[Callable[[], None]] = set()
         self._thread: threading.Thread | None = None
         self._began_at = clock()
 
@@ -172,20 +111,67 @@ class Service:
         """Serve this model as the default one from now on."""
         with self._changed:
             self.default.model = model
-            if self._is_closed:
+            if self.is_stopped:
                 model.engine.close()
             self._changed.notify_all()
 
     def close(self) -> None:
         """End all models. Call this after the last request has ended."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self.stop()
         if self._thread is not None:
             self._thread.join()
         for served in self._models.values():
             if served.model is not None:
                 served.model.engine.close()
+
+    # --- the requests in flight ---
+
+    @property
+    def is_idle(self) -> bool:
+        return self._n_admitted == 0
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a request as in flight for the `with` block, also before it generates, unless the server stops.
+
+        Raises:
+            ShuttingDown: New requests are refused.
+        """
+        with self._changed:
+            if self.is_stopping:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            self._n_admitted += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_admitted -= 1
+
+    @contextlib.contextmanager
+    def during(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Let `Service.stop` end a request in the `with` block by `stop`; immediately if it was called already."""
+        with self._changed:
+            self._stops.add(stop)
+            if self.is_stopped:
+                stop()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._stops.discard(stop)
+
+    def refuse(self) -> None:
+        """Refuse new requests from now on. Those in flight continue."""
+        with self._changed:
+            self.is_stopping = True
+
+    def stop(self) -> None:
+        """Refuse new requests, and end those in flight."""
+        with self._changed:
+            self.is_stopping = self.is_stopped = True
+            for stop in self._stops:
+                stop()
+            self._changed.notify_all()
 
     # --- names ---
 
@@ -229,9 +215,7 @@ class Service:
             ModelLoading: No model is loaded.
             InferenceError: The engine has failed, or its process cannot be started.
         """
-        with self._changed:
-            loaded = [served for served in self._models.values() if served.model is not None]
-            best = max(loaded, key=lambda served: (served is self.default, served.used_at), default=None)
+        best = max(self._loaded(), key=lambda served: (served is self.default, served.used_at), default=None)
         if best is None or best.model is None:
             raise self._loading(self.default)
         return _working(best.model)
@@ -240,7 +224,7 @@ class Service:
         """Raise an error while the server cannot serve requests yet: the default model loads for the first time."""
         with self._changed:
             default = self.default
-            if default.model is None and not default.used_at and default.failure is None:
+            if default.model is None and not default.used_at and not default.failure:
                 raise self._loading(default)
         if default.model is not None:
             _working(default.model)
@@ -258,7 +242,7 @@ class Service:
         Raises:
             ModelLoading: The model is not loaded, and requests do not wait.
             InferenceError: The model cannot be loaded, or its engine has failed.
-            ShuttingDown: The server has been closed.
+            ShuttingDown: The server has been stopped.
         """
         model = self._acquire(served, while_waiting)
         try:
@@ -300,13 +284,12 @@ class Service:
 
     def _is_usable(self, served: ServedModel) -> bool:
         """Whether a model is loaded. If it is not, it will be."""
-        if self._is_closed or self.in_flight.is_stopped:
+        if self.is_stopped:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         if served.model is not None and not served.is_ending:
             return True
-        failure = served.failure
-        if failure is not None and self.clock() < failure.until and failure.stamp == served.file.stamp:
-            raise errors.InferenceError(f"the model {served.file.name!r} cannot be loaded: {failure.reason}")
+        if served.failure and self.clock() < served.retry_at and served.failed_stamp == served.file.stamp:
+            raise errors.InferenceError(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
         if not served.is_loading and self._load is not None:
             served.is_loading, served.progress, served.began_at = True, 0.0, self.clock()
             self._to_load.append(served)
@@ -328,35 +311,31 @@ class Service:
     def _run(self) -> None:
         while True:
             with self._changed:
-                idle = self._expired()
-                if not self._to_load and not idle and not self._is_closed:
-                    self._changed.wait(self._next_expiry_s())
-                    continue
-                if self._is_closed:
+                unused = [served for served in self._loaded() if not served.n_users]
+                idle = min(unused, key=lambda served: served.expires_at, default=None)
+                left_s = math.inf if idle is None else idle.expires_at - self.clock()
+                if self.is_stopped:
                     return
-                next_one = self._to_load.popleft() if self._to_load else None
-            for served in idle:
-                self._end(served, "it was idle")
+                if left_s > 0 and not self._to_load:
+                    self._changed.wait(None if left_s == math.inf else left_s)
+                    continue
+                next_one = self._to_load.popleft() if left_s > 0 else None
             if next_one is not None:
                 self._load_one(next_one)
+            elif idle is not None:
+                self._end(idle, "it was idle")
 
-    def _expired(self) -> list[ServedModel]:
-        now = self.clock()
-        return [m for m in self._models.values() if m.model is not None and not m.n_users and m.expires_at <= now]
-
-    def _next_expiry_s(self) -> float | None:
-        """Seconds until the next idle model is to be ended; None: there is none."""
-        times = [m.expires_at for m in self._models.values() if m.model is not None and not m.n_users]
-        first = min(times, default=math.inf)
-        return None if first == math.inf else max(first - self.clock(), 0)
+    def _loaded(self) -> list[ServedModel]:
+        with self._changed:
+            return [served for served in self._models.values() if served.model is not None]
 
     def _load_one(self, served: ServedModel) -> None:
         assert self._load is not None
-        while self._max_models and self._n_loaded() >= self._max_models and self._end_least_recent(served):
+        while self._max_models and len(self._loaded()) >= self._max_models and self._end_least_recent(served):
             pass
         model: Model | None = None
         reason = ""
-        while model is None and not reason and not self._is_closed:
+        while model is None and not reason and not self.is_stopped:
             try:
                 model = self._load(served)
             except NotEnoughMemory as error:
@@ -370,18 +349,12 @@ class Service:
         with self._changed:
             served.model, served.is_loading = model, False
             served.used_at, served.expires_at = self.clock(), math.inf
-            served.failure = Failure(reason, self.clock() + RETRY_S, served.file.stamp) if reason else None
+            served.failure, served.retry_at, served.failed_stamp = reason, self.clock() + RETRY_S, served.file.stamp
             self._changed.notify_all()
-
-    def _n_loaded(self) -> int:
-        with self._changed:
-            return sum(served.model is not None for served in self._models.values())
 
     def _end_least_recent(self, new: ServedModel) -> bool:
         """End the least recently used model for a new one. Idle ones come first. False: there is none."""
-        with self._changed:
-            loaded = [served for served in self._models.values() if served.model is not None]
-            victim = min(loaded, key=lambda served: (served.n_users > 0, served.used_at), default=None)
+        victim = min(self._loaded(), key=lambda served: (served.n_users > 0, served.used_at), default=None)
         if victim is None:
             return False
         self._end(victim, f"{new.file.name} takes its place")
@@ -391,9 +364,9 @@ class Service:
         """End a model after the requests that use it. Its memory is free when this returns."""
         with self._changed:
             served.is_ending = True
-            self._changed.wait_for(lambda: not served.n_users or self._is_closed)
+            self._changed.wait_for(lambda: not served.n_users or self.is_stopped)
             model = served.model
-            if model is None or self._is_closed:
+            if model is None or self.is_stopped:
                 return
             served.model = None
         model.engine.close()

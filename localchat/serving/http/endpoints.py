@@ -152,7 +152,7 @@ class Endpoints:
                 raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
             raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
         exchange.tail = unquote(path[len(row) :])
-        with self._service.in_flight.admitted():
+        with self._service.admitted():
             endpoint(exchange)
 
     def ended(self, exchange: Exchange) -> None:
@@ -227,7 +227,7 @@ class Endpoints:
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
         """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
         try:
-            with self._service.in_flight.during(run.stop), self._connections.watched(exchange.socket, run.cancel):
+            with self._service.during(run.stop), self._connections.watched(exchange.socket, run.cancel):
                 yield
         except Cancelled as error:
             raise PeerGone from error

@@ -161,7 +161,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     def drain(self, seconds: float) -> None:
         """Refuse new requests, and leave `serve_forever` when those in flight have ended, or after `seconds`."""
-        self.service.in_flight.refuse()
+        self.service.refuse()
         self._drained_by = time.monotonic() + seconds
 
     def service_actions(self) -> None:
@@ -170,7 +170,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         Raises:
             Stopped: The server has drained.
         """
-        if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
+        if self._drained_by is not None and (self.service.is_idle or time.monotonic() >= self._drained_by):
             raise Stopped
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.server_close()
         # The connections that are closed here are no disconnects of clients.
         self.connections.stop_watching()
-        self.service.in_flight.stop()
+        self.service.stop()
         self.connections.close(CLOSE_TIMEOUT_S)
         # Close the model last: responses that end need its vocabulary.
         self.service.close()

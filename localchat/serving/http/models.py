@@ -76,7 +76,7 @@ def _entry(served: ServedModel) -> dict[str, Any]:
         # vLLM's name for `n_ctx`.
         **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
         "meta": meta,
-        "status": {"value": served.state, **({"error": served.failure.reason} if served.failure else {})},
+        "status": {"value": served.state, **({"error": served.failure} if served.failure else {})},
         "capabilities": list(card.capabilities),
     }
 
