@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatEncoder, parse_chat
-from localchat.serving.chat.chat_prompt import start_chat
 from localchat.serving.chat.model import Model
+from localchat.serving.chat.prompts import start_chat
 from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
 from localchat.serving.engine import Engine, GenerationRequest

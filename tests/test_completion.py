@@ -12,8 +12,8 @@ import pytest
 
 from localchat.serving.api.completions import INTERFACE, CompletionEncoder, CompletionRequest, parse_completion
 from localchat.serving.chat.model import Model
+from localchat.serving.chat.prompts import start_text
 from localchat.serving.chat.run import GenerationRun
-from localchat.serving.chat.text_prompt import start_text
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.events import OutputEvent
 from localchat.serving.engine import Engine, EngineError

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.chat_prompt import budget_tracker
 from localchat.serving.chat.constraint import reasoning_start
 from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.dialects.parser import OutputParser, ReasoningTracker
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompt.template import ChatTemplate
+from localchat.serving.chat.prompts import budget_tracker
 from localchat.serving.chat.run import Output
 from localchat.serving.core.events import OutputEnd, OutputToken, ReasoningDelta, SampledTokens
 from localchat.serving.engine import Engine

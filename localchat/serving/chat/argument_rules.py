@@ -14,8 +14,7 @@ from typing import Any
 
 from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
 from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced
-from .lark import ANY, Rules, layout_regex, regex_literal, seq
-from .schema_rules import json_rule
+from .lark import ANY, Rules, json_rule, layout_regex, regex_literal, seq
 
 # Strings that no parser converts to a value of another type.
 _CERTAINLY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
@@ -29,6 +28,7 @@ _ANNOTATIONS = frozenset(
 _ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 _MAX_DEPTH = 20
+
 # Values that some templates print as Python does.
 _PYTHON_VALUES = {
     "boolean": "/True|False/",
@@ -192,7 +192,9 @@ class _Arguments:
         if not schema.get("properties") and others is not False and not schema.get("required"):
             if not schema.keys() <= _OF_OBJECT | _ANNOTATIONS:
                 raise NotExact
-            return self._gemma_map(self._rules.rule(self.gemma(others, depth + 1)))
+            return _repeated(
+                "{", self._rules.rule(seq(_GEMMA_NAME, self._rules.rule(self.gemma(others, depth + 1)))), "}"
+            )
         pairs = []
         for name, value, is_required in sorted(self._properties(schema), key=lambda item: item[0].lower()):
             if not _UNQUOTED_NAME.fullmatch(name):
@@ -210,9 +212,6 @@ class _Arguments:
             "INSIDE": f"/{ANY}/ & ~/{ANY}({quote}|{self._end}){ANY}/",
         }
         return self._rules.rule("%lark {\n" + "\n".join(f"{name}: {body}" for name, body in rules.items()) + "\n}")
-
-    def _gemma_map(self, value: str) -> str:
-        return _repeated("{", self._rules.rule(seq(_GEMMA_NAME, value)), "}")
 
     def _gemma_string(self, sets: list[str]) -> str:
         quote = regex_literal(GEMMA_QUOTE)

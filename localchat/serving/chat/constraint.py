@@ -29,9 +29,19 @@ from .argument_rules import argument_rule
 from .dialects import Dialect
 from .dialects.call_layout import THE_NAME, CallLayout
 from .dialects.dialect import ReasoningStart
-from .lark import Rules, gbnf_rule, layout_regex, regex_literal, seq
+from .lark import (
+    Rules,
+    error_in,
+    error_place,
+    gbnf_rule,
+    json_rule,
+    layout_regex,
+    loosened,
+    normalized,
+    regex_literal,
+    seq,
+)
 from .prompt.template import ChatTemplate
-from .schema_rules import error_in, error_place, json_rule, loosened, normalized
 
 log = logging.getLogger("localchat.server")
 
@@ -153,7 +163,7 @@ class _Grammar:
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
             body = f"(?:{_without_anchors(value)})"
-            reason = error_in(f"start: {_slashed(body)}")
+            reason = error_in(f"start: /{body}/")
             if reason:
                 raise ValueError(f"the regular expression has an error: {reason}")
             return self._rules.regex(body)
@@ -195,15 +205,13 @@ class _Grammar:
 
     def _parts(self, layouts: Sequence[CallLayout]) -> str:
         """An output in parts with headers. The first token shows whether a part is a call."""
-        mark, opener = map(regex_literal, (self.dialect.part_mark, self.dialect.text_start[0]))
-        text = self._rules.free_text([mark])
-        more = self._rules.terminal(f"{text} {_slashed(mark)}")
+        mark, opener = self._literal(self.dialect.part_mark), self._literal(self.dialect.text_start[0])
+        text = self._rules.free_text([regex_literal(self.dialect.part_mark)])
+        more = self._literal(self.dialect.part_mark, after=text)
         calls = " | ".join(map(self._calls, layouts))
-        end, middle = (self._rules.terminal(f"{_slashed(opener)} {lexeme}") for lexeme in (text, more))
+        middle, end = (self._rules.terminal(f"{opener} {lexeme}") for lexeme in (more, text))
         part = self._rules.rule(f"{middle}* ({calls} | {end})")
-        if self.has_prefill:
-            return f"{text} | {more} {part}"
-        return f"{part} | {_slashed(mark)} {part}"
+        return f"{text} | {more} {part}" if self.has_prefill else f"{part} | {mark} {part}"
 
     def _calls(self, layout: CallLayout, *, before: str = "", after_text: str = "") -> str:
         """One or more calls.
@@ -215,15 +223,10 @@ class _Grammar:
         heads = {name: layout.head_of(name, before + layout.begin) for name in self._schemas}
         prefix = ""
         if after_text and layout.opener:
-            prefix = self._rules.terminal(f"{after_text} {_slashed(regex_literal(layout.opener))}")
-            first = {name: self._literal(head.removeprefix(layout.opener)) for name, head in heads.items()}
-        elif after_text:
-            first = {
-                name: self._rules.terminal(f"{after_text} {_slashed(layout_regex(head))}")
-                for name, head in heads.items()
-            }
-        else:
-            first = {name: self._literal(head) for name, head in heads.items()}
+            prefix = self._literal(layout.opener, after=after_text)
+            heads = {name: head.removeprefix(layout.opener) for name, head in heads.items()}
+            after_text = ""
+        first = {name: self._literal(head, after=after_text) for name, head in heads.items()}
         more = ""
         if self.max_calls != 1:
             others = {name: self._literal(layout.head_of(name, layout.separator)) for name in self._schemas}
@@ -251,10 +254,7 @@ class _Grammar:
         ends = {dialect.reasoning.end: after}
         if dialect.text_start[0] in dialect.section_markers and after_marker is not None:
             ends[dialect.text_start[0]] = after_marker
-        options = [
-            seq(self._rules.terminal(f"{text} {_slashed(regex_literal(end))}"), f"({rest})")
-            for end, rest in ends.items()
-        ]
+        options = [seq(self._literal(end, after=text), f"({rest})") for end, rest in ends.items()]
         for layout in dialect.calls if self.functions and not self.has_prefill else ():
             if layout.opener:
                 options.append(self._calls(layout, after_text=text))
@@ -264,9 +264,9 @@ class _Grammar:
         no_reasoning = [seq(self._literal(dialect.no_reasoning), first)] if dialect.no_reasoning else []
         return " | ".join([first, *no_reasoning, seq(self._literal(dialect.reasoning.start), reasoning)])
 
-    def _literal(self, text: str) -> str:
-        """A text of a layout, with its placeholders, as a terminal; "" if it is empty."""
-        return self._rules.regex(layout_regex(text)) if text else ""
+    def _literal(self, text: str, *, after: str = "") -> str:
+        """A text of a layout, with its placeholders, as a terminal, after another terminal; "" if it is empty."""
+        return self._rules.terminal(seq(after, f"/{layout_regex(text)}/")) if text else ""
 
     # --- tools ---
 
@@ -297,10 +297,6 @@ def _check_schema(schema: Any, path: str, hint: str = "") -> None:
     if reason:
         place = f"{path}#{pointer}"
         raise BadRequest(f"'{place}' cannot be enforced: {reason}{hint}", place)
-
-
-def _slashed(regex: str) -> str:
-    return f"/{regex}/"
 
 
 def _without_anchors(pattern: str) -> str:

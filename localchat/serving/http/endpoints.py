@@ -20,12 +20,11 @@ from ..api import ollama_models as ollama_api
 from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from ..api.encoder import Interface
 from ..api.responses_store import ResponseStore
-from ..chat.chat_prompt import prompt_length, prompt_text, start_chat
 from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
+from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
 from ..chat.run import GenerationRun, wire_errors
 from ..chat.service import Service
-from ..chat.text_prompt import start_text
 from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
