@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -322,12 +323,8 @@ def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:
     return Server(handle)
 
 
-def dripping_letters(*parts: bytes) -> Server:
-    return dripping(*parts, drop=b"x")
-
-
-def pinging(*parts: bytes) -> Server:
-    return dripping(*parts, drop=b"8\r\n: ping\n\n\r\n")
+dripping_letters = functools.partial(dripping, drop=b"x")
+pinging = functools.partial(dripping, drop=b"8\r\n: ping\n\n\r\n")
 
 
 # TLS and unix sockets

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import math
-import os
 import threading
 import time
 import zlib
-from pathlib import Path
 
 import pytest
 
@@ -25,6 +22,7 @@ from localchat import (
     StatusError,
     Timeout,
 )
+from localchat.extras import media
 from localchat.transport.http1 import Inflate
 
 from .clients import failure, make_client
@@ -130,45 +128,25 @@ def test_text_that_is_not_utf8_gives_one_warning(raw, text):
         assert all("not UTF-8" in warning for warning in warnings)
 
 
-# Time
-
-
-async def is_written_by_the_loop(fifo: Path) -> bool:
-    """Whether the event loop wrote to the pipe. It cannot if the client reads the pipe in the thread of the loop."""
-    for _ in range(1000):
-        with contextlib.suppress(OSError):  # No reader has opened the pipe yet.
-            pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(pipe, b"\x89PNG\r\n\x1a\n")
-            os.close(pipe)
-            return True
-        await asyncio.sleep(0.002)
-    return False
-
-
 @pytest.mark.parametrize("method", ["chat", "stream", "run"])
-def test_files_are_read_beside_the_event_loop(method, tmp_path):
-    fifo = tmp_path / "image.png"
-    os.mkfifo(fifo)
-    late_writer = threading.Timer(3, lambda: fifo.write_bytes(b"late"))  # Ends the read if the loop is blocked.
-    late_writer.daemon = True
-    late_writer.start()
+def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
+    path, readers, read = tmp_path / "image.gif", [], media._read
+    path.write_bytes(b"GIF89a")
+    monkeypatch.setattr(media, "_read", lambda source: readers.append(threading.get_ident()) or read(source))
 
-    async def send(client: AsyncClient) -> None:
-        if method != "stream":
-            await getattr(client, method)("hi", images=[fifo])
-            return
-        async with client.stream("hi", images=[fifo]) as stream:
-            assert [text async for text in stream.text] == ["Hel", "lo"]
-
-    async def main(url: str) -> bool:
+    async def send(url: str) -> None:
         async with AsyncClient(url, model="m") as client:
-            _, written = await asyncio.gather(send(client), is_written_by_the_loop(fifo))
-            return written
+            if method != "stream":
+                await getattr(client, method)("hi", images=[path])
+                return
+            async with client.stream("hi", images=[path]) as stream:
+                assert [text async for text in stream.text] == ["Hel", "lo"]
 
     with always(HELLO) as server:
-        assert asyncio.run(main(server.url))
-        late_writer.cancel()
+        asyncio.run(send(server.url))
         assert server.requests[0].json["messages"][0]["content"][0]["type"] == "image_url"
+    assert len(readers) == 1
+    assert readers != [threading.get_ident()]
 
 
 # Secrets

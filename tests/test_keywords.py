@@ -29,25 +29,23 @@ def test_unknown_option_is_refused_and_nothing_is_sent(options, words, client_cl
     assert server.requests == []
 
 
-def test_unknown_option_of_other_methods_and_clients():
-    client: Any = Client("http://127.0.0.1:1")
+OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("with_options", (), {"modle": "m"}, r"Client has no option 'modle': is model meant\?"),
+    ("run", ("hi",), {"max_round": 3}, r"run has no option 'max_round': is max_rounds meant\?"),
+    ("embed", ("hi",), {"temperature": 1}, "embed has no option 'temperature'"),
+    ("complete", ("hi",), {"system": "Be brief."}, "complete has no option 'system'"),
+    ("complete", ("hi",), {"tools": []}, "complete has no option 'tools'"),
+    ("request", ("POST", "rerank", {}), {"temperature": 1}, "request has no option 'temperature'"),
+    *((name, ("hi",), {"retries_on_mismatch": 1}, "'retries_on_mismatch'") for name in ("stream", "run", "complete")),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "options", "words"), OTHERS)
+def test_unknown_option_of_other_methods(method, arguments, options, words):
+    with pytest.raises(TypeError, match=words):
+        getattr(Client("http://127.0.0.1:1"), method)(*arguments, **options)
     with pytest.raises(TypeError, match=r"Client has no option 'time_out': is timeout meant\?"):
         Client(time_out=5)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"Client has no option 'modle': is model meant\?"):
-        client.with_options(modle="m")
-    with pytest.raises(TypeError, match=r"run has no option 'max_round': is max_rounds meant\?"):
-        client.run("hi", max_round=3)
-    with pytest.raises(TypeError, match=r"embed has no option 'temperature'"):
-        client.embed("hi", temperature=1)
-    with pytest.raises(TypeError, match="complete has no option 'system'"):
-        client.complete("hi", system="Be brief.")
-    with pytest.raises(TypeError, match=r"complete has no option 'tools'"):
-        client.complete("hi", tools=[])
-    with pytest.raises(TypeError, match="request has no option 'temperature'"):
-        client.request("POST", "rerank", {}, temperature=1)
-    for method in (client.stream, client.run, client.complete):
-        with pytest.raises(TypeError, match="has no option 'retries_on_mismatch'"):
-            method("hi", retries_on_mismatch=1)
 
 
 PROMPTS: dict[str, tuple[Any, str]] = {
