@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .client import BaseClient, BaseStream, companion
@@ -32,6 +32,7 @@ from .transport.keywords import (
 )
 from .transport.options import CHAT_PATH, TextPrompt
 from .transport.sockets import Result
+from .transport.streams import AsyncEvents
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -45,38 +46,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncStream(BaseStream[Value]):
+class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `async with` block to cancel.
 
     `reply` is the reply received so far, also after an error.
     """
-
-    async def __aenter__(self) -> AsyncStream[Value]:
-        await self._open()
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    def __aiter__(self) -> AsyncIterator[StreamEvent]:
-        return self
-
-    async def __anext__(self) -> StreamEvent:
-        event = await self._next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    @property
-    async def text(self) -> AsyncIterator[str]:
-        """The pieces of the text of the first choice, as they are received."""
-        async for event in self:
-            if event.type == "content_delta" and event.choice_index == 0:
-                yield event.delta
-
-    async def close(self) -> None:
-        """Cancel the request at once, from any task of the event loop."""
-        await self._close()
 
 
 class AsyncClient(BaseClient):

@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import json as json_module
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from .errors import (
@@ -40,7 +40,7 @@ from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, che
 from .transport.pool import Pool
 from .transport.retries import read_models
 from .transport.sockets import Driver, Result, run_blocking
-from .transport.streams import Response
+from .transport.streams import BlockingEvents, Response
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -279,39 +279,12 @@ class BaseStream(Generic[Value]):
             await self._events.aclose()
 
 
-class Stream(BaseStream[Value]):
+class Stream(BaseStream[Value], BlockingEvents[StreamEvent]):
     """A streamed response. Iterate it for events, or `text` for text; leave the `with` block to cancel the request.
 
     Entering the `with` block sends the request; without one, the first iteration does. `reply` is the reply received
     so far, also after an error. A stream without references closes its connection.
     """
-
-    def __enter__(self) -> Stream[Value]:
-        run_blocking(self._open())
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[StreamEvent]:
-        return self
-
-    def __next__(self) -> StreamEvent:
-        event = run_blocking(self._next())
-        if event is None:
-            raise StopIteration
-        return event
-
-    @property
-    def text(self) -> Iterator[str]:
-        """The pieces of the text of the first choice, as they are received."""
-        for event in self:
-            if event.type == "content_delta" and event.choice_index == 0:
-                yield event.delta
-
-    def close(self) -> None:
-        """Cancel the request at once, from any thread. The server notices the closed connection and stops."""
-        run_blocking(self._close())
 
 
 class Client(BaseClient):

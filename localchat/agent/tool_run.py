@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..errors import Cancelled, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
 from ..transport.options import check_complete, take_media
-from ..transport.sockets import run_blocking
+from ..transport.streams import AsyncEvents, BlockingEvents
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _BaseRun:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
-    def _open(self) -> Any:
+    def _start_round(self) -> Any:
         """Start the request of the next round."""
         self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
         self._reply = None
@@ -130,7 +130,7 @@ class _BaseRun:
             attach = functools.partial(media.attach, self.messages, **self._media)
             self.messages = await in_thread(attach) if self._in_loop else attach()
         for left in reversed(range(self._max_rounds)):
-            stream = self._open()
+            stream = self._start_round()
             try:
                 while True:
                     event = await stream._next()
@@ -153,6 +153,9 @@ class _BaseRun:
             finally:
                 await results.aclose()
 
+    async def _open(self) -> None:
+        """The first iteration sends the first request, not the entry of the `with` block."""
+
     async def _next(self) -> RunEvent | None:
         """The next event, None at the end."""
         try:
@@ -171,41 +174,15 @@ class _BaseRun:
             await self._events.aclose()
 
 
-class ToolRun(_BaseRun):
+class ToolRun(_BaseRun, BlockingEvents[RunEvent]):
     """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
     The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
     so far and can be the prompt of another request. `done` is set when a response without tool calls is complete,
-    before the last event is yielded.
+    before the last event is yielded. A running tool is not interrupted by `close`, but no other tool starts.
     """
 
     _in_loop = False
-
-    def __enter__(self) -> ToolRun:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[RunEvent]:
-        return self
-
-    def __next__(self) -> RunEvent:
-        event = run_blocking(self._next())
-        if event is None:
-            raise StopIteration
-        return event
-
-    @property
-    def text(self) -> Iterator[str]:
-        """Yield the pieces of text of all rounds."""
-        for event in self:
-            if event.type == "content_delta":
-                yield event.delta
-
-    def close(self) -> None:
-        """Cancel the run, from any thread. A running tool is not interrupted, but no other tool starts."""
-        run_blocking(self._close())
 
     def finish(self) -> Reply[Any]:
         """Run to the end and return the last reply; raise IncompleteReply if it was cut."""
@@ -216,36 +193,10 @@ class ToolRun(_BaseRun):
         return self.reply
 
 
-class AsyncToolRun(_BaseRun):
+class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent]):
     """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
     _in_loop = True
-
-    async def __aenter__(self) -> AsyncToolRun:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
-
-    def __aiter__(self) -> AsyncIterator[RunEvent]:
-        return self
-
-    async def __anext__(self) -> RunEvent:
-        event = await self._next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    @property
-    async def text(self) -> AsyncIterator[str]:
-        """Yield the pieces of text of all rounds."""
-        async for event in self:
-            if event.type == "content_delta":
-                yield event.delta
-
-    async def close(self) -> None:
-        """Cancel the run, from any task of the loop. A running tool is not interrupted, but no other tool starts."""
-        await self._close()
 
     async def finish(self) -> Reply[Any]:
         """Run to the end and return the last reply; raise IncompleteReply if it was cut."""

@@ -1,9 +1,12 @@
-"""The response of one call as a stream of events: its body is split into payloads, and these are assembled. No I/O."""
+"""The response of one call as a stream of events: its body is split into payloads, and these are assembled. No I/O.
+
+`BlockingEvents` and `AsyncEvents` are the two ways to iterate over events.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import Cancelled, DoesNotFit, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
 from ..events import Reply, StreamEvent, changed
@@ -11,6 +14,12 @@ from ..reply.assembly import Accumulator, is_complete_response
 from ..reply.frames import Frames, parse_frame
 from ..sse import ServerSentEvent
 from .call import Call
+from .sockets import run_blocking
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+AnyEvent = TypeVar("AnyEvent", bound=Any)
 
 # The time for usage and [DONE] after the finish reason. Some servers send neither and keep the connection open.
 _AFTER_FINISH_S = 5.0
@@ -138,3 +147,76 @@ class Response:
             yield from (event for event in events if event.type != "message_stop")
             raise
         yield from events
+
+
+class BlockingEvents(Generic[AnyEvent]):
+    """The events of a Client: iterate it for events, or `text` for text; leave the `with` block to cancel.
+
+    A subclass has the coroutines, which do not depend on how the caller waits: `_next` returns None at the end.
+    """
+
+    _open: Any
+    _next: Any
+    _close: Any
+
+    def __enter__(self) -> Self:
+        run_blocking(self._open())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> AnyEvent:
+        event: AnyEvent | None = run_blocking(self._next())
+        if event is None:
+            raise StopIteration
+        return event
+
+    @property
+    def text(self) -> Iterator[str]:
+        """The pieces of the text of the first choice, as they are received."""
+        for event in self:
+            if event.type == "content_delta" and event.choice_index == 0:
+                yield event.delta
+
+    def close(self) -> None:
+        """Cancel at once, from any thread. The server notices the closed connection and stops."""
+        run_blocking(self._close())
+
+
+class AsyncEvents(Generic[AnyEvent]):
+    """The events of an AsyncClient; see BlockingEvents."""
+
+    _open: Any
+    _next: Any
+    _close: Any
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AnyEvent:
+        event: AnyEvent | None = await self._next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    @property
+    async def text(self) -> AsyncIterator[str]:
+        """The pieces of the text of the first choice, as they are received."""
+        async for event in self:
+            if event.type == "content_delta" and event.choice_index == 0:
+                yield event.delta
+
+    async def close(self) -> None:
+        """Cancel at once, from any task of the event loop."""
+        await self._close()
