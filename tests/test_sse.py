@@ -114,10 +114,8 @@ def test_decode_by_the_rules_of_the_standard(raw, expected):
 DONE = {"sentinel": "[DONE]"}
 ERROR = {"fields_as_events": ("error",)}
 LENIENT = {
-    "done-without-blank-line": (b"data: 1\n\ndata: [DONE]\n", False, DONE, [event("1"), event("[DONE]")]),
     "done-glued-to-event": (b"data: 1\ndata: [DONE]\n\n", False, DONE, [event("1"), event("[DONE]")]),
     "done-glued-to-next": (b"data:[DONE]\r\ndata: 1\n\n", False, DONE, [event("[DONE]"), event("1")]),
-    "done-without-newline": (b"data: 1\n\ndata: [DONE]", True, DONE, [event("1"), event("[DONE]")]),
     "done-with-blanks": (b"data:  [DONE]\t\n", False, DONE, [event(" [DONE]\t")]),
     "done-inside-text": (b"data: x [DONE]\n\n", False, DONE, [event("x [DONE]")]),
     "done-is-text-when-strict": (b"data: 1\ndata: [DONE]\n\n", False, {}, [event("1\n[DONE]")]),
@@ -125,12 +123,6 @@ LENIENT = {
     "flush-nothing": (b"data: a\n\n", True, {}, [event("a")]),
     "flush-no-data": (b"id: 1\nevent: x", True, {}, []),
     "error-field": (b'error: {"code": 400}\n\n', False, ERROR, [event('{"code": 400}', "error")]),
-    "error-field-in-order": (
-        b"data: 1\n\nerror: x\n\ndata: [DONE]\n\n",
-        False,
-        ERROR,
-        [event("1"), event("x", "error"), event("[DONE]")],
-    ),
 }
 
 

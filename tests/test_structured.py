@@ -85,27 +85,22 @@ NO_JSON = refusal("'response_format.type' must be 'text'")
 OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must have type 'object'")
 
 
-def test_server_without_schemas_gets_json_object_and_the_schema_in_the_prompt():
-    with playing(NO_SCHEMA, response_of(ADA)) as (client, script):
-        reply = client.chat("Who?", system="Be brief.", response_format=Person)
-    assert reply.parsed == Person("Ada", 36)
-    assert reply.warnings == (
-        "the server refused the JSON Schema: JSON was requested with response_format json_object",
-    )
-    assert formats(script) == ["json_schema", "json_object"]
-    system, user = script.requests[1]["messages"]
-    assert system["content"].startswith("Be brief.\n\nAnswer with JSON alone")
-    assert '"age"' in system["content"]
-    assert user == {"role": "user", "content": "Who?"}
-
-
-def test_server_without_response_format_gets_the_schema_in_the_prompt(client_class):
-    responses = (NO_SCHEMA, NO_JSON, response_of(f"```json\n{ADA}\n```"))
-    with playing(*responses, client_class=client_class) as (client, script):
-        reply = client.chat("Who?", response_format=Person)
-    assert reply.parsed == Person("Ada", 36)
-    assert formats(script) == ["json_schema", "json_object", None]
-    assert [message["role"] for message in script.requests[2]["messages"]] == ["system", "user"]
+def test_server_without_schemas_or_without_response_format_gets_the_schema_in_the_prompt(client_class):
+    fenced = response_of(f"```json\n{ADA}\n```")
+    with playing(NO_SCHEMA, response_of(ADA), NO_SCHEMA, NO_JSON, fenced, client_class=client_class) as (
+        client,
+        script,
+    ):
+        replies = [client.chat("Who?", system="Be brief.", response_format=Person) for _ in range(2)]
+    assert [reply.parsed for reply in replies] == [Person("Ada", 36)] * 2
+    warning = "the server refused the JSON Schema: JSON was requested with response_format json_object"
+    assert replies[0].warnings == (warning,)
+    assert formats(script) == ["json_schema", "json_object", "json_schema", "json_object", None]
+    for request in (script.requests[1], script.requests[4]):
+        system, user = request["messages"]
+        assert system["content"].startswith("Be brief.\n\nAnswer with JSON alone")
+        assert '"age"' in system["content"]
+        assert user == {"role": "user", "content": "Who?"}
 
 
 def test_completion_of_a_server_without_response_format_is_validated():
