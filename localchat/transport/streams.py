@@ -119,7 +119,7 @@ class Response:
             if self._done or accumulator.error:
                 self._ended = True
                 break
-        # After an error, it depends on the chunks how much of the rest was decoded.
+        # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
         if self._ended and self._frames.was_damaged and not accumulator.error:
             yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
         deadlines.end_within(_AFTER_FINISH_S if accumulator.complete else None)

@@ -94,8 +94,8 @@ class _Arguments:
 
     def _in_order(self, pairs: list[tuple[str, bool]], separator: str) -> str:
         """The pairs in the order of the schema, each with whether it is required."""
-        # Made from the last pair to the first: `first` is the text from this pair or a later one on, and `rest` is the
-        # same after an earlier pair, with a separator before it.
+        # Made from the last pair to the first: `first` matches the pairs from here on if no pair precedes them, and
+        # `rest` matches them after an earlier pair, with a separator before them.
         first = rest = ""
         between = f"/{separator}/" if separator else ""
         for pair, is_required in reversed(pairs):
@@ -142,7 +142,7 @@ class _Arguments:
             return self._rules.regex(f"{start}{maybe_line}({'|'.join(texts)}){maybe_line}{end}")
         sets = [f"~/{regex_literal(layout.not_start)}{ANY}/"] if layout.not_start else []
         if _is_free(schema):
-            line = ""  # The text has it.
+            line = ""  # The free text includes the line breaks.
         elif types == STRING:
             sets += _text_sets(schema)
         else:

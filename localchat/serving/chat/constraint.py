@@ -5,7 +5,7 @@ free up to the marker of a tool call, which also ends reasoning. Tool calls have
 tags cannot represent every value that the schema of a tool allows, the arguments are one JSON object instead, which the
 parser accepts too.
 
-llguidance splits a text into lexemes, as long as possible ones. A free text and the marker that ends it are therefore
+llguidance splits a text into lexemes, each as long as possible. A free text and the marker that ends it are therefore
 one lexeme.
 """
 

@@ -13,7 +13,7 @@ from ..engine import AnyEngine, Cancelled
 from .model import Model, check_tokens
 from .run import wire_errors
 
-# A request can be cancelled each time that this many tokens have been computed, and others are computed between them.
+# Inputs are computed in groups of this many tokens. Between two groups other requests run, and a cancel takes effect.
 _GROUP_TOKENS = 4096
 # An input is tokenized up to this many tokens, so that the error for a longer one than the context states its length.
 _COUNTED_TOKENS = 100_000

@@ -62,7 +62,7 @@ class Sequence:
         self._deliver = deliver
         self.submitted_at = time.perf_counter()
         self.first_at: float | None = None
-        # Whether the output has a newline, before which the time limit does not end it, and the tokens searched for it.
+        # The time limit ends an output only after a newline: whether it has one, and how many tokens were searched.
         self._has_newline = False
         self._n_searched = self.n_prompt
 

@@ -195,7 +195,7 @@ class Front:
 
     def _loading(self, options: LoadOptions) -> tuple[EngineProcess, ModelFacts, TokenTexts]:
         process = self._process = EngineProcess(self._path, options, self._show)
-        if self._is_closed:  # by a thread that did not see this process
+        if self._is_closed:  # `close` was called meanwhile, before it could see this process.
             process.close()
         try:
             return (process, *process.loaded.result())

@@ -288,8 +288,8 @@ def text_json(text: str) -> str:
 def value_json(raw: str, types: frozenset[str]) -> str:
     """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
 
-    Python literals such as True and None are accepted, too, since some templates print them; but not numbers that are
-    written in another way than in JSON, if they may be text.
+    Python literals such as True and None are accepted, too, since some templates print them. But a number that JSON
+    writes in another way, such as 0x10, stays text if text is allowed.
     """
     text = raw.strip()
     for convert in (_from_json, _from_python):

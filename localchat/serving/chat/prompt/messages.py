@@ -53,7 +53,7 @@ class Capabilities(NamedTuple):
     whole_tools: bool = False  # fails on tools without a description or parameters
     shows_calls: bool = True  # if not, calls are written into the text of the message
     shows_results: bool = True  # supports the role "tool"; if not, a user message has the result
-    no_tools: tuple[()] | None = None  # `tools` without tools: most templates test for None, some iterate over it
+    no_tools: tuple[()] | None = None  # `tools` of a request without tools: some templates iterate over it
 
 
 def adapt_messages(

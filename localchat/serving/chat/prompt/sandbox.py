@@ -42,7 +42,7 @@ _PRECISE_FILTERS = frozenset({"first", "last", "min", "max", "default", "d", "at
 # List methods that are allowed: Kimi's templates keep a queue of ids. A template can change only its copy of the
 # messages.
 _LIST_METHODS = frozenset({"append", "pop"})
-# The template variable with an iterator that has an item for each loop step which a rendering may take.
+# The template variable with an iterator of `MAX_LOOP_STEPS` items. Each step of a loop takes one.
 _STEPS = "_steps"
 
 

@@ -34,7 +34,7 @@ class _Tokenizer:
         self.local = threading.local()
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text that a grammar forces. A model writes markers with control tokens if they are shown."""
+        """The tokens of a text that a grammar forces, with control tokens for its markers if the output shows these."""
         is_shown: Any = getattr(self.local, "is_shown", None)
         tokens = [] if is_shown is None else self._tokenize(text, False, True)
         return tokens if tokens and is_shown[tokens].all() else self._tokenize(text, False, False)
@@ -82,7 +82,7 @@ class Masks:
         return Matcher(copy, is_shown, self._wrapper.local, constraint.origin)
 
     def _compile(self, constraint: Constraint, shown: frozenset[int]) -> Any:
-        """The tokens that are shown decide which tokens the forced text has."""
+        """The cached matcher of a grammar. It depends on `shown`, which decides the tokens of forced text."""
         from llguidance import LLMatcher
 
         found = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
