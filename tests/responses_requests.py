@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from localchat.serving.api.responses import ResponsesRequest, parse_response
-from localchat.serving.api.responses_store import ResponseStore
+from localchat.serving.api.responses import ResponsesRequest, ResponseStore, parse_response
 
 from .chat_requests import read
 

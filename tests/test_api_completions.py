@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -55,7 +54,7 @@ def writer(**fields: Any) -> LogprobWriter:
         ({"prompt": "a", "logprobs": True}, "logprobs"),
         ({"prompt": "a", "logprobs": 99}, "logprobs"),
         ({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "logprobs": 0, "echo": True, "post_sampling_probs": True}, "echo"),
+        ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs"),
         ({"prompt": "a", "echo": "yes"}, "echo"),
         ({"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
         ({"prompt": [1], "suffix": "b"}, "suffix"),
@@ -100,16 +99,6 @@ def test_likeliest_of_tokens_with_equal_text_is_kept():
     top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
     body = writer().write([token(b"d", -4.0, top)])
     assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
-
-
-def test_probabilities_after_sampling_have_their_own_field_names():
-    body = writer(post_sampling_probs=True).write([token(b"a", math.log(0.75), ((b"b", math.log(0.25)),))])
-    assert body == {
-        "tokens": ["a"],
-        "token_probs": [pytest.approx(0.75)],
-        "top_probs": [{"a": pytest.approx(0.75), "b": pytest.approx(0.25)}],
-        "text_offset": [0],
-    }
 
 
 def test_whole_body():

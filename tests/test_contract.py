@@ -7,7 +7,7 @@ import functools
 import re
 from pathlib import Path
 
-from localchat.serving.api import chat, embeddings
+from localchat.serving.api import embeddings
 from localchat.serving.core.params import UNSUPPORTED
 
 TESTS = Path(__file__).parent
@@ -47,7 +47,7 @@ def functions_of(file: str) -> set[str]:
 
 def test_page_lists_the_fields_that_are_refused():
     paragraph = PAGE.partition("A field of a feature")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *chat.REFUSED, *embeddings.UNSUPPORTED}
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *embeddings.UNSUPPORTED}
 
 
 def test_ids_that_tests_cite_are_rows():

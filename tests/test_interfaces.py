@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import parse_chat
-from localchat.serving.api.completions import parse_completion
+from localchat.serving.api.completions import parse_completion, parse_infill, parse_native
 from localchat.serving.api.messages import parse_messages
-from localchat.serving.api.native_completion import parse_infill, parse_native
 from localchat.serving.api.ollama import parse_chat as parse_ollama
-from localchat.serving.api.responses import parse_response
-from localchat.serving.api.responses_store import ResponseStore
+from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 
 from .chat_requests import ignored, read

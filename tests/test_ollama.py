@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
-from localchat.serving.api.ollama_models import time_text
+from localchat.serving.api.completions import CompletionRequest
+from localchat.serving.api.ollama import OllamaChat, parse_chat, parse_generate, time_text
 from localchat.serving.core.errors import BadRequest
 
 from .chat_requests import ignored, read
@@ -117,7 +117,7 @@ def test_options_are_mapped():
     assert ignored(parse_chat, {"messages": [USER], "options": {"num_ctx": 1, "colour": 1}}) == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}
-    assert isinstance(parse("generate", prompt="a", suffix="b"), OllamaText)
+    assert isinstance(parse("generate", prompt="a", suffix="b"), CompletionRequest)
 
 
 def test_results_are_assigned_to_the_calls_in_order():

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.responses import encode_reasoning
-from localchat.serving.api.responses_store import ResponseStore
+from localchat.serving.api.responses import ResponseStore, encode_reasoning
 from localchat.serving.core.errors import BadRequest, NotFound
 
 from .responses_requests import CRM, FUNCTION, PATCH, parse

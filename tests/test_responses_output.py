@@ -26,14 +26,14 @@ from localchat.serving.core.params import SamplingParams
 from .response_events import check_body, check_stream, check_types
 from .responses_requests import CRM, FUNCTION, PATCH, parse
 
-USAGE = Usage(n_prompt=10, n_cached=4, n_completion=6, prompt_s=0.1, completion_s=0.2, n_reasoning=3)
+USAGE = Usage(n_prompt=10, n_cached=4, n_completion=6, prompt_s=0.5, completion_s=0.6, n_reasoning=3)
 SAMPLING = SamplingParams(temperature=0.8, top_p=0.9)
 
 
 def encoder(**fields: Any) -> ResponseEncoder:
     request = parse(**{"stream": True, **fields})
     head = ResponseHead("resp_" + "0" * 32, 1700000000, "m", sampling=SAMPLING)
-    return ResponseEncoder(head, request, lambda: USAGE, clock=lambda: 1700000001.5)
+    return ResponseEncoder(head, request, lambda: USAGE)
 
 
 def run(events: list[Any], reason: str = "stop", **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:

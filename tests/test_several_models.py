@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.ollama_models import read_keep_alive
+from localchat.serving.api.ollama import read_keep_alive
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.service import ServedModel, Service
 from localchat.serving.core.errors import BadRequest

@@ -11,45 +11,34 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.events import PromptProgress
-from ..core.fields import Fields, first_given, refuse_unsupported
+from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest
 from .content import AUDIO, note_of, read_text, without_nulls
-from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface, progress_body
-from .logprobs import logprob_entry, prompt_logprobs
-from .response_format import read_response_format
-from .tools import CUSTOM_INPUT, read_tool_choice, read_tools, tool_call
+from .encoder import (
+    CALL,
+    REASONING,
+    Block,
+    Choice,
+    Encoder,
+    Interface,
+    logprob_entry,
+    progress_body,
+    prompt_logprobs,
+)
+from .tools import CUSTOM_INPUT, read_response_format, read_tool_choice, read_tools, tool_call
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-# Fields of features that this server does not have, each with the values that do not need the feature.
-REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "grammar_lazy": (False,),
-    "grammar_triggers": ([],),
-    "reasoning_control": (False,),
-    "include_reasoning": (True,),
-    "parse_tool_calls": (True,),
-    "modalities": ([], ["text"]),
-    "audio": (),
-    "web_search_options": (),
-}
-
-# The role of tool results in OpenAI's older `functions` API.
-_OLD_TOOL_ROLE = "function"
-
 # The values of `continue_final_message` that name the field of the last message to continue.
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# The names of the reasoning budget. If a request sets several, the first one here applies.
+# The names of the reasoning budget, of llama.cpp, vLLM and Qwen. The first one that is set applies.
 _REASONING_BUDGETS = (
-    "reasoning_budget_tokens",
-    "thinking_budget_tokens",
-    "reasoning_budget",
-    "thinking_token_budget",
-    "thinking_budget",
-)
+    "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_token_budget", "thinking_budget",
+)  # fmt: skip
 # The limit of the reasoning budget, which is larger than any context.
 MAX_REASONING_BUDGET = 2**31 - 1
 
@@ -105,8 +94,8 @@ class ChatRequest(TextRequest):
 
 def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
     """The request in a body."""
-    refuse_unsupported(body, REFUSED)
     messages, tools = _messages(body), read_tools(body)
+    n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     return ChatRequest(
         messages=messages,
         tools=tools,
@@ -118,15 +107,10 @@ def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReq
         splits_reasoning=body.choice("reasoning_format", ("auto", "deepseek", "none")) != "none",
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
-        params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
+        params=read_params(body, n=n, top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
         **read_text_request(body),
         thought_field=options.thought_field,
     )
-
-
-def _n(body: Fields) -> int:
-    older = body.integer("n_cmpl", 1, MAX_N)
-    return body.integer("n", 1, MAX_N) or older or 1
 
 
 def _top_logprobs(body: Fields) -> int | None:
@@ -233,7 +217,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 def _message(message: Fields) -> dict[str, Any]:
     role = message.required_choice("role", _ROLES)
-    role = "tool" if role == _OLD_TOOL_ROLE else role
+    role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:
         content = read_text(message, "content", is_replayed=role in ("assistant", "tool"))
@@ -252,7 +236,7 @@ def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
     kind, id = call.text("type") or "function", call.text("id")
     if kind == "function":
         yield _called(id, call.required_object("function"))
-    elif kind == "custom":
+    elif kind == "custom":  # From another server: chat completions here have no custom tools.
         custom = call.required_object("custom")
         yield tool_call(id, custom.required_text("name"), {CUSTOM_INPUT: custom.text("input") or ""})
     else:

@@ -1,29 +1,40 @@
-"""POST /v1/completions: parses a JSON body into a CompletionRequest, and encodes the response.
+"""Text completions: POST /v1/completions (OpenAI), /completion and /infill (llama.cpp).
 
-In this older API of OpenAI, prompts are plain text or token ids, not messages. A request may have several prompts; the
-index of a choice counts over all of them.
+Prompts are plain text or token ids, not messages. A request may have several prompts; the index of a choice counts
+over all of them.
 """
 
 from __future__ import annotations
 
 import codecs
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest
-from ..core.events import OutputToken, PromptProgress, ResponseHead, Usage
+from ..core.events import OutputEnd, OutputToken, PromptProgress, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
 from .chat import read_text_request
 from .content import read_inputs
-from .encoder import Block, Choice, Encoder, Interface, progress_body
-from .logprobs import floored, id_text, prompt_logprobs
+from .encoder import (
+    Block,
+    Choice,
+    Encoder,
+    Interface,
+    floored,
+    id_text,
+    native_entry,
+    progress_body,
+    prompt_logprobs,
+)
 
 # The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128
+
+# llama.cpp's names of the length limit. The first name of a request takes precedence.
+_NATIVE_LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
 class SourceFile(NamedTuple):
@@ -60,50 +71,64 @@ class CompletionRequest(TextRequest):
 
 
 def parse_completion(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
-    """The request in a body."""
-    prompts = read_inputs(body, "prompt", MAX_CHOICES)
+    """The request in a body of /v1/completions."""
     n = body.integer("n", 1, MAX_CHOICES) or 1
-    refuse_unsupported(body, {"best_of": (n,)})
+    refuse_unsupported(body, {"best_of": (n,), "post_sampling_probs": (False,)})
+    top_logprobs = first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
     request = CompletionRequest(
-        prompts=prompts,
+        prompts=read_inputs(body, "prompt", MAX_CHOICES // n),
         suffix=body.text("suffix") or None,
-        params=read_params(body, n=n, top_logprobs=_top_logprobs(body), least_tokens=0, has_prompt_logprobs=True),
+        params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0, has_prompt_logprobs=True),
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,
     )
-    _check_combinations(request)
-    return request
-
-
-def _top_logprobs(body: Fields) -> int | None:
-    return first_given([body.integer("logprobs", 0, MAX_TOP_LOGPROBS), read_n_probs(body)])
-
-
-def _check_combinations(request: CompletionRequest) -> None:
-    if request.n_choices > MAX_CHOICES:
-        raise BadRequest(
-            f"{len(request.prompts)} prompts with {request.params.n} completions each are {request.n_choices} "
-            f"completions; the limit is {MAX_CHOICES}",
-            "prompt",
-        )
-    if request.scores_prompt and request.suffix is not None:
+    if request.suffix is not None and request.scores_prompt:
         raise BadRequest("'logprobs' with 'echo' cannot be combined with 'suffix'", "suffix")
-    if request.scores_prompt and request.params.post_sampling_probs:
-        raise BadRequest("'post_sampling_probs' cannot apply to an echoed prompt, which was not sampled", "echo")
+    if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
+        raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")
     if request.scores_prompt and request.params.n_prompt_kept:
         message = "'logprobs' with 'echo' needs the whole prompt: leave out 'truncate_prompt_tokens'"
         raise BadRequest(message, "truncate_prompt_tokens")
-    if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
-        raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")
+    return request
+
+
+def parse_native(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body of /completion."""
+    n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
+    return CompletionRequest(prompts=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
+
+
+def parse_infill(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body of /infill, which editors send for fill-in-the-middle."""
+    before, after = body.text("input_prefix"), body.text("input_suffix")
+    if before is None and after is None:
+        body.refuse("input_prefix", "the text before the gap")
+    return CompletionRequest(
+        prompts=(before or "",),
+        suffix=after or "",
+        suffix_field="input_suffix",
+        files=tuple(_file(entry) for entry in body.objects("input_extra")),
+        begun=body.text("prompt") or "",
+        **_read_native(body, 1),
+    )
+
+
+def _read_native(body: Fields, n: int) -> dict[str, Any]:
+    params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=_NATIVE_LENGTHS)
+    return {"params": params, **read_text_request(body)}
+
+
+def _file(entry: Fields) -> SourceFile:
+    text = entry.text("text")
+    if text is None:  # An empty text is valid.
+        entry.refuse("text", "a string")
+    return SourceFile(entry.text("filename") or "file", text)
 
 
 class LogprobWriter:
     """Encodes the `logprobs` object of one choice: four lists with an entry for each token."""
 
     def __init__(self, request: CompletionRequest) -> None:
-        after_sampling = request.params.post_sampling_probs
-        self._names = ("token_probs", "top_probs") if after_sampling else ("token_logprobs", "top_logprobs")
-        self._value: Callable[[float], float] = math.exp if after_sampling else floored
         # The prompt's tokens may have more alternatives than `logprobs` asks for, because of `prompt_logprobs`.
         self._n_top = request.params.top_logprobs
         self._as_ids = request.tokens_as_ids
@@ -112,30 +137,29 @@ class LogprobWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, tokens: Iterable[OutputToken]) -> dict[str, Any]:
-        names: list[str] = []
-        offsets: list[int] = []
-        values: list[float | None] = []
-        tops: list[dict[str, float] | None] = []
+        lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token in tokens:
             name = self._name(token.id, token.piece)
-            names.append(name)
-            offsets.append(self._offset)
+            value, top = None, None
+            if token.logprob is not None:  # None: the first token of a prompt.
+                value, top = floored(token.logprob), dict[str, float]()
+                # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
+                for other in token.top[: self._n_top]:
+                    top.setdefault(self._name(other.token, other.piece), floored(other.logprob))
+                top[name] = value
+            for entries, entry in zip(lists.values(), (name, value, top, self._offset)):
+                entries.append(entry)
             self._offset += len(self._decoder.decode(token.piece))
-            if token.logprob is None:  # the first token of a prompt
-                values.append(None)
-                tops.append(None)
-                continue
-            value = self._value(token.logprob)
-            values.append(value)
-            # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is always included.
-            top: dict[str, float] = {}
-            for other in token.top[: self._n_top]:
-                top.setdefault(self._name(other.token, other.piece), self._value(other.logprob))
-            tops.append({**top, name: value})
-        return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
+        return lists
 
     def _name(self, id: int, piece: bytes) -> str:
-        return id_text(id) if self._as_ids else _text(piece)
+        """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
+        if self._as_ids:
+            return id_text(id)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 class CompletionEncoder(Encoder[CompletionRequest]):
@@ -200,12 +224,63 @@ class CompletionEncoder(Encoder[CompletionRequest]):
         return body if end is None else {**body, "stop_reason": end.stop}
 
 
-def _text(piece: bytes) -> str:
-    """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+class NativeEncoder(Encoder[CompletionRequest]):
+    """Encodes chunks of text, of which the last one of each output has the totals and no text, or one body."""
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        if self.request.stream:
+            self.emit(self._chunk(choice, text))
+
+    def progress(self, choice: Choice, progress: PromptProgress) -> None:
+        self.emit({**self._chunk(choice, ""), "prompt_progress": progress_body(progress)})
+
+    def ended(self, choice: Choice) -> None:
+        if self.request.stream:
+            self.emit(self._last(choice, ""))
+
+    def body(self) -> Any:
+        bodies = [self._last(choice, choice.text()) for choice in self.choices]
+        return bodies[0] if len(bodies) == 1 else bodies
+
+    def _chunk(self, choice: Choice, text: str) -> dict[str, Any]:
+        """A chunk with this text, and the tokens since the last chunk."""
+        params = self.request.params
+        _, tokens = choice.take_tokens()
+        scored = [native_entry(token, after_sampling=params.post_sampling_probs) for token in tokens]
+        return {
+            "index": choice.index,
+            "content": text,
+            "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": choice.n_sampled,
+            "tokens_evaluated": len(self._prompt(choice)),
+            **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
+        }
+
+    def _last(self, choice: Choice, text: str) -> dict[str, Any]:
+        end = choice.end or OutputEnd("stop")
+        given = self.request.prompts[choice.index // self.request.params.n]
+        n_sampled = choice.n_sampled + (end.last is not None)
+        return {
+            **self._chunk(choice, text),
+            "stop": True,
+            "model": self.head.model,
+            "tokens_predicted": n_sampled,
+            "generation_settings": dict(self.request.params.sampling),
+            "prompt": given if isinstance(given, str) else list(given),
+            "has_new_line": "\n" in choice.text(),
+            "truncated": False,
+            "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
+            "stopping_word": end.stop if isinstance(end.stop, str) else "",
+            "tokens_cached": len(self._prompt(choice)) + n_sampled,
+            "timings": self.usage().timings(),
+        }
+
+    def _prompt(self, choice: Choice) -> tuple[int, ...]:
+        return self.head.prompts[choice.index // self.request.params.n]
 
 
-INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, encoder=CompletionEncoder)
+INTERFACE = Interface("cmpl-", parse_completion, CompletionEncoder)
+NATIVE = Interface("cmpl-", parse_native, NativeEncoder)
+INFILL = Interface("cmpl-", parse_infill, NativeEncoder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import sys
+import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +75,7 @@ def _usage_body(n_tokens: int) -> dict[str, int]:
 
 
 def _base64(vector: array[float]) -> str:
-    if sys.byteorder == "big":  # The API uses little-endian numbers.
-        vector = array("f", vector)
-        vector.byteswap()
-    return base64.b64encode(vector.tobytes()).decode("ascii")
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
 
 
 @dataclass(frozen=True)

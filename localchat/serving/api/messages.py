@@ -6,8 +6,6 @@ one chat message; each tool result becomes a separate one.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -21,8 +19,7 @@ from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
 from .content import part_text, read_text
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
-from .response_format import read_schema
-from .tools import Tool, chosen_tools, function_tool, tool_call
+from .tools import Tool, chosen_tools, function_tool, read_schema, tool_call
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
 # not need it, and it would prevent requests from sharing a cached prefix.
@@ -100,11 +97,8 @@ def _tool_choice(body: Fields, tools: tuple[Tool, ...]) -> dict[str, Any]:
     choice = body.object_or_empty("tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     names = [choice.required_text("name")] if kind == "tool" else []
-    parallel = choice.boolean("disable_parallel_tool_use") is not True
-    return {
-        **chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools),
-        "parallel_tool_calls": parallel,
-    }
+    chosen = chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
+    return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
 
 
 def _system(body: Fields) -> Iterator[dict[str, Any]]:
@@ -180,19 +174,17 @@ def _tool_result(block: Fields) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
-# The error type for each HTTP status. Any other status is an "api_error".
+# The error types of HTTP statuses. Others are "invalid_request_error" below 500, and "api_error".
 _ERROR_TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
-    411: "invalid_request_error",
     413: "request_too_large",
     429: "rate_limit_error",
-    501: "invalid_request_error",
     503: "overloaded_error",
 }
+# The signature of thinking, which clients require and send back. This server does not verify it.
+_SIGNATURE = "localchat"
 
 PING = '{"type":"ping"}'
 
@@ -202,16 +194,8 @@ def error_body(error: ApiError) -> dict[str, Any]:
     message = error.message
     if isinstance(error, ContextLengthExceeded) and error.n_ctx:
         message = f"prompt is too long: {error.n_tokens} tokens > {error.n_ctx} maximum"
-    return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": message}}
-
-
-def _stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
-    """The `stop_reason` for a finish reason. `stop` is the stop text or token that ended the output, if any."""
-    if reason == "length":
-        return "model_context_window_exceeded" if is_context_full else "max_tokens"
-    if reason == "tool_calls":
-        return "tool_use"
-    return "end_turn" if stop is None else "stop_sequence"
+    kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:
@@ -240,7 +224,7 @@ class MessageEncoder(Encoder[ChatRequest]):
 
     def closed(self, choice: Choice, block: Block) -> None:
         if block.kind == REASONING:
-            delta = {"type": "signature_delta", "signature": _signature(block.text)}
+            delta = {"type": "signature_delta", "signature": _SIGNATURE}
             self._emit("content_block_delta", index=block.index, delta=delta)
         self._emit("content_block_stop", index=block.index)
 
@@ -271,8 +255,13 @@ class MessageEncoder(Encoder[ChatRequest]):
         end, max_tokens = self.choices[0].end, self.request.params.max_tokens
         if end is None:
             return {"stop_reason": None, "stop_sequence": None}
-        is_context_full = max_tokens is None or usage.n_completion < max_tokens
-        reason = _stop_reason(end.reason, end.stop, is_context_full=is_context_full)
+        if end.reason == "length":
+            is_full = max_tokens is None or usage.n_completion < max_tokens
+            reason = "model_context_window_exceeded" if is_full else "max_tokens"
+        elif end.reason == "tool_calls":
+            reason = "tool_use"
+        else:
+            reason = "end_turn" if end.stop is None else "stop_sequence"
         return {"stop_reason": reason, "stop_sequence": end.stop if reason == "stop_sequence" else None}
 
     def _emit(self, kind: str, **fields: Any) -> None:
@@ -293,13 +282,8 @@ def _block_body(block: Block, *, is_open: bool = False) -> dict[str, Any]:
     if block.kind == CALL:
         return {"type": "tool_use", "id": block.call.id, "name": block.call.name, "input": _arguments(text)}
     if block.kind == REASONING:
-        return {"type": "thinking", "thinking": text, "signature": "" if is_open else _signature(text)}
+        return {"type": "thinking", "thinking": text, "signature": "" if is_open else _SIGNATURE}
     return {"type": "text", "text": text}
-
-
-def _signature(thinking: str) -> str:
-    """A signature for thinking: clients require one, and send it back with the thinking. It is not verified here."""
-    return base64.b64encode(hashlib.sha256(thinking.encode("utf-8", "replace")).digest()).decode()
 
 
 def _arguments(text: str) -> Any:

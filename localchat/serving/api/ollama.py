@@ -1,26 +1,33 @@
-"""Ollama's POST /api/chat and /api/generate: parses requests, and encodes output events as JSON lines."""
+"""Ollama's interfaces: /api/chat, /api/generate and /api/embed, and the lists and descriptions of models."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
 
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
+from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat, TextRequest
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .content import IMAGE, note_of, refuse_media, without_nulls
-from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface
-from .logprobs import logprob_entry
-from .ollama_models import read_keep_alive, time_text
-from .response_format import read_schema
-from .tools import read_tools, tool_call
+from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_texts
+from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface, logprob_entry
+from .tools import read_schema, read_tools, tool_call
+
+# The version of Ollama that the server reports. Editors refuse servers below a minimum version.
+VERSION = "0.13.0"
 
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
@@ -33,34 +40,30 @@ _OPTIONS_WITHOUT_EFFECT = (
 )  # fmt: skip
 
 
+# Reported as the time at which a model is unloaded that stays loaded.
+_NEVER_S = 10982044800
+# Longer GGUF fields, such as those with an entry for each token, are left out of the response.
+_MAX_METADATA_CHARS = 1000
+# A duration as in Go.
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
+
+
 @dataclass(frozen=True)
 class OllamaChat(ChatRequest):
     """A request with messages, for which the chat template renders the prompt."""
 
-    is_generate: bool = False
-    """Whether the endpoint is /api/generate, which has other fields for the text of the response."""
     done_reason: str | None = None
     """The `done_reason` of a request that only loads or unloads the model; None for other requests."""
 
 
-@dataclass(frozen=True)
-class OllamaText(CompletionRequest):
-    """A request of /api/generate for a text completion or fill-in-the-middle."""
-
-    is_generate: bool = True
-    done_reason: str | None = None
-
-
-Request = Union[OllamaChat, OllamaText]
-
-
-def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> Request:
+def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> OllamaChat:
     """The request in a body of /api/chat."""
     tools = read_tools(body)
     return _chat(body, _messages(body), tools=tools, tool_choice="auto" if tools else "none")
 
 
-def parse_generate(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> Request:
+def parse_generate(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> OllamaChat | CompletionRequest:
     """The request in a body of /api/generate."""
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
@@ -72,10 +75,10 @@ def parse_generate(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> Req
         raise BadRequest(message, "template")
     if prompt and (is_raw or suffix):
         common = _common(body)
-        return OllamaText(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
+        return CompletionRequest(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
     messages = [{"role": "system", "content": system}] if system else []
     last = [{"role": "user", "content": prompt}] if prompt else []
-    return _chat(body, tuple(messages + last) if last else (), is_generate=True)
+    return _chat(body, tuple(messages + last) if last else ())
 
 
 def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
@@ -183,7 +186,7 @@ def error_body(error: ApiError) -> dict[str, str]:
     return {"error": error.message}
 
 
-class OllamaEncoder(Encoder[Request]):
+class ChatEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
@@ -213,7 +216,7 @@ class OllamaEncoder(Encoder[Request]):
         return {"model": self.head.model, "created_at": time_text(self.head.created)}
 
     def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
-        end, loaded = self.choices[0].end, self.request.done_reason
+        end, loaded = self.choices[0].end, getattr(self.request, "done_reason", None)
         reason = loaded or ("length" if end is not None and end.reason == "length" else "stop")
         counted = {} if loaded else counts(self.usage())
         return {**self._head(), **fields, "done": True, "done_reason": reason, **counted}
@@ -224,10 +227,17 @@ class OllamaEncoder(Encoder[Request]):
         scored = [logprob_entry(token) for token in tokens] if self.request.params.top_logprobs is not None else []
         logprobs = {"logprobs": scored} if scored else {}
         thinking = {"thinking": reasoning} if reasoning else {}
-        if self.request.is_generate:
-            return {"response": content, **thinking, **logprobs}
-        called = {"tool_calls": calls} if calls else {}
-        return {"message": {"role": "assistant", "content": content, **thinking, **called}, **logprobs}
+        return {**self._text(content, thinking, {"tool_calls": calls} if calls else {}), **logprobs}
+
+    def _text(self, content: str, thinking: dict[str, Any], called: dict[str, Any]) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": content, **thinking, **called}}
+
+
+class GenerateEncoder(ChatEncoder):
+    """Encodes the same with the fields of /api/generate."""
+
+    def _text(self, content: str, thinking: dict[str, Any], called: dict[str, Any]) -> dict[str, Any]:
+        return {"response": content, **thinking}
 
 
 def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
@@ -245,7 +255,7 @@ def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 def counts(usage: Usage) -> Mapping[str, int]:
     """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the model is loaded at the start."""
     return {
-        "total_duration": _nanoseconds(usage.queue_s + usage.prompt_s + usage.completion_s),
+        "total_duration": _nanoseconds(usage.total_s),
         "load_duration": 0,
         "prompt_eval_count": usage.n_prompt,
         "prompt_eval_duration": _nanoseconds(usage.prompt_s),
@@ -258,5 +268,149 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-CHAT: Interface[Request] = Interface("chat-", parse_chat, OllamaEncoder)
-GENERATE: Interface[Request] = Interface("gen-", parse_generate, OllamaEncoder)
+CHAT: Interface[TextRequest] = Interface("chat-", parse_chat, ChatEncoder)
+GENERATE: Interface[TextRequest] = Interface("gen-", parse_generate, GenerateEncoder)
+
+
+# --- models and embeddings ---
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """A description of a model."""
+
+    name: str
+    created: int
+    n_bytes: int
+    n_params: int
+    n_ctx: int
+    quantisation: str
+    metadata: Mapping[str, str]
+    template: str
+    capabilities: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        return self.metadata.get("general.architecture", "unknown")
+
+
+def tags_body(cards: Iterable[ModelCard]) -> dict[str, Any]:
+    return {"models": [_entry(card) for card in cards]}
+
+
+def ps_body(loaded: Iterable[tuple[ModelCard, float]]) -> dict[str, Any]:
+    """The loaded models, each with the time in seconds since 1970 at which it is unloaded."""
+
+    def entry(card: ModelCard, end: float) -> dict[str, Any]:
+        state = {"expires_at": time_text(min(end, _NEVER_S)), "size_vram": 0, "context_length": card.n_ctx}
+        return {**_entry(card), **state}
+
+    return {"models": [entry(card, end) for card, end in loaded]}
+
+
+def show_body(card: ModelCard) -> dict[str, Any]:
+    """The model's details. Clients read `context_length` in `model_info`, so it has the context size of the server."""
+    short = {name: text for name, text in card.metadata.items() if len(text) <= _MAX_METADATA_CHARS}
+    info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
+    info.update({f"{card.family}.context_length": card.n_ctx, "general.parameter_count": card.n_params})
+    return {
+        "modelfile": f"FROM {card.name}\n",
+        "parameters": "",
+        "template": card.template,
+        "details": _details(card),
+        "model_info": info,
+        "capabilities": list(card.capabilities),
+        "modified_at": time_text(card.created),
+    }
+
+
+def model_entry(card: ModelCard) -> dict[str, Any]:
+    """The model's entry in the `models` of /v1/models, with llama.cpp's fields."""
+    return {**_entry(card), "type": "model", "capabilities": list(card.capabilities)}
+
+
+def _entry(card: ModelCard) -> dict[str, Any]:
+    # Clients only compare digests. Computing the real one would take minutes for a large file.
+    digest = hashlib.sha256(f"{card.name} {card.n_bytes}".encode()).hexdigest()
+    return {
+        "name": card.name,
+        "model": card.name,
+        "size": card.n_bytes,
+        "digest": digest,
+        "details": _details(card),
+        "modified_at": time_text(card.created),
+    }
+
+
+def _details(card: ModelCard) -> dict[str, Any]:
+    n = card.n_params
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": card.family,
+        "families": [card.family],
+        "parameter_size": f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.2f}M",
+        "quantization_level": card.quantisation or "unknown",
+    }
+
+
+def time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as in Ollama's responses."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_show(body: Fields) -> str:
+    """The name of the model in a body of /api/show."""
+    return body.text("model") or body.required_text("name")
+
+
+def parse_embed(
+    body: Fields, options: ParseOptions = DEFAULT_OPTIONS, field: str = "input", most: int = MAX_INPUTS
+) -> EmbeddingsRequest:
+    """The request in a body of /api/embed, or of the older /api/embeddings with one text in `prompt`."""
+    body.ignore(("options",))
+    return EmbeddingsRequest(
+        model=body.text("model") or "",
+        inputs=read_texts(body, field, most),
+        dimensions=body.integer("dimensions", 1),
+        as_base64=False,
+        truncates=body.boolean("truncate") is not False,
+        keep_alive_s=read_keep_alive(body),
+    )
+
+
+parse_old_embed = partial(parse_embed, field="prompt", most=1)
+
+
+def read_keep_alive(body: Fields) -> float | None:
+    """How many seconds the model stays loaded after the request: a number, or a duration such as "5m" or "1h30m".
+
+    A negative value means for ever; None: the server's default.
+
+    Raises:
+        BadRequest: The value is neither.
+    """
+    value = body.get("keep_alive")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if not _DURATION.fullmatch(value):
+            body.refuse("keep_alive", 'a number of seconds or a duration such as "5m"')
+        parts = re.findall(r"([\d.]+)(\D*)", value)
+        seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+        seconds = -seconds if value.startswith("-") else seconds
+    else:
+        seconds = body.number("keep_alive", -math.inf, math.inf) or 0.0
+    return seconds if seconds >= 0 else math.inf
+
+
+def embed_body(
+    model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
+) -> dict[str, Any]:
+    return {"model": model, "embeddings": [vector.tolist() for vector in vectors], "prompt_eval_count": n_tokens}
+
+
+def old_embed_body(
+    model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
+) -> dict[str, Any]:
+    return {"embedding": vectors[0].tolist()}

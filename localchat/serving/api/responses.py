@@ -6,28 +6,23 @@ those of `input`. The model sees a custom tool (with free text as input) as a fu
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..core.errors import NotFound
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
+from ..core.text import to_json
 from .chat import ChatRequest, read_streaming, reasoning_budget, template_vars
 from .content import part_text, read_text, texts_in, without_nulls
-from .response_format import read_format_object
-from .responses_store import Item, ResponseStore
-from .tools import CUSTOM_INPUT, Tool, function_tool, qualified, read_tool_choice, tool_call
+from .tools import CUSTOM_INPUT, Tool, function_tool, qualified, read_format_object, read_tool_choice, tool_call
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
-REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "background": (False,),
-    "conversation": (),
-    "prompt": (),
-    "moderation": (),
-}
+REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation": (), "prompt": (), "moderation": ()}
 
 # The values of `include` that have an effect. The others are for tools that run on other servers.
 _LOGPROBS = "message.output_text.logprobs"
@@ -39,6 +34,80 @@ _SYSTEM = ("system", "developer")
 
 # Prefix of the `encrypted_content` of this server, to distinguish it from content that other servers have encrypted.
 _REASONING_MARK = "localchat:"
+
+
+# The limits of the stored responses, enough for several hours of work with one agent.
+MAX_ENTRIES = 1000
+MAX_BYTES = 64 * 1024 * 1024
+
+Item = dict[str, Any]
+
+
+class Stored(NamedTuple):
+    """A stored response."""
+
+    body: Mapping[str, Any]
+    """The response object that GET returns."""
+    items: tuple[Item, ...]
+    """All items: those of earlier responses, of the request, and the output."""
+    n_bytes: int
+    """The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound."""
+
+
+class ResponseStore:
+    """The stored responses by id, least recently used first."""
+
+    def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, Stored] = OrderedDict()
+        self._n_bytes = 0
+
+    def put(self, body: Mapping[str, Any], items: Sequence[Item]) -> None:
+        """Store a response under its id, with the items before its output."""
+        n_bytes = len(to_json([body, *items]))
+        with self._lock:
+            self._drop(body["id"])
+            self._entries[body["id"]] = Stored(body, (*items, *body["output"]), n_bytes)
+            self._n_bytes += n_bytes
+            while self._entries and (len(self._entries) > self._max_entries or self._n_bytes > self._max_bytes):
+                self._drop(next(iter(self._entries)))
+
+    def get(self, id: str, param: str | None = None, code: str | None = None) -> Stored:
+        """The entry with this id, which becomes the most recently used one.
+
+        Raises:
+            NotFound: No such response was stored, or it was deleted or dropped.
+        """
+        with self._lock:
+            entry = self._entries.get(id)
+            if entry is None:
+                message = f"no response has the id {id!r}: it was not stored, or it was deleted or dropped"
+                raise NotFound(message, param, code)
+            self._entries.move_to_end(id)
+            return entry
+
+    def delete(self, id: str) -> None:
+        """Delete an entry. Raises NotFound as `get` does."""
+        self.get(id)
+        with self._lock:
+            self._drop(id)
+
+    def item(self, id: str, param: str) -> Item:
+        """The item with this id, from the most recently used entry that has it."""
+        with self._lock:
+            entries = [*reversed(self._entries.values())]
+        for entry in entries:
+            for item in reversed(entry.items):
+                if item.get("id") == id:
+                    return item
+        raise NotFound(f"no item is stored under {id!r}: send the item itself, or do not set 'store' to false", param)
+
+    def _drop(self, id: str) -> None:
+        entry = self._entries.pop(id, None)
+        if entry is not None:
+            self._n_bytes -= entry.n_bytes
 
 
 class Offered(NamedTuple):
@@ -108,13 +177,8 @@ def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = D
         items=tuple(dict(item.raw) for item in given),
         store=None if body.boolean("store") is False else store,
         includes_encrypted=_ENCRYPTED in include,
-        summarises=_summary(reasoning) is not None,
+        summarises=reasoning.choice("summary", _SUMMARIES) is not None,
     )
-
-
-def _summary(reasoning: Fields) -> str | None:
-    newer, older = reasoning.choice("summary", _SUMMARIES), reasoning.choice("generate_summary", _SUMMARIES)
-    return newer or older
 
 
 def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
@@ -130,7 +194,7 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
         "max_tool_calls": body.integer("max_tool_calls", 1),
         "metadata": {name: metadata.text(name) or "" for name in metadata.raw},
         "parallel_tool_calls": body.boolean("parallel_tool_calls") is not False,
-        "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
+        "reasoning": {"effort": reasoning.text("effort"), "summary": reasoning.text("summary")},
         "service_tier": "default",
         "store": body.boolean("store") is not False,
         "text": {"format": format or {"type": "text"}, "verbosity": verbosity or "medium"},
@@ -268,18 +332,13 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
 
 
 def encode_reasoning(text: str) -> str:
-    """Encode reasoning as the `encrypted_content` of an item, which clients send back unchanged.
+    """Reasoning as the `encrypted_content` of an item, which clients send back unchanged; some keep only this field.
 
-    The text is not encrypted, since the item also has it as plain text. Some clients keep only this field.
+    The text is not encrypted, since the item also has it as plain text.
     """
-    return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
+    return _REASONING_MARK + text
 
 
 def decode_reasoning(content: str) -> str:
     """The text in an `encrypted_content`; empty if another server made it."""
-    if not content.startswith(_REASONING_MARK):
-        return ""
-    try:
-        return base64.b64decode(content[len(_REASONING_MARK) :], validate=True).decode()
-    except (binascii.Error, ValueError):
-        return ""
+    return content[len(_REASONING_MARK) :] if content.startswith(_REASONING_MARK) else ""

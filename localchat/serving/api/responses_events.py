@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead, Usage
-from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
-from .logprobs import logprob_entry
-from .responses import ResponsesRequest, encode_reasoning, parse_response
-from .responses_store import ResponseStore
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface, logprob_entry
+from .responses import ResponsesRequest, ResponseStore, encode_reasoning, parse_response
 from .tools import CUSTOM_INPUT
 
 
@@ -37,13 +34,11 @@ class _Names(NamedTuple):
 _MESSAGE = _Names("message", "response.output_text", "text", "output_text")
 _REASONING = _Names("reasoning", "response.reasoning_text", "text", "reasoning_text")
 # Reasoning as a summary, which has the full text.
-_SUMMARY = _Names(
-    "reasoning",
-    "response.reasoning_summary_text",
-    "text",
-    "summary_text",
-    "response.reasoning_summary_part",
-    "summary_index",
+_SUMMARY = _REASONING._replace(
+    text_event="response.reasoning_summary_text",
+    part="summary_text",
+    part_event="response.reasoning_summary_part",
+    index_field="summary_index",
 )
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 _CALL = _Names("function_call", "response.function_call_arguments", "arguments")
@@ -53,16 +48,8 @@ _CUSTOM_CALL = _Names("custom_tool_call", "response.custom_tool_call_input", "in
 class ResponseEncoder(Encoder[ResponsesRequest]):
     """Encodes a response, and stores it if the request asks for that."""
 
-    def __init__(
-        self,
-        head: ResponseHead,
-        request: ResponsesRequest,
-        usage: Callable[[], Usage],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`clock` returns the time in seconds since 1970."""
+    def __init__(self, head: ResponseHead, request: ResponsesRequest, usage: Callable[[], Usage]) -> None:
         super().__init__(head, request, usage)
-        self._clock = clock
         self._n_events = 0
         # The tokens of each block of content, if the request asks for log probabilities.
         self._tokens: dict[int, list[OutputToken]] = {}
@@ -111,10 +98,10 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         end = self.choices[0].end
         is_cut = end is not None and end.reason == "length"
         details = {"reason": "max_output_tokens"} if is_cut else None
-        completed_at = None if is_cut else int(self._clock())
-        status = "incomplete" if is_cut else "completed"
-        usage = _usage_body(self.usage())
-        response = self._response(status, incomplete_details=details, completed_at=completed_at, usage=usage)
+        usage = self.usage()
+        completed_at = None if is_cut else self.head.created + round(usage.total_s)
+        fields = {"incomplete_details": details, "completed_at": completed_at, "usage": _usage_body(usage)}
+        response = self._response("incomplete" if is_cut else "completed", **fields)
         if self.request.store is not None:
             self.request.store.put(response, self.request.items)
         return response

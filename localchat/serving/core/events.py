@@ -149,6 +149,11 @@ class Usage:
         )
 
     @property
+    def total_s(self) -> float:
+        """Seconds from the submission to the last token."""
+        return self.queue_s + self.prompt_s + self.completion_s
+
+    @property
     def prompt_rate(self) -> float | None:
         """Prefill speed in tokens per second, without cached tokens; None: unknown."""
         return _rate(self.n_prompt - self.n_cached, self.prompt_s)

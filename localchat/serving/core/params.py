@@ -202,8 +202,16 @@ class SamplingParams:
 
 LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
-# Fields of sampling features that this server does not have, each with the values that turn the feature off.
+# Fields of features that this server does not have, each with the values that do not need the feature.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "grammar_lazy": (False,),
+    "grammar_triggers": ([],),
+    "reasoning_control": (False,),
+    "include_reasoning": (True,),
+    "parse_tool_calls": (True,),
+    "modalities": ([], ["text"]),
+    "audio": (),
+    "web_search_options": (),
     "use_beam_search": (False,),
     "n_indent": (0,),
     "lora": ([],),

@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from ... import __version__
-from ..api import chat, completions, messages, native_completion, ollama, responses_events, tokens
-from ..api import ollama_models as ollama_api
+from ..api import chat, completions, messages, ollama, responses_events, tokens
 from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
 from ..api.encoder import Interface
-from ..api.responses_store import ResponseStore
+from ..api.responses import ResponseStore
 from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
@@ -90,8 +89,8 @@ class Endpoints:
             "/models/": {"GET": models.get},
             "/chat/completions": {"POST": text(chat.INTERFACE, start_chat)},
             "/completions": {"POST": text(completions.INTERFACE, start_text)},
-            "/completion": {"POST": text(native_completion.NATIVE, start_text, WITHOUT_END)},
-            "/infill": {"POST": text(native_completion.INFILL, start_text, WITHOUT_END)},
+            "/completion": {"POST": text(completions.NATIVE, start_text, WITHOUT_END)},
+            "/infill": {"POST": text(completions.INFILL, start_text, WITHOUT_END)},
             "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
@@ -102,16 +101,14 @@ class Endpoints:
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
             "/messages": {"POST": text(messages.INTERFACE, start_chat, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
-            "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama_api.VERSION})},
+            "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama.VERSION})},
             "/api/tags": {"GET": models.tags},
             "/api/ps": {"GET": models.running},
             "/api/show": {"POST": models.show},
             "/api/chat": {"POST": text(ollama.CHAT, _start_ollama, LINES)},
             "/api/generate": {"POST": text(ollama.GENERATE, _start_ollama, LINES)},
-            "/api/embed": {"POST": vectors(ollama_api.parse_embed, VectorRun.embed, ollama_api.embed_body)},
-            "/api/embeddings": {
-                "POST": vectors(ollama_api.parse_old_embed, VectorRun.embed, ollama_api.old_embed_body)
-            },
+            "/api/embed": {"POST": vectors(ollama.parse_embed, VectorRun.embed, ollama.embed_body)},
+            "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, VectorRun.embed, ollama.old_embed_body)},
         }
 
     def respond(self, exchange: Exchange) -> None:
@@ -386,7 +383,8 @@ def _without_prefix(path: str) -> str:
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
 
 
-def _start_ollama(model: Model, request: ollama.Request, id_prefix: str) -> GenerationRun:
-    if isinstance(request, ollama.OllamaText):
+def _start_ollama(model: Model, request: TextRequest, id_prefix: str) -> GenerationRun:
+    if isinstance(request, completions.CompletionRequest):
         return start_text(model, request, id_prefix)
+    assert isinstance(request, chat.ChatRequest)
     return start_chat(model, request, id_prefix)

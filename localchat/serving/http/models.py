@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..api import ollama_models as ollama
+from ..api import ollama
 from ..chat.model import Model
 from ..chat.service import ServedModel, Service
 from ..core.fields import parse_body
