@@ -66,7 +66,6 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
         ("no.gguf", r"there is no file .*no\.gguf"),
         ("none", "folder without a model"),
         ("https://example.org/m.gguf", "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf"),
-        ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "if it is the name of a model on a hub, download"),
     ],
 )
 def test_error_of_an_argument_without_a_model_has_advice(folder, monkeypatch, argument, message):

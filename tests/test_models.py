@@ -172,10 +172,18 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1}', "'a' must be a path or a table, not 1"),
-        ('{"a": {"path": "x.gguf", "contxt": 3}}', "'a' has the unknown key 'contxt'; keys are path, aliases"),
-        ('{"a": {"ctx": 3}}', "'a' has no 'path'"),
-        ('{"a": {"path": "x.gguf", "ctx": "3"}}', "'ctx' of 'a' must be a number of tokens, not \"3\""),
+        ('{"a": 1}', "'a' must be an object, got 1"),
+        (
+            '{"a": {"path": "x.gguf", "contxt": 3}}',
+            "the key 'a.contxt' is unknown; the keys of a model are path, aliases",
+        ),
+        ('{"a": {"ctx": 3}}', "'a.path' must be a string that is not empty, got nothing"),
+        ('{"a": {"path": "x.gguf", "ctx": "3"}}', "'a.ctx' must be an integer, got \"3\""),
+        ('{"a": {"path": "x.gguf", "sampling": {"topp": 1}}}', "the key 'a.sampling.topp' is unknown"),
+        (
+            '{"a": {"path": "x.gguf", "sampling": {"top_p": 2}}}',
+            "'a.sampling.top_p' must be a number from 0 to 1, got 2",
+        ),
         ('{"a": ', "line 1 column"),
         ("[]", "must be an object of names"),
     ],

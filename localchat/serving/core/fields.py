@@ -26,7 +26,7 @@ MAX_DEPTH = 200
 
 T = TypeVar("T")
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
 # The index of a list in the path of a field.
 _INDEX = re.compile(r"\[\d+\]")
@@ -39,10 +39,7 @@ def parse_body(raw: bytes) -> Fields:
     """Decode the JSON object of a request body.
 
     Unlike Python's json, this refuses NaN, infinities and numbers beyond a double. A lone surrogate, which clients
-    send if they cut a string inside a pair, becomes U+FFFD.
-
-    Raises:
-        BadRequest: The body is not one JSON object in UTF-8, or is nested more than MAX_DEPTH levels deep.
+    send if they cut a string inside a pair, becomes U+FFFD. Other bodies are refused.
     """
     try:
         value = decode_json(raw.decode("utf-8-sig"))
@@ -210,11 +207,7 @@ class Fields:
             self._ignored.append((path, BadRequest(f"'{path}' is an unknown field, which --strict refuses", path)))
 
     def ignored(self, *, strict: bool) -> tuple[str, ...]:
-        """What the parser ignored: the paths of fields, and the types of objects in lists.
-
-        Raises:
-            BadRequest: Something was ignored, and `strict` is set.
-        """
+        """What the parser ignored: the paths of fields, and the types of objects in lists. `strict` refuses it."""
         if strict and self._ignored:
             raise self._ignored[0][1]
         return tuple(dict.fromkeys(name for name, _ in self._ignored))
@@ -224,9 +217,6 @@ def refuse_unsupported(body: Fields, accepted: Mapping[str, tuple[Any, ...]]) ->
     """Refuse fields of features that the server does not have, except values that do not need the feature.
 
     `accepted` has these values for the name of each such field.
-
-    Raises:
-        BadRequest: A field has another value.
     """
     for name, values in accepted.items():
         value = body.get(name)

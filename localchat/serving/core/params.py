@@ -280,9 +280,6 @@ def read_params(
         lengths: The names of the length limit. If a request has several, the first one here applies.
         stop: The name of the field with the stop texts.
         has_prompt_logprobs: Whether the responses of the interface have `prompt_logprobs`.
-
-    Raises:
-        BadRequest: A parameter is invalid.
     """
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
@@ -325,13 +322,12 @@ def _read(declaration: type[Any], body: Fields) -> dict[str, Any]:
 
 
 def parse_default(text: str) -> dict[str, Any]:
-    """Parse NAME=VALUE of a command line. The value is written as in a JSON request; a string needs no quotes.
-
-    Raises:
-        BadRequest: There is no such parameter, or the value is invalid.
-    """
+    """Parse NAME=VALUE of a command line. The value is written as in a JSON request; a string needs no quotes."""
     name, _, value = text.partition("=")
-    body = Fields({name: _json_or_text(value)})
+    try:
+        body = Fields({name: decode_json(value)})
+    except (ValueError, RecursionError):
+        body = Fields({name: value})
     values = read_sampling(body)
     body.report_unknown()
     if body.ignored(strict=False):
@@ -353,10 +349,3 @@ def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
 def is_token(value: Any) -> bool:
     """Whether a JSON value may be a token id."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return decode_json(text)
-    except (ValueError, RecursionError):
-        return text

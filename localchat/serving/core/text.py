@@ -36,11 +36,9 @@ def json_bytes(value: Any) -> bytes:
 
 
 def decode_json(text: str) -> Any:
-    """Decode a JSON text. Unlike Python's json, this refuses NaN, infinities and numbers beyond a double.
+    """Decode a JSON text. Unlike Python's json, this refuses NaN, infinities, numbers beyond a double and huge texts.
 
-    Raises:
-        ValueError: The text is not JSON, or has too many lists and objects.
-        RecursionError: The text is nested too deeply.
+    Raises ValueError, or RecursionError if the text is nested too deeply.
     """
     # Brackets in strings count as well: a body of text has far fewer.
     n_containers = text.count("[") + text.count("{")

@@ -41,11 +41,7 @@ class Access:
         self._has_page = options.has_page
 
     def check(self, request: Exchange) -> None:
-        """Check a request before its body is read.
-
-        Raises:
-            HttpError: The request has none of the keys (401), or is from a web page that is not allowed (403).
-        """
+        """Refuse a request, before its body is read, that has no key (401) or is from a foreign web page (403)."""
         if self._has_page and request.wants_page:  # The page has no secrets, and asks the user for a key.
             return
         if self._digests:

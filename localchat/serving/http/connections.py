@@ -16,7 +16,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from .options import Options
 
@@ -30,11 +29,7 @@ _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 @contextlib.contextmanager
 def listening(options: Options) -> Iterator[socket.socket]:
-    """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end.
-
-    Raises:
-        OSError: The address does not belong to this machine or is in use, or the file cannot be written.
-    """
+    """A socket that listens at the address of the options, or a Unix socket, whose file is removed at the end."""
     with listen_on(options.host, options.port) if options.uds is None else listen_at(options.uds) as listener:
         try:
             yield listener
@@ -48,11 +43,8 @@ def listen_on(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # IPv4 first: some clients try only 127.0.0.1 for localhost.
     family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    # On Windows this option would let two servers share a port.
-    if os.name != "nt":
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return _bound(listener, address[:2])
+    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
 
 
 def listen_at(path: Path) -> socket.socket:
@@ -63,31 +55,24 @@ def listen_at(path: Path) -> socket.socket:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
                 path.unlink(missing_ok=True)
-    return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(path))
-
-
-def _bound(listener: socket.socket, address: Any) -> socket.socket:
-    try:
-        listener.bind(address)
-        if isinstance(address, str):
-            os.chmod(address, 0o600)
+    with contextlib.ExitStack() as closing:
+        listener = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
         listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
+        closing.pop_all()
     return listener
 
 
 def why_not_listening(options: Options, error: OSError) -> str:
     """The reason in one line, and what to do about it."""
-    reason = error.strerror or error
+    # The messages of `create_server` repeat the address.
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
     if isinstance(error, ssl.SSLError) or (options.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
         return f"cannot use the certificate {options.tls_cert}: {reason}"
     if options.uds:
         return f"cannot listen on {options.uds}: {reason}"
-    hint = ""
-    if error.errno == errno.EADDRINUSE:
-        hint = f"; choose another: --port {options.port + 1 if options.port < 65535 else 0}"
+    hint = f"; choose another: --port {(options.port + 1) % 65536}" if error.errno == errno.EADDRINUSE else ""
     return f"cannot listen on {options.host} port {options.port}: {reason}{hint}"
 
 

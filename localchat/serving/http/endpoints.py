@@ -112,11 +112,7 @@ class Endpoints:
         }
 
     def respond(self, exchange: Exchange) -> None:
-        """Respond to a request.
-
-        Raises:
-            ApiError: The request is refused or cannot be carried out.
-        """
+        """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
         path = _without_prefix(exchange.path)
         row = self._row(path)
         exchange.route = row or "other"
@@ -256,15 +252,12 @@ class Endpoints:
         body = parse_body(exchange.read())
         request = parse(body, self._options)
         body.report_unknown()
-        self._log_ignored(body.ignored(strict=self._options.strict))
-        return request
-
-    def _log_ignored(self, names: tuple[str, ...]) -> None:
-        """Log what a request has and the server ignores, each name once."""
-        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._logged:
+        # What the server ignores is logged, each name once.
+        for name in {name[:MAX_LOGGED_CHARS] for name in body.ignored(strict=self._options.strict)} - self._logged:
             if len(self._logged) < MAX_LOGGED_FIELDS:
                 self._logged.add(name)
                 log.info("requests have the field '%s', which is ignored here", printable(name))
+        return request
 
     def _tokenize(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, tokens.parse_tokenize)

@@ -124,11 +124,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class ChatServer(http.server.ThreadingHTTPServer):
-    """Accepts connections as soon as it is created, and responds with 503 until the model is loaded.
-
-    Raises:
-        OSError: The certificate cannot be read.
-    """
+    """Accepts connections as soon as it is created, and responds with 503 until the model is loaded."""
 
     daemon_threads = True
 
@@ -165,11 +161,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self._drained_by = time.monotonic() + seconds
 
     def service_actions(self) -> None:
-        """Called about twice a second.
-
-        Raises:
-            Stopped: The server has drained.
-        """
+        """Called about twice a second. Raises Stopped when the server has drained."""
         if self._drained_by is not None and (self.service.is_idle or time.monotonic() >= self._drained_by):
             raise Stopped
 

@@ -8,7 +8,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -142,8 +142,16 @@ class Loader:
         )
 
     def _report(self, file: ModelFile, facts: ModelFacts, seconds: float) -> None:
-        for line in described(file, facts, seconds):
-            report(line)
+        """Report the model, its context, memory and device, and the address."""
+        size, context = gigabytes(facts.n_bytes), gigabytes(facts.n_context_bytes)
+        cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
+        free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
+        total = gigabytes(facts.n_bytes + facts.n_context_bytes)
+        report(f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}")
+        report(f"context  {facts.n_ctx} tokens for each request; {cells}")
+        report(f"memory   {total} ({size} weights, {context} context){free}")
+        report(f"device   {facts.device}; CPU threads: {facts.n_threads}")
+        report(f"loaded   in {seconds:.1f} s")
         report(f"localchat is ready: {file.name} at {self.url} (Ctrl-C ends it)")
         if self.url.startswith("http"):
             python = shlex.quote(sys.executable or "python")
@@ -166,7 +174,6 @@ class _Start:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the load began."""
         return time.monotonic() - self._began_at
 
     def clear(self) -> None:
@@ -210,28 +217,11 @@ def reason_of(path: Path, error: BaseException) -> str:
         return str(header_error)
     except (OSError, MemoryError) as header_error:
         error = header_error
-    reason = _last_line(error)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return f"{path}: {NO_MEMORY}"
+    # An error such as the import error of numpy has many lines, and ends with the cause.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[-1] if lines else type(error).__name__
     if isinstance(error, EngineDied) and error.killed_by not in (None, "SIGKILL"):
         reason += ": the file is damaged, or this build of llama.cpp does not support it; download it again"
     return f"{path}: {reason}"
-
-
-def _last_line(error: BaseException) -> str:
-    """The last line of an error, such as the import error of numpy, which has many lines and ends with the cause."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return NO_MEMORY
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
-def described(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[str]:
-    """The model, its context, memory and device in lines for people. It took `seconds` to load."""
-    size = gigabytes(facts.n_bytes)
-    yield f"model    {facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {size}: {file.path}"
-    cells = f"KV cache of {facts.n_cells} for {facts.n_parallel} requests at once"
-    yield f"context  {facts.n_ctx} tokens for each request; {cells}"
-    total, context = gigabytes(facts.n_bytes + facts.n_context_bytes), gigabytes(facts.n_context_bytes)
-    free = "" if facts.n_free_bytes is None else f"; {gigabytes(facts.n_free_bytes)} are free"
-    yield f"memory   {total} ({size} weights, {context} context){free}"
-    yield f"device   {facts.device}; CPU threads: {facts.n_threads}"
-    yield f"loaded   in {seconds:.1f} s"

@@ -101,12 +101,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
 
 
 def chosen_model(options: Options) -> ModelFile:
-    """The model that the options name.
-
-    Raises:
-        ModelFileError: There is no such model.
-        OSError: A folder cannot be read.
-    """
+    """The model that the options name. Raises ModelFileError if there is none, or OSError."""
     catalog = catalog_of(options)
     if options.model is None:
         file, why = catalog.default()

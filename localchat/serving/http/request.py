@@ -24,8 +24,9 @@ MAX_CHUNK_LINE_BYTES = 4096
 # Limit of the number of trailers. Their content is ignored.
 MAX_TRAILERS = 100
 
-# The window sizes (zlib's `wbits`) to try for each content coding. Some clients send "deflate" without zlib's header.
-_COMPRESSIONS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}
+_COMPRESSIONS = ("gzip", "x-gzip", "deflate")
+# The window sizes (zlib's `wbits`) to try: gzip or zlib by the header, then none, as some clients send "deflate".
+_WINDOWS = (47, -15)
 
 # Only CRLF ends a line of a chunked body. A proxy and a server that disagree on this would see different requests.
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
@@ -105,12 +106,7 @@ def has_body(headers: Message) -> bool:
 
 
 def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) -> bytes:
-    """The whole body, decompressed.
-
-    Raises:
-        ApiError: The framing or the content coding is wrong, or the body is too large or too slow.
-        PeerGone: The client closed the connection within the body.
-    """
+    """The whole body, decompressed. Raises ApiError if it is wrong, too large or too slow, or PeerGone."""
     lengths, codings = list_of(headers, "Content-Length"), list_of(headers, "Transfer-Encoding")
     if not lengths and not codings:
         raise errors.HttpError(411, "length_required", "a body is needed: send JSON with a Content-Length")
@@ -120,7 +116,7 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
     if codings not in ([], ["chunked"]):
         raise errors.HttpError(501, None, f"Transfer-Encoding {', '.join(codings)!r} is not 'chunked'")
     compression = [coding for coding in list_of(headers, "Content-Encoding") if coding not in ("", "identity")]
-    if len(compression) > 1 or not set(compression) <= set(_COMPRESSIONS):
+    if len(compression) > 1 or not set(compression) <= {*_COMPRESSIONS}:
         message = f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'"
         raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
     n = _length(lengths) if lengths else 0
@@ -202,7 +198,7 @@ def _length(values: list[str]) -> int:
 
 
 def _decompressed(body: bytes | bytearray, coding: str, max_bytes: int) -> bytes:
-    for window in _COMPRESSIONS[coding]:
+    for window in _WINDOWS:
         inflater = zlib.decompressobj(window)
         with contextlib.suppress(zlib.error):
             plain = inflater.decompress(body, max_bytes + 1)

@@ -36,14 +36,12 @@ class ModelFile:
     """A model on this machine."""
 
     path: Path
-    name: str
-    """The name in lists and requests."""
+    name: str  # The name in lists and requests.
+    # Where it was found: "path", "models folder", "mapping file", "built-in", or the name of another program.
     source: str = "path"
-    """Where it was found: "path", "models folder", "mapping file", "built-in", or the name of another program."""
-    aliases: tuple[str, ...] = ()
-    """Further names in requests."""
+    aliases: tuple[str, ...] = ()  # Further names in requests.
+    # Settings of a mapping file, which replace those of the command line for this model.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of a mapping file, which replace those of the command line for this model."""
 
     def is_named(self, requested: str) -> bool:
         """Whether a name in a request means this model. Case and a tag such as ":8b" are ignored. "" is any model."""
@@ -69,13 +67,12 @@ class ModelFileError(ValueError):
 
 
 def model_at(argument: str) -> ModelFile:
-    """The model at a path: a file, any part of a split model, or a folder with one model.
-
-    Raises:
-        ModelFileError: There is no such file, or the folder has several models.
-        OSError: The folder cannot be read.
-    """
-    path = first_part(_existing(argument))
+    """The model at a path: a file, a part of a split model, or a folder with one. Raises ModelFileError or OSError."""
+    if re.match(r"[a-z]+://", argument):
+        problem = "is a URL, and the server downloads nothing: get the file with"
+        raise ModelFileError(f"{argument} {problem} curl -LO {argument}")
+    given = Path(os.path.expanduser(argument))
+    path = _only_model(given) if given.is_dir() else first_part(given)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
     return ModelFile(path, name_of(path))
@@ -124,22 +121,6 @@ def gigabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e6:.0f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.1f} GB"
 
 
-def _existing(argument: str) -> Path:
-    """The path in an argument. The errors for a URL and for a name on a model hub tell the user what to do."""
-    if re.match(r"[a-z]+://", argument):
-        raise ModelFileError(
-            f"{argument} is a URL, and the server downloads nothing: get the file with curl -LO {argument}"
-        )
-    path = Path(os.path.expanduser(argument))
-    if path.is_dir():
-        return _only_model(path)
-    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", argument) and path.suffix != ".gguf":
-        raise ModelFileError(
-            f"there is no file {path}: if it is the name of a model on a hub, download one of its .gguf files first"
-        )
-    return path
-
-
 def _only_model(folder: Path) -> Path:
     files = sorted(path for path in folder.glob("*.gguf") if is_model_name(path.name))
     if not files:
@@ -156,14 +137,10 @@ class Summary:
 
     architecture: str = ""
     quantisation: str = ""
-    n_ctx_train: int = 0
-    """The context of the training, 0 if it is not known."""
-    n_params: int = 0
-    """The number of parameters, 0 if it is not known."""
-    is_embedding: bool = False
-    """Whether the model computes vectors of texts."""
-    problem: str = ""
-    """Why the header cannot be read; "" if it can."""
+    n_ctx_train: int = 0  # The context of the training, 0 if it is not known.
+    n_params: int = 0  # The number of parameters, 0 if it is not known.
+    is_embedding: bool = False  # Whether the model computes vectors of texts.
+    problem: str = ""  # Why the header cannot be read; "" if it can.
 
 
 def summary_of(model: ModelFile) -> Summary:

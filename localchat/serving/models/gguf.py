@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Union
+from typing import Any, BinaryIO, Union
 
 Buffer = Union[mmap.mmap, bytes]
 
@@ -59,12 +59,7 @@ class GGUFError(ValueError):
 
 
 def read_header(path: Path) -> Mapping[str, Any]:
-    """The metadata of a model file. Checks that the file has all the tensor data that the header announces.
-
-    Raises:
-        GGUFError: The file is invalid.
-        OSError: The file cannot be read.
-    """
+    """The metadata of a model file. Checks that the file has all the tensor data that the header announces."""
     with path.open("rb") as file:
         _check_magic(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -77,12 +72,7 @@ def read_header(path: Path) -> Mapping[str, Any]:
 
 
 def read_start(path: str | Path) -> Mapping[str, Any]:
-    """The metadata before that of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors.
-
-    Raises:
-        GGUFError: The file is invalid.
-        OSError: The file cannot be read.
-    """
+    """The metadata before that of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors."""
     path = Path(path)
     with path.open("rb") as file:
         _check_magic(path, file)
@@ -159,23 +149,13 @@ class _Reader:
     def _skip_array(self, depth: int) -> None:
         kind, length = self.number("I"), self.number("Q")
         if kind == _STRING:
-            self._skip_strings(length)
+            for _ in range(length):
+                self._skip(self.number("Q"))
         elif kind == _ARRAY and depth < _MAX_DEPTH:
             for _ in range(length):
                 self._skip_array(depth + 1)
         else:
             self._skip(length * struct.calcsize(f"<{self._scalar(kind)}"))
-
-    def _skip_strings(self, length: int) -> None:
-        # A vocabulary has 100,000 strings or more, so this loop is optimized for speed.
-        unpack: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
-        data, at = self._data, self._at
-        try:
-            for _ in range(length):
-                at += 8 + unpack(data, at)[0]
-        except (struct.error, OverflowError):
-            at = len(data) + 1
-        self._skip(at - self._at)
 
     def _scalar(self, kind: int) -> str:
         code = _SCALARS.get(kind)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, modified_at
 from .mapping import read_mapping
-from .sources import QUANTISATION, SOURCES, Found, models_below
+from .sources import QUANTISATION, SOURCES, models_below
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = "~/.localchat/models"
@@ -32,16 +32,11 @@ class Catalog:
     """The models of this machine. Thread-safe: a scan replaces what an earlier scan found as a whole."""
 
     def __init__(
-        self,
-        folders: Sequence[Path] = (),
-        mapping: Path | None = None,
-        environment: Mapping[str, str] = os.environ,
+        self, folders: Sequence[Path] = (), mapping: Path | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """
-        Args:
-            folders: The folders with models; none for the default folder.
-            mapping: A mapping file; None for those in the folders.
-            environment: The variables that other programs use for their folders, and HOME.
+        """Without `folders` the default one is scanned; without a `mapping` file those in the folders apply.
+
+        `environment` has HOME and the variables that other programs use for their folders.
         """
         self._folders = tuple(folders) or (Path(DEFAULT_FOLDER.replace("~", environment.get("HOME", "~"), 1)),)
         self._mapping = mapping
@@ -50,11 +45,7 @@ class Catalog:
         self._scanned: tuple[dict[Path, int], tuple[ModelFile, ...]] | None = None
 
     def models(self) -> tuple[ModelFile, ...]:
-        """All models, each under a name that no other one has, in the order in which names are resolved.
-
-        Raises:
-            ModelFileError: A mapping file is invalid.
-        """
+        """All models, each under a name that no other one has, in the order in which names are resolved."""
         if self._scanned is not None and all(modified_at(path) == mtime for path, mtime in self._scanned[0].items()):
             return self._scanned[1]
         stamps: dict[Path, int] = {}
@@ -79,13 +70,8 @@ class Catalog:
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
         """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
 
-        Args:
-            takes_paths: Whether the name may be a path, as on the command line. In a request it may not, since a client
-                could then open any file.
-
-        Raises:
-            UnknownModel: There is no such model, or more than one. The message has the names on offer.
-            ModelFileError: A mapping file is invalid, or the path is no model.
+        The name may be a path (`takes_paths`) on the command line, but not in a request: a client could open any file.
+        Raises UnknownModel, or ModelFileError if a mapping file is invalid or the path is no model.
         """
         name = name.strip()
         if takes_paths and (name == DEMO or _is_path(name)):
@@ -121,10 +107,10 @@ class Catalog:
             if stamps[path] or self._mapping:
                 yield read_mapping(path)
         for folder in self._folders:
-            yield models_below(Found(folder, stamps))
+            yield models_below(folder, stamps)
         for source in SOURCES:
             for root in source.roots(self._environment):
-                yield source.models(Found(root, stamps))
+                yield source.models(root, stamps)
 
     def _on_offer(self, wanted: str, models: Sequence[ModelFile]) -> str:
         names = {model.name.casefold(): model.name for model in models}

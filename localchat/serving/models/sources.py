@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .catalog import ModelFile, is_model_name, name_of, printable
@@ -16,58 +16,53 @@ _MAX_DEPTH = 6
 QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Found:
-    """A root to scan, and the modification times of all folders below it, which the scan adds."""
-
-    root: Path
-    stamps: dict[Path, int]
-
-    def files(self) -> Iterator[Path]:
-        """The files below the root, in alphabetical order. Links to folders outside of the root are not followed."""
-        return self._below(self.root, os.path.realpath(self.root), _MAX_DEPTH)
-
-    def _below(self, folder: Path, real_root: str, depth: int) -> Iterator[Path]:
-        try:
-            self.stamps[folder] = folder.stat().st_mtime_ns
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:  # It does not exist, or may not be read.
-            self.stamps.setdefault(folder, 0)
-            return
-        for entry in entries:
-            if not entry.is_dir():
-                yield folder / entry.name
-            elif depth and not (entry.is_symlink() and not _is_inside(entry.path, real_root)):
-                yield from self._below(folder / entry.name, real_root, depth - 1)
+# The modification times of the folders that were read; a scan adds them. They show whether to scan again.
+Stamps = dict[Path, int]
 
 
-def models_below(found: Found, source: str = "models folder") -> Iterator[ModelFile]:
+def files_below(folder: Path, stamps: Stamps, depth: int = _MAX_DEPTH) -> Iterator[Path]:
+    """The files below a folder, in alphabetical order. Links to folders are not followed."""
+    try:
+        stamps[folder] = folder.stat().st_mtime_ns
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # It does not exist, or may not be read.
+        stamps.setdefault(folder, 0)
+        return
+    for entry in entries:
+        if not entry.is_dir():
+            yield folder / entry.name
+        elif depth and not entry.is_symlink():
+            yield from files_below(folder / entry.name, stamps, depth - 1)
+
+
+def models_below(root: Path, stamps: Stamps, source: str = "models folder") -> Iterator[ModelFile]:
     """The models below a folder: named after the file, or after the folders too if two files have one name."""
     by_name: dict[str, list[Path]] = {}
-    for path in found.files():
+    for path in files_below(root, stamps):
         if is_model_name(path.name):
             by_name.setdefault(name_of(path).casefold(), []).append(path)
     for paths in by_name.values():
         for path in paths:
-            whole = printable((path.parent / name_of(path)).relative_to(found.root).as_posix())
+            whole = printable((path.parent / name_of(path)).relative_to(root).as_posix())
             is_only = len(paths) == 1
             yield ModelFile(path, name_of(path) if is_only else whole, source, (whole,) if is_only else ())
 
 
-def _repository_models(found: Found, source: str, repository_of: Callable[[Path], str]) -> Iterator[ModelFile]:
+def _repository_models(
+    root: Path, stamps: Stamps, source: str, repository_of: Callable[[Path], str]
+) -> Iterator[ModelFile]:
     """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several."""
     by_repository: dict[str, list[Path]] = {}
-    for path in found.files():
-        repository = repository_of(path.relative_to(found.root))
+    for path in files_below(root, stamps):
+        repository = repository_of(path.relative_to(root))
         if repository and is_model_name(path.name):
             by_repository.setdefault(repository, []).append(path)
     for repository, paths in by_repository.items():
         for path in paths:
             tag = QUANTISATION.search(name_of(path))
             name = f"{repository}:{tag[1] if tag else name_of(path)}"
-            yield ModelFile(
-                path, printable(repository if len(paths) == 1 else name), source, (name_of(path), printable(name))
-            )
+            shown = printable(repository if len(paths) == 1 else name)
+            yield ModelFile(path, shown, source, (name_of(path), printable(name)))
 
 
 def _hub_repository(path: Path) -> str:
@@ -82,16 +77,15 @@ def _lm_studio_repository(path: Path) -> str:
     return "/".join(path.parts[:2]) if len(path.parts) >= 3 else ""
 
 
-def _ollama_models(found: Found) -> Iterator[ModelFile]:
+def _ollama_models(root: Path, stamps: Stamps) -> Iterator[ModelFile]:
     """A manifest names the layers of a model; one of them is the file with the weights."""
-    manifests = Found(found.root / "manifests", found.stamps)
-    for path in manifests.files():
-        host, *names, tag = path.relative_to(manifests.root).parts
+    for path in files_below(root / "manifests", stamps):
+        host, *names, tag = path.relative_to(root / "manifests").parts
         if host == "registry.ollama.ai" and names[:1] == ["library"]:
             names = names[1:]
         elif host != "registry.ollama.ai":
             names = [host, *names]
-        blob = _weights(path, found.root / "blobs")
+        blob = _weights(path, root / "blobs")
         if blob is not None and names:
             name = printable("/".join(names))
             yield ModelFile(blob, f"{name}:{tag}", "Ollama", (name,) if tag == "latest" else ())
@@ -113,14 +107,12 @@ def _weights(manifest: Path, blobs: Path) -> Path | None:
 class Source:
     """The models of another program."""
 
-    models: Callable[[Found], Iterator[ModelFile]]
-    variables: tuple[tuple[str, str], ...]
-    """Environment variables with the program's folder, each with the path below it."""
-    folders: tuple[str, ...]
-    """The folders without such a variable, below the home directory."""
+    models: Callable[[Path, Stamps], Iterator[ModelFile]]
+    folders: tuple[str, ...]  # Below the home directory, unless one of the variables is set.
+    variables: Mapping[str, str] = field(default_factory=dict)  # Of the environment, each with the path below it.
 
     def roots(self, environment: Mapping[str, str]) -> list[Path]:
-        for variable, below in self.variables:
+        for variable, below in self.variables.items():
             if environment.get(variable):
                 return [Path(environment[variable]) / below]
         home = environment.get("HOME") or environment.get("USERPROFILE")
@@ -129,24 +121,18 @@ class Source:
 
 SOURCES = (
     Source(
-        lambda found: _repository_models(found, "Hugging Face", _hub_repository),
-        (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")),
+        lambda root, stamps: _repository_models(root, stamps, "Hugging Face", _hub_repository),
         (".cache/huggingface/hub",),
+        {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub"},
     ),
     Source(
-        lambda found: _repository_models(found, "LM Studio", _lm_studio_repository),
-        (),
+        lambda root, stamps: _repository_models(root, stamps, "LM Studio", _lm_studio_repository),
         (".lmstudio/models", ".cache/lm-studio/models"),
     ),
     Source(
-        lambda found: models_below(found, "llama.cpp"),
-        (("LLAMA_CACHE", ""),),
+        lambda root, stamps: models_below(root, stamps, "llama.cpp"),
         (".cache/llama.cpp", "Library/Caches/llama.cpp"),
+        {"LLAMA_CACHE": ""},
     ),
-    Source(_ollama_models, (("OLLAMA_MODELS", ""),), (".ollama/models",)),
+    Source(_ollama_models, (".ollama/models",), {"OLLAMA_MODELS": ""}),
 )
-
-
-def _is_inside(path: str, real_root: str) -> bool:
-    real = os.path.realpath(path)
-    return real.startswith(os.path.join(real_root, ""))
