@@ -58,8 +58,8 @@ class Context:
     """A llama.cpp context of `n_sequences` sequences, each with `n_each` cells."""
 
     def __init__(self, options: argparse.Namespace, n_sequences: int, n_each: int):
-        from localchat.serving.engine.library_build import has_matrix_instructions
         from localchat.serving.engine.llama.library import L
+        from localchat.serving.engine.tuning import has_matrix_instructions
 
         self.L = L
         params = L.llama_model_default_params()

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .serving.core.errors import NO_MEMORY
-from .serving.engine.library_build import LIBRARY
+from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader, log_to_stderr, report_failure

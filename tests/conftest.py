@@ -26,7 +26,8 @@ settings.load_profile("any machine")
 def engine() -> Iterator[Any]:
     """The built-in model with 32 slots. Files that need other options have a fixture of the same name."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.serving.engine import LoadOptions, load
+    from localchat.serving.engine import load
+    from localchat.serving.engine.values import LoadOptions
 
     from .demo_model import DEMO
 

@@ -16,7 +16,7 @@ from localchat.serving.chat.lark import gbnf_rule
 from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.core.events import ToolCallArguments, ToolCallStart
 from localchat.serving.core.request import ResponseFormat
-from localchat.serving.engine import Constraint
+from localchat.serving.engine.values import Constraint
 
 from .json_validator import is_valid, load
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from localchat.serving.core.events import OutputToken, SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Engine, GenerationRequest
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .engines import Finish, submit, text_of

@@ -23,7 +23,8 @@ os.abort()
 # It refuses each model.
 REFUSES = """
 import sys
-from localchat.serving.engine import EngineError, __main__ as program
+from localchat.serving.engine import __main__ as program
+from localchat.serving.engine.values import EngineError
 def refusing(path, options, **others):
     raise EngineError("the file is cut")
 program.load = refusing

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Union
 from localchat.serving.core.errors import ApiError
 from localchat.serving.core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, Usage
 from localchat.serving.core.params import GenerationParams
-from localchat.serving.engine import Cancelled, Engine, GenerationRequest, RequestRun
-from localchat.serving.engine.run import Result
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.run import RequestRun, Result
+from localchat.serving.engine.values import Cancelled, GenerationRequest
 
 from .fakes import FakeBackend
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import GenerationRequest, ModelFacts
 from localchat.serving.engine.backend import Data, DecodeFailed, NoFreeCells
 from localchat.serving.engine.batch import Batch, CacheLimits
-from localchat.serving.engine.values import TokenTexts, text_too_long
+from localchat.serving.engine.values import GenerationRequest, ModelFacts, TokenTexts, text_too_long
 
 END = 256
 N_VOCAB = 257

@@ -23,7 +23,8 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompts import start_chat
 from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
-from localchat.serving.engine import Engine, GenerationRequest
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer, Stopped
 from localchat.serving.http.options import Options

@@ -14,7 +14,7 @@ from localchat.serving.chat.constraint import constraint_for
 from localchat.serving.chat.dialects import DIALECTS, Dialect
 from localchat.serving.chat.dialects.call_layout import CallLayout
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.engine import Constraint
+from localchat.serving.engine.values import Constraint
 from tools import formats as templates
 
 from .constraints import (

@@ -16,7 +16,8 @@ from localchat.serving.chat.prompts import start_text
 from localchat.serving.chat.run import GenerationRun
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.events import OutputEvent
-from localchat.serving.engine import Engine, EngineError
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import EngineError
 
 from .chat_requests import read
 from .fakes import FakeBackend, echo, endless

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import LoadOptions, load
+from localchat.serving.engine import load
+from localchat.serving.engine.values import LoadOptions
 
 from .demo_model import DEMO
 from .json_validator import is_valid

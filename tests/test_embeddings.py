@@ -13,7 +13,7 @@ import pytest
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.embeddings import VectorRun
 from localchat.serving.core.errors import BadRequest, ShuttingDown
-from localchat.serving.engine import Cancelled, ModelFacts
+from localchat.serving.engine.values import Cancelled, ModelFacts
 
 from .chat_requests import read
 from .fakes import FakeBackend

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import Engine
+from localchat.serving.engine.engine import Engine
 
 from .serving import read_response
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import EngineError
+from localchat.serving.engine.values import EngineError
 
 from .engines import complete, read, request, step_until_idle, stepped, submit
 from .fakes import FakeBackend, endless

@@ -9,7 +9,7 @@ import pytest
 
 from localchat.serving.core.events import SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Cancelled, EngineError, GenerationRequest
+from localchat.serving.engine.values import Cancelled, EngineError, GenerationRequest
 
 from .engines import Finish, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
 from .fakes import END, FakeBackend, echo

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.errors import ApiError
-from localchat.serving.engine import Engine, EngineDied
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import EngineDied
 
 from .engines import DEADLINE_S, Finish, Generation, request_for, submit, text_of
 from .fakes import FakeBackend

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from localchat.serving.engine import Cancelled, EngineStopped
+from localchat.serving.engine.values import Cancelled, EngineStopped
 
 from .engines import DEADLINE_S, Finish, read, request, running, step_until_idle, stepped, submit
 from .fakes import FakeBackend, endless
@@ -86,7 +86,7 @@ def test_sequences_with_streams_have_the_tokens_of_each_alone(seed: int):
         is_unified=False,
     )
     beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
-    with stepped(backend, max_snapshot_bytes=random_.choice([0, 2000, 1 << 20])) as engine:
+    with stepped(backend) as engine:
         texts = [random_.choice(beginnings) + "xyz"[i % 3] * random_.randint(1, 60) for i in range(40)]
         generations = []
         for text in texts:

@@ -37,7 +37,8 @@ UNFIT = "a<think>" * 1400
 def real_model() -> Iterator[Any]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from localchat.serving.chat.model import Model
-    from localchat.serving.engine import LoadOptions, load
+    from localchat.serving.engine import load
+    from localchat.serving.engine.values import LoadOptions
     from localchat.serving.models.catalog import DEMO_PATH
 
     with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=2)) as engine:

@@ -14,10 +14,12 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Engine, EngineError, EngineStopped, LoadOptions, load
+from localchat.serving.engine import load
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
+from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import default_threads, library, sampling_from
 from localchat.serving.engine.llama.embed import steps
+from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
 
 from .demo_model import (
     DEMO,
@@ -54,7 +56,7 @@ def test_greedy_text_answers_the_question_and_ends(engine: Engine):
 
 def test_pieces_of_tokens_are_the_text(engine: Engine):
     text = "Grüße, 你好 😀\x00\n\tend"
-    assert b"".join(engine.piece(token) for token in engine.tokenize(text)).decode() == text
+    assert b"".join(engine.texts.piece(token) for token in engine.tokenize(text)).decode() == text
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
     engine.close()
     with contextlib.suppress(EngineStopped):
         assert list(generation)
-    assert engine.piece(300)
+    assert engine.texts.piece(300)
     assert engine.tokenize("still there")
 
 

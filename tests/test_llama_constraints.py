@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Engine
+from localchat.serving.engine.engine import Engine
 
 from .constraints import gbnf
 from .demo_model import GREEDY, chat, read

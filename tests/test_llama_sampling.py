@@ -12,8 +12,9 @@ import pytest
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import ReasoningTracker
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Constraint, Engine
+from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama.sampler import chain_steps, seed_of
+from localchat.serving.engine.values import Constraint
 
 from .constraints import gbnf
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle

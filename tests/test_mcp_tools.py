@@ -16,7 +16,7 @@ from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat import constraint as constraints
 from localchat.serving.chat.constraint import constraint_for
 from localchat.serving.chat.prompt.template import ChatTemplate
-from localchat.serving.engine import Constraint
+from localchat.serving.engine.values import Constraint
 from tools import formats
 
 from .constraints import fits

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.serving.engine import EngineError, LoadOptions
 from localchat.serving.engine.context_size import (
     LARGEST_SHARE,
     STEP,
@@ -22,6 +21,7 @@ from localchat.serving.engine.context_size import (
 )
 from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.devices import free_memory, parse_vm_stat
+from localchat.serving.engine.values import EngineError, LoadOptions
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .tiny_models import write_mamba, write_sliding

@@ -122,8 +122,8 @@ def test_infill_that_cannot_run_is_refused(fields: dict[str, Any], param: str):
 
 def test_model_file_has_the_fim_tokens(tmp_path: Path):
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.serving.engine import LoadOptions
     from localchat.serving.engine.llama import load_backend
+    from localchat.serving.engine.values import LoadOptions
 
     from .tiny_models import write_fim
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.serving.engine import LoadOptions, NotEnoughMemory, load
+from localchat.serving.engine import load
+from localchat.serving.engine.values import LoadOptions, NotEnoughMemory
 from localchat.serving.models.catalog import DEMO_PATH
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")

@@ -18,7 +18,7 @@ from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.chat.prompts import budget_tracker
 from localchat.serving.chat.run import Output
 from localchat.serving.core.events import OutputEnd, OutputToken, ReasoningDelta, SampledTokens
-from localchat.serving.engine import Engine
+from localchat.serving.engine.engine import Engine
 
 from .dialect_outputs import GOLDEN, TOOLS, text_of
 from .fakes import FakeBackend, echo

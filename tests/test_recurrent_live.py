@@ -9,7 +9,9 @@ import pytest
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.core.events import SampledTokens
-from localchat.serving.engine import Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
+from localchat.serving.engine import load
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import GenerationRequest, LoadOptions, WrongDraftModel
 
 from .demo_model import GREEDY, assert_same_or_near_tie, read
 from .engines import request_for, submit

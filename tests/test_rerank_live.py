@@ -17,7 +17,9 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompts import start_text
 from localchat.serving.core.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.serving.core.fields import Fields
-from localchat.serving.engine import Engine, LoadOptions, load
+from localchat.serving.engine import load
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import LoadOptions
 
 from .engines import request_for, submit
 from .wire_schemas import validate

@@ -8,7 +8,7 @@ import pytest
 
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import OutputEnd, SampledTokens
-from localchat.serving.engine import Cancelled, EngineError
+from localchat.serving.engine.values import Cancelled, EngineError
 
 from .engines import DEADLINE_S, request, request_for, running, step_until_idle, stepped, text_of
 from .fakes import FakeBackend, echo, endless

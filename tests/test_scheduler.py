@@ -10,7 +10,10 @@ import pytest
 from localchat.serving.engine.batch import BatchChunk, Sequence
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
 
+from .engines import request_for
 from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, run_step, sequence, shape, with_prompt
+
+SCORED = request_for((), prompt_logprobs=0)
 
 
 def test_prompt_longer_than_the_batch_is_computed_in_chunks():
@@ -29,8 +32,8 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
     prompt = [*range(80)]
     scheduler.add(Sequence(1, list(prompt), 200))
     run_step(scheduler)
-    scheduler.add(Sequence(2, list(prompt), 200, scores_prompt=True))
-    scheduler.add(Sequence(3, prompt[::-1], 200, scores_prompt=True))
+    scheduler.add(Sequence(2, list(prompt), 200, SCORED))
+    scheduler.add(Sequence(3, prompt[::-1], 200, SCORED))
     scheduler.add(Sequence(4, list(prompt), 200))
     rows = []
     for _ in range(6):
@@ -40,14 +43,14 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
     assert rows[0] == [(1, 1, 0), (4, 1, 0), (2, 32, 32)]
     assert rows[2] == [(1, 1, 0), (4, 1, 0), (2, 16, 15), (3, 16, 16)]
     assert rows[3] == [(1, 1, 0), (2, 1, 0), (4, 1, 0), (3, 32, 32)]
-    scored = [sequence for sequence in scheduler.running if sequence.scores_prompt]
+    scored = [sequence for sequence in scheduler.running if sequence.request is SCORED]
     assert [sequence.n_cached for sequence in scored] == [0, 0]
 
 
 def test_preempted_prompt_continues_scoring_at_the_same_token():
     scheduler = new_scheduler(60, 2, 10)
     scheduler.add(sequence(1, 20, 60))
-    scored = Sequence(2, [*range(35)], 60, scores_prompt=True)
+    scored = Sequence(2, [*range(35)], 60, SCORED)
     for _ in range(2):
         run_step(scheduler)
     scheduler.add(scored)

@@ -102,7 +102,7 @@ def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
     finish(scheduler)
     scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_step(scheduler)
-    assert scheduler.cells.take_operations() == []
+    assert {name for name, *_ in scheduler.cells.take_operations()} == {"read_state"}
     assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
 
 

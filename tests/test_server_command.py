@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 
 from localchat.serving.chat.service import ServedModel
-from localchat.serving.engine import EngineError
-from localchat.serving.engine.library_build import LIBRARY
+from localchat.serving.engine.tuning import LIBRARY
+from localchat.serving.engine.values import EngineError
 from localchat.serving.http import loading
 from localchat.serving.http.options import Options, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile

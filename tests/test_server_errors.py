@@ -12,7 +12,7 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import GenerationRun
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import ModelLoading
-from localchat.serving.engine import EngineStopped
+from localchat.serving.engine.values import EngineStopped
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 

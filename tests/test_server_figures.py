@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.engine import GenerationRequest
-from localchat.serving.engine.values import invalid_grammar
+from localchat.serving.engine.values import GenerationRequest, invalid_grammar
 from localchat.serving.http.options import Options
 
 from .fakes import endless

@@ -20,7 +20,7 @@ import pytest
 
 from localchat import server as server_module
 from localchat.serving.core.params import NUMBERS
-from localchat.serving.engine import Engine
+from localchat.serving.engine.engine import Engine
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import NEAR_TIE

@@ -25,7 +25,8 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.service import ServedModel, Service
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
-from localchat.serving.engine import Engine, EngineError, NotEnoughMemory
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import EngineError, NotEnoughMemory
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 from localchat.serving.models.names import Catalog

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.serving.engine import EngineError, LoadOptions
 from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
+from localchat.serving.engine.values import EngineError, LoadOptions
 
 from .tiny_models import write_sliding
 

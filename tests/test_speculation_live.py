@@ -14,7 +14,9 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench import model as random_model
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine import Engine, EngineError, LoadOptions, WrongDraftModel, load
+from localchat.serving.engine import load
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import EngineError, LoadOptions, WrongDraftModel
 
 from .constraints import gbnf
 from .demo_model import (

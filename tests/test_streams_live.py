@@ -9,8 +9,10 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 
-from localchat.serving.engine import Engine, GenerationRequest, LoadOptions, load
+from localchat.serving.engine import load
+from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import load_backend
+from localchat.serving.engine.values import GenerationRequest, LoadOptions
 
 from .constraints import gbnf
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read

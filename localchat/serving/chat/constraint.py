@@ -24,7 +24,7 @@ from ..api.completions import CompletionRequest
 from ..core.errors import BadRequest, NotSupported
 from ..core.params import GenerationParams
 from ..core.request import ResponseFormat
-from ..engine import Constraint
+from ..engine.values import Constraint
 from .argument_rules import argument_rule
 from .dialects import Dialect
 from .dialects.call_layout import THE_NAME, CallLayout

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from ..api.embeddings import EmbeddingsRequest, RerankRequest
 from ..core import errors
 from ..core.request import Input
-from ..engine import AnyEngine, Cancelled
+from ..engine.front import AnyEngine
+from ..engine.values import Cancelled
 from .model import Model, check_tokens
 from .run import wire_errors
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..core import errors
 from ..core.params import GenerationParams
-from ..engine import AnyEngine, GenerationRequest
+from ..engine.front import AnyEngine
+from ..engine.values import GenerationRequest
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 

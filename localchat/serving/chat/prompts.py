@@ -17,7 +17,8 @@ from ..core import errors
 from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
 from ..core.params import GenerationParams
 from ..core.request import Input
-from ..engine import AnyEngine, ModelFacts
+from ..engine.front import AnyEngine
+from ..engine.values import ModelFacts
 from .constraint import constraint_for, plain_constraint
 from .dialects import Dialect
 from .dialects.parser import OutputParser, ReasoningTracker
@@ -218,7 +219,7 @@ def _text_output(engine: AnyEngine, request: CompletionRequest, given: Input) ->
             # The echo leaves out tokens that the tokenizer adds, such as BOS.
             n_added = len(engine.tokenize("", add_bos=request.adds_special))
         else:
-            text = b"".join(engine.piece(token, True) for token in given).decode("utf-8", "replace")
+            text = b"".join(engine.texts.piece(token, True) for token in given).decode("utf-8", "replace")
         if request.scores_prompt:
             yield EchoedTokens(_echoed(tokens()[n_added:], text))
         yield ContentDelta(text)

@@ -28,8 +28,8 @@ from ..core.events import (
     SampledTokens,
     Usage,
 )
-from ..engine import Cancelled, GenerationRequest
 from ..engine.run import Result
+from ..engine.values import Cancelled, GenerationRequest
 from .dialects.dialect import ReasoningTags
 from .dialects.parser import OutputParser, merged
 from .dialects.scan import Markers

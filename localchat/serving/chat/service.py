@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..core import errors
-from ..engine import EngineStopped, NotEnoughMemory
+from ..engine.values import EngineStopped, NotEnoughMemory
 from ..models.catalog import ModelFile, ModelFileError
 from ..models.names import Catalog
 from .model import Model

@@ -8,51 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Union
 
 from ..core.params import GenerationParams
 from .engine import Engine
-from .front import Front
-from .kv_cache import DEFAULT_SNAPSHOT_BYTES
-from .run import RequestRun
 from .tuning import GPU
-from .values import (
-    Cancelled,
-    Constraint,
-    EngineDied,
-    EngineError,
-    EngineStopped,
-    GenerationRequest,
-    Histogram,
-    LoadOptions,
-    ModelFacts,
-    NotEnoughMemory,
-    WrongDraftModel,
-)
-
-__all__ = [
-    "AnyEngine",
-    "Cancelled",
-    "Constraint",
-    "Engine",
-    "EngineDied",
-    "EngineError",
-    "EngineStopped",
-    "Front",
-    "GenerationRequest",
-    "Histogram",
-    "LoadOptions",
-    "ModelFacts",
-    "NotEnoughMemory",
-    "RequestRun",
-    "WrongDraftModel",
-    "load",
-]
+from .values import GenerationRequest, LoadOptions
 
 log = logging.getLogger("localchat.engine")
-
-# What the rest of the server uses: an engine in this process, or the front of one in a child process.
-AnyEngine = Union[Engine, Front]
 
 # The lengths of the prompts that warm up an engine. On a GPU, where each size of batch has its own kernels, one fills a
 # pass of llama.cpp. Then a step has two rows, and the last one has a single row.
@@ -68,13 +30,7 @@ def load(
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 
-    Snapshots of a recurrent model take at most a quarter of the memory that is free when the model is loaded.
-
-    Args:
-        path: The model.
-        options: The size of the context, threads and devices, and a draft model.
-        progress: Called with the loaded share of the model, 0 to 1.
-        after_step: As in `Engine`.
+    `progress` is called with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
 
     Raises:
         WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be truncated.
@@ -93,16 +49,8 @@ def load(
     except BaseException:
         backend.close()
         raise
-    facts, n_snapshot_bytes = backend.facts, DEFAULT_SNAPSHOT_BYTES
-    if facts.n_free_bytes is not None:
-        n_snapshot_bytes = min(n_snapshot_bytes, facts.n_free_bytes // 4)
-    engine = Engine(
-        backend,
-        max_queue=options.max_queue,
-        draft_backend=draft_backend,
-        max_snapshot_bytes=n_snapshot_bytes,
-        after_step=after_step,
-    )
+    facts = backend.facts
+    engine = Engine(backend, max_queue=options.max_queue, draft_backend=draft_backend, after_step=after_step)
     if not facts.is_non_causal:
         n_most = min(facts.n_ctx, facts.n_cells // 2) - 2
         engine.warm_up(

@@ -26,7 +26,7 @@ from ..core.errors import ApiError
 from ..models.catalog import DEMO_PATH
 from . import load
 from .engine import Engine
-from .library_build import has_matrix_instructions
+from .tuning import has_matrix_instructions
 from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, TokenTexts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
@@ -50,6 +50,10 @@ class Sender:
     def send(self, *message: Any) -> None:
         """Send a message soon."""
         self._messages.put(message)
+
+    def put_nowait(self, record: logging.LogRecord) -> None:
+        """Send a record of the log to the server's process, which has its format."""
+        self.send("log", record)
 
     def close(self) -> None:
         """Send what is left."""
@@ -128,15 +132,8 @@ class Calls:
         os._exit(1)
 
 
-class _LogHandler(QueueHandler):
-    """Sends the log to the server's process, which has its format."""
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        self.queue.send("log", record)  # type: ignore[attr-defined]  # a Sender
-
-
 def _log_to(sender: Sender, levels: Mapping[str, int]) -> None:
-    logging.getLogger("localchat").handlers = [_LogHandler(sender)]  # type: ignore[arg-type]  # stands for a queue
+    logging.getLogger("localchat").handlers = [QueueHandler(sender)]  # type: ignore[arg-type]  # stands for a queue
     threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

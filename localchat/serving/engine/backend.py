@@ -26,8 +26,7 @@ class CacheBackend(Protocol):
 
     limits: CacheLimits
 
-    def clear(self, slot: int) -> None:
-        """Frees all cells of a slot."""
+    def clear(self, slot: int) -> None: ...
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
         """Gives an empty slot the first `n_tokens` cells of another slot, shared or copied."""
@@ -51,18 +50,10 @@ class Backend(CacheBackend, Protocol):
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
     ) -> list[int]:
-        """Text to token ids; any thread.
-
-        Raises:
-            ContextLengthExceeded: There are more than `limit` tokens, or more than any context holds.
-        """
+        """Text to token ids; any thread. Raises ContextLengthExceeded for more than `limit` tokens."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
-        """The sampler of one sequence; any thread.
-
-        Raises:
-            BadRequest: The grammar of the request cannot be parsed.
-        """
+        """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed."""
 
     def sample_forced(self, sampler: Any) -> int | None:
         """The next token, which the sampler accepts as in `sample`, if a constraint forces it; None otherwise."""
@@ -90,7 +81,6 @@ class Backend(CacheBackend, Protocol):
         Raises:
             ContextLengthExceeded: An input does not fit into the context for embeddings.
             BadRequest: An input is empty, or has a token that the vocabulary does not have.
-            EngineError: There is no memory for this context, or the model failed.
         """
 
     def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.events import PromptProgress
 from .tuning import CPU, Tuning
-from .values import GenerationRequest, StepOutput, TokenTexts
+from .values import GenerationRequest, SequenceStats, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
@@ -19,19 +18,15 @@ MIN_SAVED = 32
 
 
 class Sequence:
-    """One sequence: its tokens, how many of them are computed, and the request to which it belongs.
-
-    The scheduler plans with the tokens; the engine uses the rest. Only the engine thread changes a sequence.
-    """
+    """One sequence: its tokens, how many of them are computed, and its request. Only the engine thread changes it."""
 
     def __init__(
         self,
         id: int,
         prompt: list[int],
         max_length: int,
-        *,
-        scores_prompt: bool = False,
         request: GenerationRequest | None = None,
+        *,
         sampler: Any = None,
         index: int = 0,
         deliver: Callable[[StepOutput], None] = lambda output: None,
@@ -52,8 +47,7 @@ class Sequence:
         self.n_cached: int | None = None
         # Draft tokens for the next step; they are not in `tokens`.
         self.draft: list[int] = []
-        # Whether log probabilities of the prompt are wanted, and the number of its first tokens whose logits were used.
-        self.scores_prompt = scores_prompt
+        # The number of first tokens of the prompt whose logits were used for log probabilities.
         self.n_scored = 0
         # The request, its sampler, which the engine frees, the index in the request, and what receives the output.
         self.request = request or GenerationRequest(())
@@ -69,7 +63,7 @@ class Sequence:
     @property
     def is_to_score(self) -> bool:
         """Whether prompt tokens remain to be scored. The logits of the last prompt token are for the first output."""
-        return self.scores_prompt and self.n_scored < self.n_prompt - 1
+        return self.request.params.prompt_logprobs is not None and self.n_scored < self.n_prompt - 1
 
     @property
     def reusable_tokens(self) -> list[int]:
@@ -78,8 +72,7 @@ class Sequence:
 
     @property
     def n_missing(self) -> int:
-        """The number of known tokens that are not computed: 1 while each step samples a token, more if tokens were
-        forced or the prompt is not computed."""
+        """The number of known tokens that are not computed: 1 while each step samples a token."""
         return len(self.tokens) - self.n_computed
 
     @property
@@ -101,6 +94,11 @@ class Sequence:
     @property
     def is_full(self) -> bool:
         return len(self.tokens) >= self.max_length
+
+    @property
+    def stats(self) -> SequenceStats:
+        n_cached, n_computed = self.n_cached or 0, self.n_computed
+        return SequenceStats(self.id, self.n_prompt, n_cached, n_computed, self.n_sampled, self.max_length)
 
     @property
     def progress(self) -> PromptProgress:
@@ -142,8 +140,7 @@ class BatchChunk:
     draft: tuple[int, ...] = ()
     """The draft tokens, in the last rows."""
     is_scored: bool = False
-    """Whether the logits of the other rows are wanted as well, for the log probabilities of the prompt. Such a chunk
-    has no draft."""
+    """Whether the logits of the other rows are wanted too, for log probabilities of the prompt."""
 
     @property
     def output_rows(self) -> range:
@@ -159,10 +156,8 @@ class BatchChunk:
         return (*self.scored_rows, *self.output_rows)
 
     def n_accepted(self, run: list[int]) -> int:
-        """The number of accepted draft tokens: the first ones that are equal to the sampled tokens `run`.
-
-        The last token of `run` is not counted: it becomes the newest token, which counts as not computed.
-        """
+        """The number of accepted draft tokens: the first ones that are equal to the sampled tokens `run`, of which the
+        last one is not counted: it becomes the newest token, which is not computed."""
         return n_common_of(list(self.draft), run[:-1])
 
     def tokens(self) -> list[int]:
@@ -227,14 +222,9 @@ class CacheLimits:
         return (self.n_outputs or self.n_slots) - self.n_parallel
 
 
-def n_common_of(run: Many[int], tokens: Many[int]) -> int:
-    """The number of first tokens that two texts have in common.
-
-    A binary search over slices, which Python compares quickly. Both arguments are lists, or both are tuples.
-    """
+def n_common_of(run: list[int], tokens: list[int]) -> int:
+    """The number of first tokens that two lists have in common: a binary search, since slices are compared quickly."""
     low, high = 0, min(len(run), len(tokens))
-    if not high or run[0] != tokens[0]:
-        return 0
     if run[:high] == tokens[:high]:
         return high
     while low < high - 1:

@@ -29,11 +29,8 @@ _MAX_INDEXED = 8192
 
 
 class Lookup:
-    """Prompt lookup: the positions after all n-grams of one text, which only grows.
-
-    The search is that of LZ77 compressors: the last n-gram is compared at its newest positions, and the longest match
-    gives the draft.
-    """
+    """Prompt lookup: the positions after all n-grams of one text, which only grows. As in LZ77 compressors, the last
+    n-gram is compared at its newest positions, and the longest match gives the draft."""
 
     def __init__(self) -> None:
         # By n-gram: its newest position. By position: the previous position of the same n-gram.
@@ -41,9 +38,9 @@ class Lookup:
         self._before: dict[int, int] = {}
         self._n_indexed = N_GRAM
 
-    def index(self, tokens: list[int], n_most: int = _MAX_INDEXED) -> bool:
-        """Indexes at most `n_most` new tokens. Returns whether all are indexed."""
-        end = min(len(tokens), self._n_indexed + n_most)
+    def index(self, tokens: list[int]) -> bool:
+        """Indexes new tokens, a limited number at a time. Returns whether all are indexed."""
+        end = min(len(tokens), self._n_indexed + _MAX_INDEXED)
         for position in range(self._n_indexed, end):
             n_gram = tuple(tokens[position - N_GRAM : position])
             before = self._last.get(n_gram)
@@ -108,7 +105,6 @@ class _Text:
     copy: Sequence
     """The sequence of the draft model. Its tokens are the text and the draft."""
     slot: int
-    """Its slot in the draft model."""
     n_wanted: int
     """The length of the next draft: one token more than were accepted of the last one."""
     draft: list[int] = field(default_factory=list)
@@ -133,24 +129,23 @@ class DraftModel:
         self._texts: dict[int, _Text | None] = {}
 
     def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
-        wanted: list[tuple[Sequence, _Text, int]] = []
+        wanted: dict[Sequence, _Text] = {}
         for sequence in sequences:
             text = self._text(sequence)
             if text is None:
                 continue
             self._follow(text, sequence.tokens)
-            n = min(n_tokens, text.n_wanted)
-            if len(sequence.tokens) + n <= self._backend.facts.n_ctx:
-                wanted.append((sequence, text, n))
+            if len(sequence.tokens) + min(n_tokens, text.n_wanted) <= self._backend.facts.n_ctx:
+                wanted[sequence] = text
         try:
-            self._draft([(text, n) for _, text, n in wanted])
+            self._draft(list(wanted.values()), n_tokens)
         except (NoFreeCells, DecodeFailed) as error:
             log.info("the draft model could not draft: %s", error or "its KV cache is full")
-            for sequence, text, _ in wanted:
+            for sequence, text in wanted.items():
                 self._cache.release(text.slot, keep=False)
                 self._texts[sequence.id] = None
             return
-        for sequence, text, _ in wanted:
+        for sequence, text in wanted.items():
             sequence.draft = list(text.draft)
 
     def forget(self, sequence: Sequence) -> None:
@@ -185,24 +180,23 @@ class DraftModel:
         self._cache.truncate(text.slot, copy.n_computed)
         copy.tokens, text.draft = list(tokens), []
 
-    def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
-        """Computes the new tokens of the texts, then drafts the wanted number of tokens, one for each text in a step.
+    def _draft(self, texts: list[_Text], n_tokens: int) -> None:
+        """Computes the new tokens of the texts, then drafts at most `n_tokens` tokens, one for each text in a step.
 
         A text whose new tokens do not fit into the first step gets no draft.
         """
-        while wanted:
-            by_copy = {text.copy: (text, n) for text, n in wanted}
-            batch = self._computed_batch([text for text, _ in wanted])
-            wanted = []
+        while texts:
+            by_copy = {text.copy: text for text in texts}
+            batch, texts = self._computed_batch(texts), []
             for chunk in batch.outputs():
-                text, n = by_copy[chunk.sequence]
+                text = by_copy[chunk.sequence]
                 token = self._backend.sample(self._greedy, chunk.output_rows[0])
                 if token >= self._n_vocab:
                     continue
                 text.draft.append(token)
                 text.copy.tokens.append(token)
-                if len(text.draft) < n and not self._backend.texts.is_end(token):
-                    wanted.append((text, n))
+                if len(text.draft) < min(n_tokens, text.n_wanted) and not self._backend.texts.is_end(token):
+                    texts.append(text)
 
     def _computed_batch(self, texts: list[_Text]) -> Batch:
         """Computes the missing tokens of the texts, as many as fit into a step: those with the fewest first."""

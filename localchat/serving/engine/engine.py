@@ -1,9 +1,8 @@
 """The engine: one thread that runs the sequences of all requests on one model, step by step.
 
 A step drains the inbox, schedules, decodes, samples and delivers. The thread waits only when there is nothing to run.
-Any number of threads submit requests and read their outputs. Only the engine thread uses the context of the backend.
-Every sequence ends with exactly one finish reason or error, on every path: a stop, a cancel, a failed step, a
-closed engine. The engine uses the `Backend` protocol, not llama.cpp.
+Only the engine thread uses the context of the backend. Every sequence ends with exactly one finish reason or error, on
+every path: a stop, a cancel, a failed step, a closed engine. The engine uses the `Backend` protocol, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import Drafter, DraftModel, LookupDrafter
-from .kv_cache import DEFAULT_SNAPSHOT_BYTES, KVCache
+from .kv_cache import KVCache
 from .run import RequestRun
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
@@ -37,7 +36,6 @@ from .values import (
     EngineStopped,
     GenerationRequest,
     ModelFacts,
-    SequenceStats,
     StepOutput,
     check_tokens,
 )
@@ -57,7 +55,6 @@ class Engine:
         *,
         max_queue: int = 256,
         draft_backend: Backend | None = None,
-        max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
         after_step: Callable[[], None] = lambda: None,
     ):
         """The engine owns both backends and closes them.
@@ -65,15 +62,13 @@ class Engine:
         Args:
             max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
-            max_snapshot_bytes: The limit of snapshots of a recurrent model in memory.
             after_step: Called on the engine thread when the output of a step has been delivered, before the next step
                 is decoded. It must only pass the output on to another thread, which works while the next step runs.
         """
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self.tokenize, self.piece = backend.tokenize, backend.texts.piece
-        self.embed, self.pair_tokens = backend.embed, backend.pair_tokens
+        self.tokenize, self.embed, self.pair_tokens = backend.tokenize, backend.embed, backend.pair_tokens
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         # The limit of open sequences: those that run or wait.
@@ -90,7 +85,7 @@ class Engine:
         self._stopped: EngineDied | EngineStopped | None = None
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
-        self._cache = KVCache(backend, max_snapshot_bytes)
+        self._cache = KVCache(backend, self.facts.max_snapshot_bytes)
         self._scheduler = Scheduler(backend.limits, self._cache)
         self._drafters: list[Drafter] = [LookupDrafter()]
         if draft_backend is not None:
@@ -152,9 +147,7 @@ class Engine:
     def enqueue(self, requests: Many[GenerationRequest], deliver: Callable[[StepOutput], None]) -> list[int]:
         """Queues the sequences of one request, all or none, and returns their ids.
 
-        Args:
-            requests: The request of each sequence.
-            deliver: Called on the engine thread with what a step produced for one of the sequences.
+        `deliver` is called on the engine thread with what a step produced for one of the sequences.
 
         Raises:
             ContextLengthExceeded: A prompt leaves no space for one token of output.
@@ -212,26 +205,12 @@ class Engine:
     def stats(self) -> EngineStats:
         return replace(
             self._stats,
-            n_running=len(self._scheduler.running),
+            running=[sequence.stats for sequence in list(self._scheduler.running)],
             n_waiting=len(self._scheduler.waiting),
             n_cells_active=self._cache.n_cells_active,
             n_cells_idle=self._cache.n_cells_idle,
             first_token_s=copy.deepcopy(self._stats.first_token_s),
         )
-
-    def running(self) -> list[SequenceStats]:
-        """The running sequences, the oldest first."""
-        return [
-            SequenceStats(
-                id=sequence.id,
-                n_prompt=sequence.n_prompt,
-                n_cached=sequence.n_cached or 0,
-                n_computed=sequence.n_computed,
-                n_sampled=sequence.n_sampled,
-                max_length=sequence.max_length,
-            )
-            for sequence in list(self._scheduler.running)
-        ]
 
     def forget(self) -> None:
         """Drops all cached prefixes before the next step."""
@@ -251,7 +230,7 @@ class Engine:
     def step(self, *, wait: bool = False) -> bool:
         """Runs one step. Returns False if there was nothing to run. With `wait`, first waits for a command.
 
-        Raises nothing: every error ends in `_stop`, except those that end a single sequence.
+        Every error ends in `_stop`, except those that end a single sequence.
         """
         if self._stopped is not None:
             return False
@@ -333,10 +312,7 @@ class Engine:
             self._deliver_run(chunk, run, chunk.n_accepted(run_tokens))
 
     def _prompt_logprobs(self, chunk: BatchChunk) -> list[tuple[float, list[tuple[int, float]]]]:
-        """The log probabilities of prompt tokens. The row of a token gives that of the next one.
-
-        A preempted prompt is computed again; tokens that already have log probabilities are left out.
-        """
+        """The log probabilities of prompt tokens that have none yet. The row of a token gives that of the next one."""
         sequence = chunk.sequence
         n_top = sequence.request.params.prompt_logprobs or 0
         return [
@@ -375,10 +351,8 @@ class Engine:
         sequence.deliver(end=end)
 
     def _stop(self, error: BaseException) -> None:
-        """Ends all requests, for good: after `close`, and after every error of the engine thread.
-
-        The state of the scheduler and the KV cache may be wrong after an error. An engine process ends then, and the
-        next request starts another one.
+        """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of
+        the scheduler and the KV cache may then be wrong. An engine process ends, and the next request starts another.
         """
         end = error if isinstance(error, EngineStopped) else EngineDied(f"the engine has stopped: {error!r}")
         if end is not error:
@@ -403,15 +377,12 @@ def _close() -> None:
 
 
 def _check(request: GenerationRequest, facts: ModelFacts) -> None:
-    """Checks the prompt and all token ids of a request."""
     if facts.is_non_causal:
         message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
         raise NotSupported(message, "model")
     if len(request.prompt) >= facts.n_ctx:
         raise _too_long(len(request.prompt), facts.n_ctx)
     check_tokens(request.prompt, facts.n_vocab)
-    others = (*request.params.stop_token_ids, *(id for id, _ in request.sampling.logit_bias))
-    check_tokens((*request.prompt[:1], *others), facts.n_vocab)
 
 
 def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
@@ -428,5 +399,4 @@ def _sequence(request: GenerationRequest, n_ctx: int, **fields: Any) -> Sequence
     n_prompt, max_tokens = len(request.prompt), request.params.max_tokens
     # Even with a limit of 0 one token is sampled, so that the prompt is computed.
     limit = n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
-    scores_prompt = request.params.prompt_logprobs is not None
-    return Sequence(0, list(request.prompt), limit, scores_prompt=scores_prompt, request=request, **fields)
+    return Sequence(0, list(request.prompt), limit, request, **fields)

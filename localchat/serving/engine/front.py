@@ -14,11 +14,12 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
-from .library_build import MATRIX_INSTRUCTIONS_OFF, has_matrix_instructions, rebuild_command
+from .engine import Engine
 from .process import EngineProcess
 from .run import RequestRun
+from .tuning import has_matrix_instructions
 from .values import (
     EngineDied,
     EngineError,
@@ -27,7 +28,6 @@ from .values import (
     GenerationRequest,
     LoadOptions,
     ModelFacts,
-    SequenceStats,
     TokenTexts,
 )
 
@@ -37,6 +37,10 @@ Result = TypeVar("Result")
 
 # A process that fails to start this often in a row is not started again for this many seconds.
 MAX_FAILED_STARTS, PAUSE_S = 3, 60.0
+_MATRIX_INSTRUCTIONS_OFF = (
+    "this build of llama.cpp crashes at this CPU's matrix instructions (AMX; %s), so they are off; "
+    "for full speed rebuild it as docs/install.md says"
+)
 
 
 class Front:
@@ -49,9 +53,7 @@ class Front:
         self, path: str, options: LoadOptions, on_progress: Callable[[float], None] = lambda share: None
     ) -> None:
         """`on_progress` is called with the loaded share of the model, 0 to 1, at the first start."""
-        self._path = path
-        self._options = options
-        self._on_progress = on_progress
+        self._path, self._options, self._on_progress = path, options, on_progress
         self._is_closed = False
         # Held while a process is started; other requests wait for it.
         self._starting = threading.Lock()
@@ -110,27 +112,18 @@ class Front:
         pairs: list[list[int]] = self._called("pair_tokens", query, documents)
         return pairs
 
-    def piece(self, token: int, special: bool = False) -> bytes:
-        return self.texts.piece(token, special)
-
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         # Not repeated after a crash, which the inputs may have caused.
         vectors: list[array[float]] = self._running().call("embed", inputs).result()
         return vectors
 
     def stats(self) -> EngineStats:
-        return self._called_if_serving("stats") or EngineStats()
-
-    def running(self) -> list[SequenceStats]:
-        return self._called_if_serving("running") or []
-
-    def _called_if_serving(self, method: str) -> Any:
-        """The result of a method; None if the process is dead or loads its model, so that nothing runs there."""
-        process = self._process
+        process, stats = self._process, EngineStats()
+        # A process that is dead or loads its model runs nothing, and is not started for this.
         if process is not None and process.is_serving:
             with contextlib.suppress(EngineDied, EngineStopped):
-                return process.call(method).result()
-        return None
+                stats = process.call("stats").result()
+        return stats
 
     def _called(self, method: str, *arguments: Any, **options: Any) -> Any:
         return self._repeated(lambda process: process.call(method, *arguments, **options).result())
@@ -167,10 +160,8 @@ class Front:
             return process
 
     def _started(self) -> EngineProcess:
-        """A new process that has loaded the model.
-
-        If the first one crashes and this CPU announces matrix instructions, a second one is started without them.
-        """
+        """A new process that has loaded the model. If it crashes and this CPU announces matrix instructions, a second
+        one is started without them."""
         began_at = time.monotonic()
         try:
             process, facts, texts = self._loading(self._options)
@@ -182,7 +173,7 @@ class Front:
             options = replace(self._options, use_extra_bufts=False)
             process, facts, texts = self._loading(options)
             self._options = options
-            log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, error.killed_by, rebuild_command())
+            log.warning(_MATRIX_INSTRUCTIONS_OFF, error.killed_by)
         if not self._was_loaded:
             self._was_loaded, self.facts, self.texts = True, facts, texts
         elif facts.metadata != self.facts.metadata:
@@ -208,3 +199,7 @@ class Front:
     def _show(self, share: float) -> None:
         if not self._was_loaded:
             self._on_progress(share)
+
+
+AnyEngine = Union[Engine, Front]
+"""What the rest of the server uses: an engine in this process, or the front of one in a child process."""

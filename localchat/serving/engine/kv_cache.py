@@ -4,12 +4,11 @@ A slot is a sequence id of llama.cpp. It is free, active (a running sequence use
 was preempted, and its cells stay for requests that begin with the same tokens, until they are needed for others. The
 least recently used idle prefix is evicted first.
 
-If all slots share one buffer of cells, a prefix is shared without a copy. If each slot has its own cells, it is copied.
-The state of a recurrent model can be neither truncated nor shared: a request continues only a whole idle prefix, or a
+If all slots share one buffer of cells, a prefix is shared without a copy; if each has its own cells, it is copied. The
+state of a recurrent model can be neither truncated nor shared: a request continues only a whole idle prefix, or a
 snapshot, which is a copy of a state in memory that is taken before the last token of each prompt.
 
-Every method runs on the engine thread and applies its operations to the backend at once. This module does not count
-cells: the backend reports when there are none left.
+Every method runs on the engine thread and applies its operations to the backend at once. The backend counts the cells.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ log = logging.getLogger("localchat.engine")
 
 # If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
 _MIN_COPIED = 4
-# The default limit of snapshots. A recurrent state takes a few MB for any number of tokens.
-DEFAULT_SNAPSHOT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,14 @@ class Match:
 class KVCache:
     """The slots of one backend, and the snapshots of a recurrent model."""
 
-    def __init__(self, backend: CacheBackend, max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES):
-        self._backend = backend
-        self._limits = backend.limits
+    def __init__(self, backend: CacheBackend, max_snapshot_bytes: int = 0):
+        self._backend, self._limits = backend, backend.limits
         self.max_snapshot_bytes = max_snapshot_bytes
         # States by their tokens, the least recently used first.
         self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
         # The tokens of each slot in use, the least recently used first.
         self._tokens: OrderedDict[int, list[int]] = OrderedDict()
-        self._active: set[int] = set()
+        self.active: set[int] = set()
         self._free = set(range(self._limits.n_slots))
 
     def forget(self) -> None:
@@ -60,16 +56,13 @@ class KVCache:
     @property
     def n_cells_active(self) -> int:
         """Cells of running sequences. A shared cell counts for each of them, up to the capacity."""
-        return min(sum(len(self._tokens.get(slot, ())) for slot in list(self._active)), self._limits.n_cells)
+        return min(sum(len(self._tokens.get(slot, ())) for slot in list(self.active)), self._limits.n_cells)
 
     @property
     def n_cells_idle(self) -> int:
         """Cells of idle prefixes, which are at most the rest of the capacity."""
-        n_idle = sum(len(tokens) for slot, tokens in list(self._tokens.items()) if slot not in self._active)
+        n_idle = sum(len(tokens) for slot, tokens in list(self._tokens.items()) if slot not in self.active)
         return min(n_idle, self._limits.n_cells - self.n_cells_active)
-
-    def is_active(self, slot: int) -> bool:
-        return slot in self._active
 
     def find(self, tokens: list[int]) -> Match | None:
         """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none.
@@ -80,13 +73,13 @@ class KVCache:
         known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._tokens.items()]
         n_least = 1 if self._limits.is_unified else _MIN_COPIED
         if not self._limits.can_truncate:
-            known = [(slot, n, common) for slot, n, common in known if n == common and slot not in self._active]
+            known = [(slot, n, common) for slot, n, common in known if n == common and slot not in self.active]
             n_least = 0
         slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, -1))
         return Match(slot, length) if length >= n_least else None
 
     def _rank(self, slot: int, n_held: int, n_common: int) -> tuple[int, int]:
-        is_active = slot in self._active
+        is_active = slot in self.active
         return int(n_held == n_common and not is_active), int(is_active) if self._limits.is_unified else -n_held
 
     def acquire(self, match: Match | None) -> int:
@@ -97,8 +90,8 @@ class KVCache:
         n_more = len(self._tokens[match.slot]) - match.length
         # The idle slot itself, if it loses no tokens; or few, where the prefix would be copied, or another one evicted.
         is_cheap = n_more <= match.length and not (self._limits.is_unified and self._free)
-        if match.slot not in self._active and (n_more == 0 or is_cheap):
-            self._active.add(match.slot)
+        if match.slot not in self.active and (n_more == 0 or is_cheap):
+            self.active.add(match.slot)
             self.truncate(match.slot, match.length)
             return match.slot
         self._tokens.move_to_end(match.slot)
@@ -114,9 +107,9 @@ class KVCache:
         """
         if not self._free:
             self.evict()
-        slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self._active), default=0), slot))
+        slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self.active), default=0), slot))
         self._free.remove(slot)
-        self._active.add(slot)
+        self.active.add(slot)
         self._tokens[slot] = list(tokens)
         return slot
 
@@ -135,7 +128,7 @@ class KVCache:
 
     def release(self, slot: int, *, keep: bool) -> None:
         """Ends the use of an active slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
-        self._active.remove(slot)
+        self.active.remove(slot)
         tokens = self._tokens[slot]
         twin = next((other for other in self._tokens if other != slot and self._has_all(other, tokens)), None)
         if keep and tokens:
@@ -150,7 +143,7 @@ class KVCache:
 
     def evict(self) -> bool:
         """Drops the least recently used idle prefix. False if there is none."""
-        slot = next((slot for slot in self._tokens if slot not in self._active), None)
+        slot = next((slot for slot in self._tokens if slot not in self.active), None)
         if slot is not None:
             self._drop(slot)
         return slot is not None
@@ -168,8 +161,6 @@ class KVCache:
 
     def take_snapshot(self, slot: int) -> None:
         """Copies the state of a slot to memory, within `max_snapshot_bytes`. An error is only logged."""
-        if not self.max_snapshot_bytes:
-            return
         tokens = tuple(self._tokens[slot])
         try:
             data = self._backend.read_state(slot)
@@ -195,4 +186,4 @@ class KVCache:
                 log.warning("the snapshot of %d tokens cannot be restored: they are computed again", len(best))
                 self._drop(slot)
                 break
-        self._active.remove(slot)
+        self.active.remove(slot)

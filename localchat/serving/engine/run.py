@@ -24,12 +24,7 @@ class RequestRun:
     """
 
     def __init__(self, requests: Sequence[GenerationRequest], texts: TokenTexts, cancel: Callable[[int], None]):
-        """
-        Args:
-            requests: The request of each sequence.
-            texts: The bytes of tokens.
-            cancel: Ends the sequence with an id; its error is Cancelled. Any thread may call this.
-        """
+        """`cancel` ends the sequence with an id; its error is Cancelled. Any thread may call it."""
         self._cancel = cancel
         # The ids of the sequences, which the engine sets.
         self.ids: Sequence[int] = ()
@@ -57,9 +52,8 @@ class RequestRun:
     def take(self, timeout_s: float | None = None) -> list[tuple[int, Result]]:
         """Waits for new results, at most `timeout_s`, and returns them with the indexes of their sequences.
 
-        For each sequence there is at most the newest progress, one SampledTokens, and one OutputEnd, in this order:
-        a reader that is slower than the engine gets fewer and larger items. The list may be empty even before the
-        timeout, and is empty at once if no sequence runs.
+        For each sequence there is at most the newest progress, one SampledTokens, and one OutputEnd, in this order.
+        The list may be empty even before the timeout, and is empty at once if no sequence runs.
 
         Raises:
             ApiError: A sequence failed, which ends the others too. The results before that have been returned.
@@ -99,10 +93,8 @@ class RequestRun:
         return self._outputs[index].usage()
 
     def prompt_tokens(self, index: int = 0) -> tuple[OutputToken, ...]:
-        """The prompt of a sequence with log probabilities, for a request with `prompt_logprobs`.
-
-        It is complete from the first SampledTokens on. The first token has no log probability.
-        """
+        """The prompt of a sequence with log probabilities, except for its first token, for a request with
+        `prompt_logprobs`. It is complete from the first SampledTokens on."""
         return self._outputs[index].prompt_tokens()
 
     def _taken(self, timeout_s: float | None) -> dict[int, list[StepOutput]]:

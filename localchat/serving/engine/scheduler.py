@@ -70,10 +70,8 @@ class Scheduler:
         return all(sequence.n_missing == 1 for sequence in self.running)
 
     def schedule(self) -> Batch:
-        """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits.
-
-        Drafts are computed only in a step without prompts.
-        """
+        """Plans the next step: the newest token of every running sequence, then as much of the prompts as fits. Drafts
+        are computed only in a step without prompts."""
         self._admit()
         return Batch(tuple(self._chunks()))
 
@@ -96,9 +94,11 @@ class Scheduler:
     def refuse(self) -> Sequence | None:
         """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch. If only one
         runs, which then cannot be computed, returns it."""
+        newest = self.running[-1]
         if len(self.running) == 1:
-            return self.running[0]
-        self._preempt(self.running[-1])
+            return newest
+        self._stop(newest, keep=True)
+        _insert(self.waiting, newest)
         self._is_full = True
         return None
 
@@ -110,7 +110,7 @@ class Scheduler:
             match = self._cache.find(sequence.reusable_tokens)
             if self._is_being_computed(sequence, match):
                 continue
-            n_shared = match.length if match is not None and self._cache.is_active(match.slot) else 0
+            n_shared = match.length if match is not None and match.slot in self._cache.active else 0
             # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
             n_cells = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
             if self.running and n_cells + len(sequence.tokens) - n_shared + 1 > self._limits.n_cells:
@@ -151,11 +151,6 @@ class Scheduler:
         slot, sequence.slot, sequence.n_computed, sequence.draft = sequence.slot, None, 0, []
         self.running.remove(sequence)
         self._cache.release(slot, keep=keep)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Puts a running sequence back into the queue. Its computed tokens become an idle prefix."""
-        self._stop(sequence, keep=True)
-        _insert(self.waiting, sequence)
 
     def _chunks(self) -> Iterator[BatchChunk]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""

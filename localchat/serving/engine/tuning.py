@@ -1,4 +1,4 @@
-"""Constants of the engine for each kind of device, and the environment of a process that loads llama.cpp.
+"""Constants of the engine for each kind of device, the release of llama-cpp-python, and its environment.
 
 Each value was measured once (docs/design.md, "The engine"); nothing is measured while requests run. This module
 imports nothing of the package, so that a process can set its environment before it loads any library.
@@ -6,10 +6,13 @@ imports nothing of the package, so that a process can set its environment before
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
+# The release that messages recommend. Struct layouts change between releases; this one is tested.
+LIBRARY = "llama-cpp-python==0.3.36"
 # The number of times that a thread of the graph checks a barrier before it sleeps. GNU OpenMP reads it when it is
 # loaded. On 2 cores, 1000 to 5000 give a model of 0.5B parameters 2.5 times the tokens/s of the default beside a busy
 # process, and 98 % of it on a quiet machine; 0 costs a third there.
@@ -45,3 +48,10 @@ def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     environment.setdefault("GGML_NO_BACKTRACE", "1")
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+
+
+def has_matrix_instructions() -> bool:
+    """Whether this CPU announces AMX."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        return any(line.startswith("flags") and "amx_tile" in line.split() for line in lines)
+    return False

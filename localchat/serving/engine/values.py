@@ -142,13 +142,27 @@ class Histogram:
 _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
+class SequenceStats(NamedTuple):
+    """A running sequence as GET /slots shows it, without its text. All counts are in tokens."""
+
+    id: int
+    n_prompt: int
+    n_cached: int
+    """Tokens of the prompt that were in the KV cache before."""
+    n_computed: int
+    """Tokens that are in the KV cache."""
+    n_sampled: int
+    max_length: int
+    """The limit of prompt and output together."""
+
+
 @dataclass
 class EngineStats:
     """The state of the engine, and counts since its start. It is read without stopping the engine, so the values may be
     of two successive steps."""
 
-    n_running: int = 0
-    """Sequences that have a slot."""
+    running: Sequence[SequenceStats] = ()
+    """The sequences that have a slot, the oldest first."""
     n_waiting: int = 0
     """Sequences in the queue."""
     n_cells_active: int = 0
@@ -167,6 +181,10 @@ class EngineStats:
     """Draft tokens that were accepted."""
     first_token_s: Histogram = field(default_factory=lambda: Histogram(_FIRST_TOKEN_BOUNDS_S))
     """Seconds from a request to its first token."""
+
+    @property
+    def n_running(self) -> int:
+        return len(self.running)
 
 
 @dataclass(frozen=True)
@@ -252,8 +270,11 @@ class ModelFacts:
     """Bytes of the KV cache and of the compute buffers, without the weights."""
     n_free_bytes: int | None = None
     """The memory that is free after the model was loaded; None if it is not known."""
-    use_extra_bufts: bool = True
-    """False if the CPU's matrix instructions are off, since llama.cpp crashed at them."""
+
+    @property
+    def max_snapshot_bytes(self) -> int:
+        """The limit of the snapshots of a recurrent model: a quarter of the free memory. A state takes a few MB."""
+        return 1 << 30 if self.n_free_bytes is None else min(1 << 30, self.n_free_bytes // 4)
 
     @property
     def pooling(self) -> str:
@@ -323,18 +344,3 @@ def check_tokens(tokens: Sequence[int], n_vocab: int) -> None:
         raise BadRequest("the prompt is empty: it needs one token at least")
     if min(tokens) < 0 or max(tokens) >= n_vocab:
         raise BadRequest(f"token ids go from 0 to {n_vocab - 1}; the request has {min(tokens)} to {max(tokens)}")
-
-
-@dataclass(frozen=True)
-class SequenceStats:
-    """A running sequence as GET /slots shows it, without its text. All counts are in tokens."""
-
-    id: int
-    n_prompt: int
-    n_cached: int
-    """Tokens of the prompt that were in the KV cache before."""
-    n_computed: int
-    """Tokens that are in the KV cache."""
-    n_sampled: int
-    max_length: int
-    """The limit of prompt and output together."""

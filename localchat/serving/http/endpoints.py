@@ -28,8 +28,7 @@ from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import ParseOptions, TextRequest
 from ..core.text import printable
-from ..engine import Cancelled
-from ..engine.values import SequenceStats
+from ..engine.values import Cancelled, SequenceStats
 from .access import METHODS, Access
 from .connections import Connections, has_disconnected
 from .exchange import MAX_LOGGED_CHARS, Exchange
@@ -264,12 +263,12 @@ class Endpoints:
         engine = model.engine
         with wire_errors("content"):
             ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
-        exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.piece(token, True)))
+        exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.texts.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, tokens.parse_detokenize)
         check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
-        exchange.send_json(200, tokens.text_body([model.engine.piece(token, True) for token in request.tokens]))
+        exchange.send_json(200, tokens.text_body([model.engine.texts.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, chat.parse_chat)
@@ -328,7 +327,7 @@ class Endpoints:
 
     def _slots(self, exchange: Exchange) -> None:
         engine = self._service.model().engine
-        exchange.send_json(200, slots_body(engine.running(), engine.facts.n_parallel, engine.facts.n_ctx))
+        exchange.send_json(200, slots_body(engine.stats().running, engine.facts.n_parallel, engine.facts.n_ctx))
 
 
 def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import NO_MEMORY
-from ..engine import EngineDied, EngineError, EngineStopped, Front, LoadOptions, ModelFacts, NotEnoughMemory
+from ..engine.front import Front
+from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts, NotEnoughMemory
 from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
 from .options import Options

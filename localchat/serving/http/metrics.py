@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from ..chat.service import Service
 from ..core import errors
-from ..engine import AnyEngine, Histogram
+from ..engine.front import AnyEngine
+from ..engine.values import Histogram
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

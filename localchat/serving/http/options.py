@@ -16,7 +16,7 @@ from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
 from ..core.request import ParseOptions
-from ..engine import LoadOptions
+from ..engine.values import LoadOptions
 from ..models.catalog import ModelFile, printable
 from ..models.names import Catalog
 from .access import is_loopback

@@ -12,7 +12,7 @@ from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
 from ..core.text import printable, to_json
-from ..engine import Cancelled
+from ..engine.values import Cancelled
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .request import PeerGone
 

@@ -294,7 +294,6 @@ def _read_facts(
         n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),
         n_context_bytes=sum(memory.n_bytes(L.llama_n_ctx(context)) for memory in memories),
         n_free_bytes=free_memory(),
-        use_extra_bufts=model.options.use_extra_bufts,
     )
 
 
