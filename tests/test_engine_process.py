@@ -64,7 +64,7 @@ def kill_engine(server: ServerProcess, number: signal.Signals = signal.SIGKILL) 
 def has_ended(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
