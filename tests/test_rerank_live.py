@@ -135,5 +135,5 @@ def test_template_renders_the_pair_and_user_text_has_no_control_tokens(decoder: 
     end = decoder.tokenize("<|im_end|>")
     assert len(end) == 1
     assert tokens.count(end[0]) == 1
-    text = b"".join(decoder.piece(token, True) for token in tokens).decode()
+    text = b"".join(decoder.texts.piece(token, True) for token in tokens).decode()
     assert text == tiny_models.QWEN_PAIR.replace("{document}", "doc").replace("{query}", query)
