@@ -172,33 +172,27 @@ FIELDS = """
 """
 
 
-def test_c22_every_field_of_openai_is_an_option(client_class):
+def find(name: str) -> str:
+    """Find a name."""
+    return name
+
+
+def test_c18_c22_c23_every_field_of_openai_is_an_option(client_class):
+    """No images are no images, and a Tool is sent as JSON."""
     values: dict[str, Any] = {
-        "n": 1,
+        **dict.fromkeys(FIELDS.split(), 1),
         "audio": {"voice": "x"},
-        "tools": [{"type": "function"}],
+        "tools": [Tool.of(find)],
         "stream_options": {"a": 1},
     }
     with always(HELLO) as server, make_client(server, client_class) as client:
-        for name in FIELDS.split():
-            client.chat("hi", **{name: values.get(name, 1)})
-            assert server.requests[-1].json[name] == values.get(name, 1)
-
-
-def test_c18_no_images_are_no_images(client_class):
-    with always(HELLO) as server, make_client(server, client_class) as client:
+        client.chat("hi", **values, images=[])
         client.chat("hi", images=[], audio=())
-        assert server.requests[-1].json["messages"] == [{"role": "user", "content": "hi"}]
-
-
-def test_c23_tool_is_sent_as_json(client_class):
-    def find(name: str) -> str:
-        """Find a name."""
-        return name
-
-    with always(HELLO) as server, make_client(server, client_class) as client:
-        client.chat("hi", tools=[Tool.of(find)])
-        assert server.requests[-1].json["tools"] == [Tool.of(find).definition]
+        first, second = (request.json for request in server.requests)
+    values["tools"] = [Tool.of(find).definition]
+    assert {name: first[name] for name in values} == values
+    assert set(second) == {"model", "messages", "stream", "stream_options"}
+    assert second["messages"] == [{"role": "user", "content": "hi"}]
 
 
 def test_other_options_share_the_connections():

@@ -28,19 +28,12 @@ def configure(sock: socket.socket) -> None:
 
 
 class BaseConnection:
-    """A connection to the server. A driver makes it, and reads and writes."""
+    """A connection to the server, which a driver makes. Its `is_usable` says whether it can be reused when idle."""
 
     # The proxy that gets the requests; None without a proxy and for a tunnel through one.
     proxy: Proxy | None = None
     # When the connection was given to the pool, as a time of time.monotonic.
     idle_since = 0.0
-
-    def is_usable(self) -> bool:
-        """Whether an idle connection can be reused here: it is open, and has no unread bytes."""
-        return False
-
-    def close(self) -> None:
-        """Close the connection at once."""
 
 
 class Pool:
@@ -63,7 +56,7 @@ class Pool:
                 return connection
             connection.close()
 
-    def give(self, connection: BaseConnection) -> None:
+    def give(self, connection: Any) -> None:
         """Keep a connection for the next call, or close it if the pool is full or it cannot be reused."""
         connection.idle_since = time.monotonic()
         if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():

@@ -135,8 +135,6 @@ class Response:
             events = self._accumulator.finish(self._done or self._is_complete_response)
         except IncompleteStream as error:
             head = self._frames.head
-            if self._frames.documents and not self._accumulator.started:
-                raise ProtocolError(f"this JSON is not a chat completion: {head}", head=head) from None
             message = str(error) if cause is None else f"{error} ({cause})"
             message += f"; it begins: {head}" if head and not self._accumulator.started else ""
             raise IncompleteStream(message) from cause
