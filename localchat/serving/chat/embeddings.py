@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..api.embeddings import EmbeddingsRequest, RerankRequest
 from ..core import errors
@@ -37,12 +38,7 @@ class VectorRun:
         self._end = errors.ShuttingDown(errors.SHUTTING_DOWN)
 
     def embed(self, request: EmbeddingsRequest) -> list[array[float]]:
-        """One vector for each input, normalised to a Euclidean length of 1.
-
-        Raises:
-            ApiError: The request cannot run.
-            Cancelled: `cancel` was called.
-        """
+        """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError, and Cancelled."""
         if self._pooling == "rank":
             raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
         inputs = [
@@ -56,23 +52,15 @@ class VectorRun:
             vectors = self._computed([self._cut(tokens, error.n_ctx) for tokens in inputs], "input")
         width = len(vectors[0])
         if request.dimensions is not None and request.dimensions > width:
-            raise errors.BadRequest(
-                f"'dimensions' is {request.dimensions}, and this model's vectors have {width}", "dimensions"
-            )
+            text = f"'dimensions' is {request.dimensions}, and this model's vectors have {width}"
+            raise errors.BadRequest(text, "dimensions")
         return [normalised(vector[: request.dimensions]) for vector in vectors]
 
     def scores(self, request: RerankRequest) -> list[float]:
-        """The model's score for the relevance of each document to the query, in the order of the documents.
-
-        Raises:
-            ApiError: The request cannot run.
-            Cancelled: `cancel` was called.
-        """
+        """The relevance of each document to the query, in the order of the documents. Raises as `embed` does."""
         if self._pooling != "rank":
-            raise errors.NotSupported(
-                "this model is not a reranker: start the server with a model of pooling type rank",
-                "model",
-            )
+            text = "this model is not a reranker: start the server with a model of pooling type rank"
+            raise errors.NotSupported(text, "model")
         with wire_errors("documents"):
             pairs = self._engine.pair_tokens(request.query, request.documents)
         vectors = self._computed(pairs, "documents")
@@ -82,11 +70,11 @@ class VectorRun:
         self.n_tokens = sum(map(len, inputs))
         vectors: list[array[float]] = []
         with wire_errors(name):
-            for group in _groups(inputs):
+            while len(vectors) < len(inputs):
                 if self._end is not None:
                     raise self._end
                 try:
-                    vectors += self._engine.embed(group)
+                    vectors += self._engine.embed(_group(inputs[len(vectors) :]))
                 except errors.ContextLengthExceeded as error:
                     i = next(i for i, tokens in enumerate(inputs) if len(tokens) > error.n_ctx)
                     error.param = _path(name, inputs, i)
@@ -117,18 +105,10 @@ def normalised(vector: Sequence[float]) -> array[float]:
     return array("f", [value / length for value in vector] if length else vector)
 
 
-def _groups(inputs: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """The inputs in order, with about `_GROUP_TOKENS` tokens at a time."""
-    group: list[Sequence[int]] = []
-    n_tokens = 0
-    for tokens in inputs:
-        group.append(tokens)
-        n_tokens += len(tokens)
-        if n_tokens >= _GROUP_TOKENS:
-            yield group
-            group, n_tokens = [], 0
-    if group:
-        yield group
+def _group(inputs: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """The first inputs, with about `_GROUP_TOKENS` tokens."""
+    sums = itertools.accumulate(map(len, inputs))
+    return inputs[: 1 + sum(n < _GROUP_TOKENS for n in sums)]
 
 
 def _path(name: str, all: Sequence[object], i: int) -> str:

@@ -90,10 +90,6 @@ class Calls:
         if text:
             self._emit(ToolCallArguments(self.made - 1, text))
 
-    def close(self) -> None:
-        """End the open call."""
-        self.is_open = False
-
 
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
@@ -239,7 +235,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
     cursor.end_record()
     if not has_arguments:
         calls.arguments("{}")
-    calls.close()
+    calls.is_open = False
     return True
 
 
@@ -279,12 +275,12 @@ def read_arguments(
     yield from cursor.read_run()
     if notation.arguments or (yield from cursor.is_next("{")):
         if (yield from stream_value(cursor, calls.arguments, notation, *ends)):
-            calls.close()
+            calls.is_open = False
             yield from cursor.read_end(*ends)
             return
     elif (yield from cursor.read_one_of(*ends)):
         calls.arguments("{}")
-        calls.close()
+        calls.is_open = False
         return
     yield from _raw_arguments(cursor, calls, *ends)
     # A call counts as cut if its arguments were not JSON, so that only a part of them has been converted.
@@ -296,7 +292,7 @@ def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     end = yield from cursor.emit_until(Markers(*ends), calls.arguments)
     if end:
         cursor.read_marker(end)
-        calls.close()
+        calls.is_open = False
 
 
 def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool]:
@@ -356,7 +352,7 @@ class _Arguments:
         if tag in (None, end):
             # Any other text ends the call as well, and is content.
             calls.arguments("{}" if opening == "{" else "}")
-            calls.close()
+            calls.is_open = False
         return True
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:

@@ -96,12 +96,10 @@ class OutputParser:
         return events
 
     def _content(self, text: str) -> None:
-        if text:
-            self._events.append(ContentDelta(text))
+        self._events += [ContentDelta(text)] if text else []
 
     def _reasoning_text(self, text: str) -> None:
-        if text:
-            self._events.append(ReasoningDelta(text))
+        self._events += [ReasoningDelta(text)] if text else []
 
     def _read(self) -> Reader[None]:
         """Read the whole output."""

@@ -68,10 +68,6 @@ class Cursor:
         if self._start is not None:
             self._start = 0
 
-    def left(self) -> int:
-        """The number of unread characters."""
-        return len(self.text) - self.at
-
     def peek(self) -> str:
         """The next character. There must be one; see `has_text`."""
         return self.text[self.at]
@@ -106,7 +102,7 @@ class Cursor:
 
     def has_text(self) -> Reader[bool]:
         """Wait until there is unread text. Returns False at the end of the output."""
-        while not self.left():
+        while self.at == len(self.text):
             if self.ended:
                 return False
             yield
@@ -122,7 +118,7 @@ class Cursor:
         while True:
             match = pattern.match(self.text, self.at)
             run += self.take(match.end() - self.at if match else 0)
-            if self.left() or self.ended:
+            if self.at < len(self.text) or self.ended:
                 return run
             yield
 

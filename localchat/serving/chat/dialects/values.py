@@ -291,37 +291,32 @@ def value_json(raw: str, types: frozenset[str]) -> str:
     Python literals such as True and None are accepted, too, since some templates print them. But a number that JSON
     writes in another way, such as 0x10, stays text if text is allowed.
     """
-    text = raw.strip()
-    for convert in (_from_json, _from_python):
-        try:
-            value, converted = convert(text)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            continue
-        may_be_text = convert is _from_python and type(value) in (int, float) and "string" in types
-        if _is_allowed(value, types) and not may_be_text:
-            return converted
-    return json.dumps(raw, ensure_ascii=False)
-
-
-def _from_json(text: str) -> tuple[Any, str]:
-    return json.loads(text, parse_constant=_refuse_constant), text
+    text, is_json = raw.strip(), True
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        value, is_json = _python_value(text), False
+    name = TYPE_NAMES[type(value)]
+    if name == "integer" or (isinstance(value, float) and value.is_integer()):
+        is_allowed = bool(types & {"integer", "number"})
+    else:
+        # Strings are written without quotes, so quotes are part of the string.
+        is_allowed = name != "string" and name in types
+    may_be_text = not is_json and name in ("integer", "number") and "string" in types
+    if not is_allowed or may_be_text:
+        return json.dumps(raw, ensure_ascii=False)
+    return text if is_json else json.dumps(value, ensure_ascii=False)
 
 
 def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
-def _from_python(text: str) -> tuple[Any, str]:
-    word = text.lower()
-    value = _WORDS[word] if word in _WORDS else ast.literal_eval(text)
-    return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _is_allowed(value: Any, types: frozenset[str]) -> bool:
-    name = TYPE_NAMES.get(type(value))
-    # Strings are written without quotes, so quotes are part of the string.
-    if name is None or name == "string":
-        return False
-    if name == "integer" or (isinstance(value, float) and value.is_integer()):
-        return bool(types & {"integer", "number"})
-    return name in types
+def _python_value(text: str) -> Any:
+    """The value of a Python literal, if JSON can represent it; otherwise the text."""
+    try:
+        value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return text
+    return value if type(value) in TYPE_NAMES else text

@@ -32,7 +32,6 @@ To call one, write its name and its arguments like this, once for each call:
 {example}"""
 _EXAMPLE = {"name": "the_name", "arguments": {"an_argument": "its value"}}
 _NO_PARAMETERS = {"type": "object", "properties": {}}
-_WHOLE_FUNCTION = {"description": "", "parameters": _NO_PARAMETERS}
 
 
 class Capabilities(NamedTuple):
@@ -62,15 +61,12 @@ def adapt_messages(
     """Rewrite a conversation so that a template with these capabilities accepts and prints all of it."""
     adapted = [_converted(message, capabilities) for message in messages]
     if tools and not capabilities.shows_tools:
-        adapted.insert(0, {"role": "system", "content": _describe_tools(tools, write_calls)})
+        lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+        text = _INSTRUCTIONS.format(tools=lines, example=write_calls([_EXAMPLE]))
+        adapted.insert(0, {"role": "system", "content": text})
     if capabilities.one_call:
         adapted = _one_call_each(adapted)
-    if not capabilities.shows_calls:
-        adapted = [_with_calls_as_text(message, write_calls) for message in adapted]
-    if not capabilities.shows_results:
-        adapted = [_with_result_as_text(message) for message in adapted]
-    if not capabilities.has_system_role:
-        adapted = [{**message, "role": "user"} if message["role"] == "system" else message for message in adapted]
+    adapted = [_as_text(message, capabilities, write_calls) for message in adapted]
     # Templates that lack a role often require alternating roles, too.
     if not (capabilities.shows_tools and capabilities.shows_results and capabilities.has_system_role):
         adapted = _join_adjacent(adapted)
@@ -83,13 +79,13 @@ def adapt_tools(tools: Messages, capabilities: Capabilities) -> list[Mapping[str
 
 
 def _whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = _fill(tool["function"], _WHOLE_FUNCTION)
-    return {**tool, "function": {**function, "parameters": _fill(function["parameters"], _NO_PARAMETERS)}}
-
-
-def _fill(value: Mapping[str, Any], missing: Mapping[str, Any]) -> Message:
-    """The fields of `value` in their order, then those of `missing` that it lacks."""
-    return {**value, **{key: item for key, item in missing.items() if key not in value}}
+    # The fields keep their order, and those that are added come last.
+    function = {**tool["function"]}
+    function.setdefault("description", "")
+    parameters = function["parameters"] = {**function.get("parameters", {})}
+    for key, value in _NO_PARAMETERS.items():
+        parameters.setdefault(key, value)
+    return {**tool, "function": function}
 
 
 def _converted(message: Mapping[str, Any], capabilities: Capabilities) -> Message:
@@ -113,8 +109,11 @@ def _tool_call(call: Mapping[str, Any], capabilities: Capabilities) -> Message:
     if capabilities.only_objects and not isinstance(_arguments_object(arguments), dict):
         # The model generated invalid arguments. Pass their text to the template as an argument.
         arguments = {"arguments": arguments}
-    convert = _arguments_text if capabilities.text_arguments else _arguments_object
-    result = {**call, "function": {**function, "arguments": convert(arguments)}}
+    if not capabilities.text_arguments:
+        arguments = _arguments_object(arguments)
+    elif not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    result = {**call, "function": {**function, "arguments": arguments}}
     if capabilities.short_ids and "id" in result:
         result["id"] = _short_id(result["id"])
     return result
@@ -131,21 +130,12 @@ def _arguments_object(arguments: Any) -> Any:
     return decoded if isinstance(decoded, dict) else arguments
 
 
-def _arguments_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
 def _short_id(call_id: object) -> str:
     """Convert an id to nine letters or digits. Equal ids stay equal, so results still match their calls."""
     text = str(call_id)
     if len(text) == 9 and text.isalnum():
         return text
     return hashlib.sha256(text.encode()).hexdigest()[:9]
-
-
-def _describe_tools(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> str:
-    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    return _INSTRUCTIONS.format(tools=lines, example=write_calls([_EXAMPLE]))
 
 
 def _one_call_each(messages: list[Message]) -> list[Message]:
@@ -172,18 +162,15 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
     return result
 
 
-def _with_calls_as_text(message: Message, write_calls: CallsWriter) -> Message:
-    calls = [call["function"] for call in message.get("tool_calls", ())]
-    if not calls:
-        return message
-    content = "\n".join(filter(None, (message["content"], write_calls(calls))))
-    return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": content}
-
-
-def _with_result_as_text(message: Message) -> Message:
-    if message["role"] != "tool":
-        return message
-    return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+def _as_text(message: Message, capabilities: Capabilities, write_calls: CallsWriter) -> Message:
+    """A message whose calls, result or system role are user or assistant text, if the template does not print them."""
+    role, calls = message["role"], [call["function"] for call in message.get("tool_calls", ())]
+    if calls and not capabilities.shows_calls:
+        content = "\n".join(filter(None, (message["content"], write_calls(calls))))
+        return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": content}
+    if role == "tool" and not capabilities.shows_results:
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    return {**message, "role": "user"} if role == "system" and not capabilities.has_system_role else message
 
 
 def _join_adjacent(messages: list[Message]) -> list[Message]:
@@ -265,16 +252,8 @@ _USER: Messages = ({"role": "user", "content": _NEEDLE},)
 _SYSTEM: Messages = ({"role": "system", "content": _NEEDLE}, *_HAY)
 _DEVELOPER = ({"role": "developer", "content": _NEEDLE}, *_HAY)
 _BARE_TOOLS: Messages = ({"type": "function", "function": {"name": _NEEDLE}},)
-_TOOLS: Messages = (
-    {
-        "type": "function",
-        "function": {
-            "name": _NEEDLE,
-            "description": "hay",
-            "parameters": {"type": "object", "properties": {}, "required": []},
-        },
-    },
-)
+_TOOL = {"name": _NEEDLE, "description": "hay", "parameters": {**_NO_PARAMETERS, "required": []}}
+_TOOLS: Messages = ({"type": "function", "function": _TOOL},)
 
 
 def _call_and_result(arguments: str | Mapping[str, str], result: str) -> Messages:
