@@ -70,7 +70,7 @@ def _serve(options: Options, file: ModelFile, listener: socket.socket) -> int:
     with contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
         from .serving.chat.service import Service
-        from .serving.http.http_server import ChatServer, Stopped
+        from .serving.http.http_server import ChatServer
 
         service = Service(
             file,
@@ -85,7 +85,7 @@ def _serve(options: Options, file: ModelFile, listener: socket.socket) -> int:
         with contextlib.closing(server):
             loader.url, loader.on_failure = server.url, server.shutdown
             service.load(service.default)
-            with contextlib.suppress(Stopped):
+            with contextlib.suppress(KeyboardInterrupt):
                 _stop_on_signals(server, options.drain)
                 server.serve_forever()
     return 1 if loader.has_failed else 0
@@ -93,8 +93,6 @@ def _serve(options: Options, file: ModelFile, listener: socket.socket) -> int:
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
     """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it now, and a second signal kills it."""
-    from .serving.http.http_server import Stopped
-
     first_at: float | None = None
 
     def stop(number: int, frame: object) -> None:
@@ -103,7 +101,7 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
             first_at = time.monotonic()
             server.drain(drain_s if number == signal.SIGTERM else 0)
             if server.service.is_idle or number != signal.SIGTERM:
-                raise Stopped
+                raise KeyboardInterrupt
         elif time.monotonic() - first_at > ONE_SIGNAL_S:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

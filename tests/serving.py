@@ -26,7 +26,7 @@ from localchat.serving.core.fields import parse_body
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
-from localchat.serving.http.http_server import ChatServer, Stopped
+from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO, DEMO_PATH, ModelFile
 
@@ -155,7 +155,7 @@ def served(service: Service, options: Options) -> Iterator[tuple[ChatServer, thr
     """Run a server on a thread."""
 
     def serve() -> None:
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.01)
 
     with listening(options) as listener, contextlib.closing(ChatServer(service, options, listener)) as server:

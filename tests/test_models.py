@@ -13,8 +13,8 @@ import pytest
 from localchat.serving.http.loading import load_options
 from localchat.serving.http.options import chosen_model, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFileError, Summary, summary_of
-from localchat.serving.models.mapping import read_mapping
-from localchat.serving.models.names import Catalog, UnknownModel
+from localchat.serving.models.names import Catalog
+from localchat.serving.models.sources import read_mapping
 
 from .command import run_command
 
@@ -85,7 +85,7 @@ def test_a_name_means_one_file(home, name, file):
     ],
 )
 def test_a_name_that_means_no_model_is_answered_with_names(home, name, message):
-    with pytest.raises(UnknownModel, match=message):
+    with pytest.raises(ModelFileError, match=message):
         catalog(home).find(name)
 
 
@@ -121,7 +121,7 @@ def test_two_files_of_one_name_are_named_with_their_folders(home):
         path.touch()
     found = catalog(home)
     assert {"a/same", "b/same"} <= {model.name for model in found.models()}
-    with pytest.raises(UnknownModel, match="means 2 models"):
+    with pytest.raises(ModelFileError, match="means 2 models"):
         found.find("same")
     assert found.find("A/same").path == home / ".localchat/models/a/same.gguf"
 
@@ -133,7 +133,7 @@ def test_changes_on_disk_are_noticed(home):
     (folder / "new.gguf").touch()
     assert found.find("new").path == folder / "new.gguf"
     (folder / "new.gguf").unlink()
-    with pytest.raises(UnknownModel):
+    with pytest.raises(ModelFileError):
         found.find("new")
     (folder / "models.json").write_text('{"other": "mine.gguf"}')
     assert found.find("other").path == folder / "mine.gguf"
@@ -242,7 +242,7 @@ def test_10_000_files_are_listed_in_bounded_time(tmp_path):
     started = time.process_time()
     assert len(found.models()) == 10_001
     assert time.process_time() - started < 3  # some tenths of a second on a quiet machine
-    with pytest.raises(UnknownModel, match=r"and \d+ more"):
+    with pytest.raises(ModelFileError, match=r"and \d+ more"):
         found.find("zzzzzz")
 
 

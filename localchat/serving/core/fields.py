@@ -101,21 +101,23 @@ class Fields:
         return self.raw.get(name)
 
     def number(self, name: str, low: float | None = None, high: float | None = None) -> float | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        if not _is_number(value) or not _within(value, low, high):
-            self.refuse(name, "a number" + _range(low, high))
-        return float(value)
+        value = self._number(name, "a number", low, high)
+        return None if value is None else float(value)
 
     def integer(self, name: str, low: float | None = None, high: float | None = None) -> int | None:
         """An integer. 16.0 is accepted, since some languages have only floats."""
+        value = self._number(name, "an integer", low, high)
+        return None if value is None else int(value)
+
+    def _number(self, name: str, kind: str, low: float | None, high: float | None) -> float | None:
         value = self.get(name)
         if value is None:
             return None
-        if not _is_number(value) or value != int(value) or not _within(value, low, high):
-            self.refuse(name, "an integer" + _range(low, high))
-        return int(value)
+        is_kind = type(value) in (int, float) and (kind == "a number" or value % 1 == 0)
+        if not is_kind or (low is not None and value < low) or (high is not None and value > high):
+            of = f" from {low} to {high}" if high is not None else f" of at least {low}" if low is not None else ""
+            self.refuse(name, kind + of)
+        return value  # type: ignore[no-any-return] # checked above
 
     def boolean(self, name: str) -> bool | None:
         value = self.get(name)
@@ -173,10 +175,10 @@ class Fields:
     def objects(self, name: str) -> Iterator[Fields]:
         """The fields of each object in a list."""
         for i, value in enumerate(self.items(name, "objects")):
+            path = f"{self.at(name)}[{i}]"
             if not isinstance(value, dict):
-                path = f"{self.at(name)}[{i}]"
                 raise BadRequest(f"'{path}' must be an object, got {show(value)}", path)
-            yield self.child(value, f"{self.at(name)}[{i}]")
+            yield self.child(value, path)
 
     def child(self, raw: Mapping[str, Any], path: str) -> Fields:
         """An object inside this body."""
@@ -238,20 +240,6 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _within(value: float, low: float | None, high: float | None) -> bool:
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
-def _range(low: float | None, high: float | None) -> str:
-    if high is None:
-        return "" if low is None else f" of at least {low}"
-    return f" from {low} to {high}"
 
 
 def _replace_surrogates(value: Any) -> Any:

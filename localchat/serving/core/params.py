@@ -18,7 +18,6 @@ from .text import decode_json
 
 # The limit of stop texts: each is searched for after every token.
 MAX_STOPS = 64
-MAX_BREAKERS = 64
 MAX_TOKEN_ID_DIGITS = 10
 # OpenAI's limit.
 MAX_TOP_LOGPROBS = 20
@@ -87,8 +86,8 @@ def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
     if body.get(name) is None:
         return None
     values = body.items(name, "strings")
-    if not values or not _are_texts(values, MAX_BREAKERS):
-        body.refuse(name, f"a list of 1 to {MAX_BREAKERS} strings, none of them empty")
+    if not values or not _are_texts(values, MAX_STOPS):
+        body.refuse(name, f"a list of 1 to {MAX_STOPS} strings, none of them empty")
     return tuple(values)
 
 

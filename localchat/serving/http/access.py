@@ -55,14 +55,11 @@ class Access:
         """The CORS headers of every response to this request; empty if no origin is allowed."""
         if not self._origins:
             return {}
-        origin, vary = request.get("Origin"), {"Vary": "Origin"}
-        if origin is None or not self._allows(origin):
-            return vary
-        return {
-            **vary,
-            "Access-Control-Allow-Origin": origin,
-            "Access-Control-Expose-Headers": "X-Request-Id, Retry-After",
-        }
+        origin, headers = request.get("Origin"), {"Vary": "Origin"}
+        if origin is not None and self._allows(origin):
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = "X-Request-Id, Retry-After"
+        return headers
 
     def preflight_headers(self, request: Message) -> dict[str, str]:
         """The CORS headers of the response to a preflight request; empty if its origin is not allowed."""

@@ -113,17 +113,12 @@ class Connections:
     def is_ending(self, sock: socket.socket) -> bool:
         return self._states[sock] == "ending"
 
-    def set_idle(self, sock: socket.socket) -> None:
-        """Mark a connection that may be closed at any time."""
+    def mark(self, sock: socket.socket, state: str) -> None:
+        """Mark a connection as busy, or as idle: it may be closed at any time."""
         with self._changed:
             if not self.is_ending(sock):
-                del self._states[sock]
-                self._states[sock] = "idle"
-
-    def set_busy(self, sock: socket.socket) -> None:
-        with self._changed:
-            if not self.is_ending(sock):
-                self._states[sock] = "busy"
+                del self._states[sock]  # to be the last one
+                self._states[sock] = state
 
     def close_idle(self) -> bool:
         """Close the connection that has been idle for longest; False if none is idle."""

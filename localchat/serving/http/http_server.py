@@ -66,7 +66,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._refuse(errors.TooManyConnections(message), "refused")
 
     def handle_one_request(self) -> None:
-        self.server.connections.set_idle(self.connection)
+        self.server.connections.mark(self.connection, "idle")
         self.rfile.is_ambiguous = False
         self.rfile.require_by(time.monotonic() + IDLE_TIMEOUT_S)
         super().handle_one_request()
@@ -77,7 +77,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():
             return False
-        self.server.connections.set_busy(self.connection)
+        self.server.connections.mark(self.connection, "busy")
         problem = problem_of(self.request_version, self.headers, self.rfile)
         if problem is not None:
             self.send_error(400, problem)
@@ -115,12 +115,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server.endpoints.ended(exchange)
         self.close_connection = not exchange.keep_alive
         if self.close_connection:
-            server.connections.set_idle(self.connection)
+            server.connections.mark(self.connection, "idle")
             exchange.linger()
-
-
-class Stopped(KeyboardInterrupt):
-    """Ends `serve_forever`. Not an Exception, which socketserver would log and ignore."""
 
 
 class ChatServer(http.server.ThreadingHTTPServer):
@@ -161,9 +157,9 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self._drained_by = time.monotonic() + seconds
 
     def service_actions(self) -> None:
-        """Called about twice a second. Raises Stopped when the server has drained."""
+        """Called about twice a second. Raises KeyboardInterrupt, as Ctrl-C does, when the server has drained."""
         if self._drained_by is not None and (self.service.is_idle or time.monotonic() >= self._drained_by):
-            raise Stopped
+            raise KeyboardInterrupt  # socketserver would log and ignore an Exception
 
     def close(self) -> None:
         """End running responses with an error, and close the connections and the model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,13 @@ class ModelEndpoints:
 
     def load(self, exchange: Exchange) -> None:
         """Load a model in the background, as llama-server's router does."""
-        self.service.load(self._named(exchange))
-        exchange.send_json(200, {"success": True})
+        self._change(exchange, self.service.load)
 
     def unload(self, exchange: Exchange) -> None:
-        self.service.unload(self._named(exchange))
+        self._change(exchange, self.service.unload)
+
+    def _change(self, exchange: Exchange, change: Callable[[ServedModel], None]) -> None:
+        change(self.service.find(parse_body(exchange.read()).required_text("model")))
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
@@ -54,9 +56,6 @@ class ModelEndpoints:
     def show(self, exchange: Exchange) -> None:
         served = self.service.find(ollama.parse_show(parse_body(exchange.read())))
         exchange.send_json(200, ollama.show_body(_card(served, with_template=True)))
-
-    def _named(self, exchange: Exchange) -> ServedModel:
-        return self.service.find(parse_body(exchange.read()).required_text("model"))
 
 
 def _entry(served: ServedModel) -> dict[str, Any]:

@@ -37,12 +37,9 @@ class StreamFormat:
     """The framing of the chunks of an interface. The default is that of OpenAI's chat completions."""
 
     content_type: str = "text/event-stream"
-    encode: Callable[[str], bytes] = encode
-    """Frames a chunk, such as an SSE event or a line."""
-    end: str | None = "[DONE]"
-    """The last chunk, if the format has one."""
-    ping: bytes = COMMENT
-    """Bytes that clients ignore, sent after some time without a chunk; empty if the format has none."""
+    encode: Callable[[str], bytes] = encode  # Frames a chunk, such as an SSE event or a line.
+    end: str | None = "[DONE]"  # The last chunk, if the format has one.
+    ping: bytes = COMMENT  # Bytes that clients ignore, sent after some time without a chunk; empty if there are none.
 
 
 CHAT = StreamFormat()

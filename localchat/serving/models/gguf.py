@@ -21,8 +21,6 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 # What is read of a header for a list of models. The values that describe a model come first, and take some kilobytes.
 MAX_START_BYTES = 1 << 16
-# The limit of nested arrays, so that a malicious file cannot exhaust the stack. Published models do not nest arrays.
-_MAX_DEPTH = 4
 # The default alignment of the tensor data, in bytes.
 _ALIGNMENT = 32
 
@@ -127,9 +125,7 @@ class _Reader:
         kind = self.number("I")
         if kind == _STRING:
             return self.string()
-        if kind == _ARRAY:
-            return self._skip_array(1)
-        return self.number(self._scalar(kind))
+        return self._skip_array() if kind == _ARRAY else self.number(self._scalar(kind))
 
     def tensor_end(self) -> int:
         """The end of a tensor's data, in bytes from the start of all tensor data."""
@@ -146,15 +142,12 @@ class _Reader:
         if end and start + end > len(self._data):
             raise self._truncated(f"its tensors need {start + end}")
 
-    def _skip_array(self, depth: int) -> None:
+    def _skip_array(self) -> None:
         kind, length = self.number("I"), self.number("Q")
         if kind == _STRING:
             for _ in range(length):
                 self._skip(self.number("Q"))
-        elif kind == _ARRAY and depth < _MAX_DEPTH:
-            for _ in range(length):
-                self._skip_array(depth + 1)
-        else:
+        else:  # Published models do not nest arrays.
             self._skip(length * struct.calcsize(f"<{self._scalar(kind)}"))
 
     def _scalar(self, kind: int) -> str:

@@ -13,8 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, modified_at
-from .mapping import read_mapping
-from .sources import QUANTISATION, SOURCES, models_below
+from .sources import QUANTISATION, SOURCES, models_below, read_mapping
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = "~/.localchat/models"
@@ -22,10 +21,6 @@ DEFAULT_FOLDER = "~/.localchat/models"
 MAPPING_FILES = ("models.toml", "models.json")
 # An error shows at most this many names.
 MAX_SHOWN_NAMES = 8
-
-
-class UnknownModel(ModelFileError):
-    """No model has this name, or several have."""
 
 
 class Catalog:
@@ -71,7 +66,7 @@ class Catalog:
         """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
 
         The name may be a path (`takes_paths`) on the command line, but not in a request: a client could open any file.
-        Raises UnknownModel, or ModelFileError if a mapping file is invalid or the path is no model.
+        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid.
         """
         name = name.strip()
         if takes_paths and (name == DEMO or _is_path(name)):
@@ -84,9 +79,9 @@ class Catalog:
                 return found[0]
             if found:
                 names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
-                raise UnknownModel(f"the name {name!r} means {len(found)} models: use one of {names}")
+                raise ModelFileError(f"the name {name!r} means {len(found)} models: use one of {names}")
         hint = "; the server downloads nothing: download one of its .gguf files first" if "/" in name else ""
-        raise UnknownModel(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
+        raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
     def default(self) -> tuple[ModelFile, str]:
         """The model of a server that is started without one, and why; "" for the built-in one beside no other."""
