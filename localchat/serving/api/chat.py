@@ -47,30 +47,24 @@ MAX_REASONING_BUDGET = 2**31 - 1
 class ChatRequest(TextRequest):
     """A validated chat request. A field is None if the request leaves it out."""
 
+    # Messages as chat templates expect them: `content` is text or absent, and no field is null.
     messages: tuple[dict[str, Any], ...] = ()
-    """Messages as chat templates expect them: `content` is text or absent, and no field is null."""
-    tools: tuple[dict[str, Any], ...] = ()
-    """Tools in the format `{"type": "function", "function": {...}}`."""
-    tool_choice: str = "none"
-    """"none", "auto" or "required"."""
-    allowed: tuple[str, ...] = ()
-    """The names of the tools that may be called; empty for all."""
+    tools: tuple[dict[str, Any], ...] = ()  # Tools in the format `{"type": "function", "function": {...}}`.
+    tool_choice: str = "none"  # "none", "auto" or "required".
+    allowed: tuple[str, ...] = ()  # The names of the tools that may be called; empty for all.
     parallel_tool_calls: bool = True
     template_vars: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     add_generation_prompt: bool = True
+    # Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning.
     continue_final_message: bool | str = False
-    """Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning."""
-    prefix: str = ""
-    """More text of the assistant prefill, after the last message (`response_prefix`)."""
+    prefix: str = ""  # More text of the assistant prefill, after the last message (`response_prefix`).
+    # Return reasoning in a separate field. False: reasoning and its tags are part of the content.
     splits_reasoning: bool = True
-    """Return reasoning in a separate field. False: reasoning and its tags are part of the content."""
-    reasoning_budget: int | None = None
-    """The limit of reasoning tokens; -1: no limit, None: the server's default."""
+    reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
+    # The text that is appended to reasoning at the limit; None: the server's default.
     reasoning_budget_message: str | None = None
-    """The text that is appended to reasoning at the limit; None: the server's default."""
-    thought_field: bool = False
-    """See ParseOptions."""
+    thought_field: bool = False  # See ParseOptions.
 
     @property
     def role(self) -> str:
@@ -291,9 +285,7 @@ class ChatEncoder(Encoder[ChatRequest]):
 
     def finish(self) -> None:
         if self.request.include_usage:
-            usage = self.usage()
-            counts = {"usage": usage.body(), "timings": usage.timings()}
-            self.emit({**self._head("chat.completion.chunk"), "choices": [], **counts})
+            self.emit({**self._head("chat.completion.chunk"), "choices": [], **self.totals()})
 
     def body(self) -> dict[str, Any]:
         usage, first = self.usage(), self.choices[0]
@@ -325,7 +317,7 @@ class ChatEncoder(Encoder[ChatRequest]):
     def _choice(self, choice: Choice, text: dict[str, Any]) -> dict[str, Any]:
         """A choice of a chunk or of the body, with the tokens since its last chunk."""
         params, end = self.request.params, choice.end
-        _, tokens = choice.take_tokens()
+        tokens = choice.take_tokens()
         logprobs = None
         if params.top_logprobs is not None and tokens:
             as_ids, after_sampling = self.request.tokens_as_ids, params.post_sampling_probs

@@ -49,16 +49,13 @@ class CompletionRequest(TextRequest):
     """A validated request for text completions."""
 
     prompts: tuple[Input, ...] = ()
+    # The text after the gap that the output fills (fill-in-the-middle, FIM). None: the output follows the prompt.
     suffix: str | None = None
-    """The text after the gap that the output fills (fill-in-the-middle, FIM). None: the output follows the prompt."""
-    suffix_field: str = "suffix"
-    """The field of the request that has the suffix, for errors."""
+    suffix_field: str = "suffix"  # The field of the request that has the suffix, for errors.
+    # Files that the prompt shows before the prefix. If the context is too small, their beginning is cut.
     files: tuple[SourceFile, ...] = ()
-    """Files that the prompt shows before the prefix. If the context is too small, their beginning is cut."""
-    begun: str = ""
-    """Text at the start of the gap, which the output continues."""
-    adds_special: bool = True
-    """Whether text prompts begin with the model's BOS."""
+    begun: str = ""  # Text at the start of the gap, which the output continues.
+    adds_special: bool = True  # Whether text prompts begin with the model's BOS.
 
     @property
     def n_choices(self) -> int:
@@ -187,15 +184,11 @@ class CompletionEncoder(Encoder[CompletionRequest]):
 
     def finish(self) -> None:
         if self.request.include_usage:
-            self.emit({**self._shared, "choices": [], **self._totals()})
+            self.emit({**self._shared, "choices": [], **self.totals()})
 
     def body(self) -> dict[str, Any]:
         choices = [self._choice(choice, choice.text()) for choice in self.choices]
-        return {**self._shared, "choices": choices, **self._totals()}
-
-    def _totals(self) -> dict[str, Any]:
-        usage = self.usage()
-        return {"usage": usage.body(), "timings": usage.timings()}
+        return {**self._shared, "choices": choices, **self.totals()}
 
     def _emit(self, choice: Choice, text: str) -> None:
         if self.request.stream:
@@ -204,8 +197,8 @@ class CompletionEncoder(Encoder[CompletionRequest]):
     def _choice(self, choice: Choice, text: str) -> dict[str, Any]:
         """A choice of a chunk or of the body, with the tokens since its last chunk."""
         end, params = choice.end, self.request.params
-        echoed, sampled = choice.take_tokens()
-        tokens = [*echoed, *sampled]
+        sampled = choice.take_tokens()
+        tokens, choice.echoed = [*choice.echoed, *sampled], ()
         if end is not None and end.last is not None:
             # The token that ended the output is in the lists, but its text is not part of the output.
             tokens.append(replace(end.last, piece=b""))
@@ -245,7 +238,7 @@ class NativeEncoder(Encoder[CompletionRequest]):
     def _chunk(self, choice: Choice, text: str) -> dict[str, Any]:
         """A chunk with this text, and the tokens since the last chunk."""
         params = self.request.params
-        _, tokens = choice.take_tokens()
+        tokens = choice.take_tokens()
         scored = [native_entry(token, after_sampling=params.post_sampling_probs) for token in tokens]
         return {
             "index": choice.index,

@@ -105,24 +105,17 @@ def read_inputs(body: Fields, name: str, most: int) -> tuple[Input, ...]:
         BadRequest: The field is missing, has another type, or has more than `most` inputs.
     """
     value = body.get(name)
-    one = _input(value)
-    if one is not None:
-        return (one,)
-    if not isinstance(value, list) or not value:
+    inputs = [value] if _is_input(value) else value
+    if not isinstance(inputs, list) or not inputs:
         body.refuse(name, "a string, a list of token ids, or a list of these")
-    if len(value) > most:
-        raise BadRequest(f"'{name}' has {len(value)} items, and the limit is {most}", name)
-    inputs = []
-    for i, item in enumerate(value):
-        one = _input(item)
-        if one is None:
+    if len(inputs) > most:
+        raise BadRequest(f"'{name}' has {len(inputs)} items, and the limit is {most}", name)
+    for i, item in enumerate(inputs):
+        if not _is_input(item):
             path = f"{body.at(name)}[{i}]"
             raise BadRequest(f"'{path}' must be a string or a list of token ids, got {show(item)}", path)
-        inputs.append(one)
-    return tuple(inputs)
+    return tuple(item if isinstance(item, str) else tuple(item) for item in inputs)
 
 
-def _input(value: Any) -> Input | None:
-    if isinstance(value, str):
-        return value
-    return tuple(value) if isinstance(value, list) and value and all(map(is_token, value)) else None
+def _is_input(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(map(is_token, value)))

@@ -32,34 +32,26 @@ class EmbeddingsRequest:
 
     model: str
     inputs: tuple[Input, ...]
-    dimensions: int | None
-    """Return only this many numbers of each vector; None: all."""
-    as_base64: bool
-    """Encode vectors in base64 instead of as lists of numbers."""
-    truncates: bool = False
-    """Cut inputs that are longer than the context. False: refuse them."""
+    dimensions: int | None  # Return only this many numbers of each vector; None: all.
+    as_base64: bool = False  # Encode vectors in base64 instead of as lists of numbers.
+    truncates: bool = False  # Cut inputs that are longer than the context. False: refuse them.
+    # How many seconds the model stays loaded after the request; None: the server's default.
     keep_alive_s: float | None = None
-    """How many seconds the model stays loaded after the request; None: the server's default."""
 
 
 def parse_embeddings(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
     """The request in a body."""
     refuse_unsupported(body, UNSUPPORTED)
     body.ignore(("user", "priority"))
-    return EmbeddingsRequest(
-        model=body.text("model") or "",
-        inputs=read_texts(body, "input", MAX_INPUTS),
-        dimensions=body.integer("dimensions", 1),
-        as_base64=body.choice("encoding_format", ("float", "base64")) == "base64",
-    )
+    return read_embeddings(body, as_base64=body.choice("encoding_format", ("float", "base64")) == "base64")
 
 
-def read_texts(body: Fields, name: str, most: int) -> tuple[Input, ...]:
-    """The inputs in a field, at most `most` and none of them empty."""
+def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, **more: Any) -> EmbeddingsRequest:
+    """The request with the inputs in a field: at most `most`, and none of them empty."""
     inputs = read_inputs(body, name, most)
     if "" in inputs:
         raise BadRequest(f"'{name}' has an empty text, which has no embedding", name)
-    return inputs
+    return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **more)
 
 
 def embeddings_body(
@@ -85,8 +77,7 @@ class RerankRequest:
     model: str
     query: str
     documents: tuple[str, ...]
-    top_n: int | None
-    """Return only this many documents; None: all."""
+    top_n: int | None  # Return only this many documents; None: all.
     returns_documents: bool
     """Return the texts of the documents, too."""
 

@@ -43,8 +43,7 @@ class Block:
 
     def __init__(self, kind: str, index: int, call: ToolCallStart | None) -> None:
         self.kind = kind
-        self.index = index
-        """The position in the output."""
+        self.index = index  # The position in the output.
         self._call = call
         self._pieces: list[str] = []
 
@@ -67,14 +66,13 @@ class Choice:
     def __init__(self, index: int) -> None:
         self.index = index
         self.blocks: list[Block] = []
-        self.is_open = False
-        """Whether the last block may get more text."""
+        self.is_open = False  # Whether the last block may get more text.
         self.n_sampled = 0
+        # The tokens of the prompt with log probabilities, if the request asks for them.
         self.prompt_tokens: tuple[OutputToken, ...] | None = None
-        """The tokens of the prompt with log probabilities, if the request asks for them."""
         self.end: OutputEnd | None = None
-        self._echoed: list[OutputToken] = []
-        self._sampled: list[OutputToken] = []
+        self.echoed: tuple[OutputToken, ...] = ()  # The tokens of the prompt that the next chunk repeats.
+        self.sampled: list[OutputToken] = []
 
     def text(self, kind: str = CONTENT) -> str:
         """The content or the reasoning."""
@@ -84,18 +82,10 @@ class Choice:
     def calls(self) -> list[Block]:
         return [block for block in self.blocks if block.kind == CALL]
 
-    def take_tokens(self) -> tuple[list[OutputToken], list[OutputToken]]:
-        """The echoed and the sampled tokens since the last call."""
-        taken = self._echoed, self._sampled
-        self._echoed, self._sampled = [], []
+    def take_tokens(self) -> list[OutputToken]:
+        """The sampled tokens since the last call."""
+        taken, self.sampled = self.sampled, []
         return taken
-
-    def add_tokens(self, event: SampledTokens | EchoedTokens) -> None:
-        if isinstance(event, EchoedTokens):
-            self._echoed += event.tokens
-        else:
-            self._sampled += event.tokens
-            self.n_sampled += len(event.tokens)
 
 
 R = TypeVar("R", bound=TextRequest)
@@ -122,8 +112,9 @@ class Encoder(Generic[R]):
         self._start()
         if isinstance(event, ContentDelta):
             self._grow(choice, CONTENT, event.text)
-        elif isinstance(event, (SampledTokens, EchoedTokens)):
-            choice.add_tokens(event)
+        elif isinstance(event, SampledTokens):
+            choice.sampled += event.tokens
+            choice.n_sampled += len(event.tokens)
         elif isinstance(event, ReasoningDelta):
             self._grow(choice, REASONING, event.text)
         elif isinstance(event, ToolCallStart):
@@ -134,6 +125,8 @@ class Encoder(Generic[R]):
             self.progress(choice, event)
         elif isinstance(event, PromptLogprobs):
             choice.prompt_tokens = event.tokens
+        elif isinstance(event, EchoedTokens):
+            choice.echoed = event.tokens
         else:
             choice.end = event
             self._close(choice)
@@ -189,6 +182,10 @@ class Encoder(Generic[R]):
             counts["timings"] = so_far.timings()
         return counts
 
+    def totals(self) -> dict[str, Any]:
+        usage = self.usage()
+        return {"usage": usage.body(), "timings": usage.timings()}
+
     def emit(self, chunk: Any) -> None:
         """Add a chunk, unless the response is one body."""
         if self.request.stream:
@@ -224,8 +221,7 @@ class Interface(Generic[R]):
     """A wire interface for generated text."""
 
     id_prefix: str
-    parse: Callable[[Fields, ParseOptions], R]
-    """Parses a request body; raises BadRequest."""
+    parse: Callable[[Fields, ParseOptions], R]  # Parses a request body; raises BadRequest.
     encoder: Callable[[ResponseHead, R, Callable[[], Usage]], Encoder[R]]
 
 

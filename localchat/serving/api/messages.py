@@ -9,24 +9,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat
+from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
-from .content import part_text, read_text
+from .content import part_text, read_text, without_nulls
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
-from .tools import Tool, chosen_tools, function_tool, read_schema, tool_call
+from .tools import Tool, chosen_tools, function_tool, read_format_object, tool_call
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
 # not need it, and it would prevent requests from sharing a cached prefix.
 _VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
-
-# Prefix of the result of a failed tool (`is_error`) that does not begin with "error".
-_ERROR_PREFIX = "Error: "
 
 # Fields that have no effect on the output of this server, besides those of other interfaces.
 _WITHOUT_EFFECT = ("cache_control", "context_management", "container", "inference_geo", "diagnostics", "speed")
@@ -46,12 +44,14 @@ def parse_count_tokens(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) ->
     body.ignore(_WITHOUT_EFFECT)
     messages, tools = (*_system(body), *_messages(body)), _tools(body)
     thinking = body.object_or_empty("thinking")
+    # `output_format` is the older name of `output_config.format`.
+    format = body.object_or_empty("output_config").object("format") or body.object("output_format")
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
         tools=tools,
         **_tool_choice(body, tools),
-        response_format=_format(body),
+        response_format=read_format_object(format),
         template_vars=_template_vars(body, thinking),
         reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
         continue_final_message=ends_in_prefill(messages),
@@ -64,19 +64,7 @@ def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     effort = body.object_or_empty("output_config").text("effort")
     # Reasoning is off by default: clients that do not request thinking expect text in the first block.
-    enabled = {"enable_thinking": kind not in (None, "disabled")}
-    return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
-
-
-def _format(body: Fields) -> ResponseFormat | None:
-    """The JSON Schema of the output, from `output_config.format` or the older field `output_format`."""
-    for parent, name in ((body.object_or_empty("output_config"), "format"), (body, "output_format")):
-        format = parent.object(name)
-        if format is not None:
-            format.choice("type", ("json_schema",))
-            format.required_object("schema")
-            return ResponseFormat("json_schema", read_schema(format, "schema"), format.at("schema"))
-    return None
+    return without_nulls({"enable_thinking": kind not in (None, "disabled"), "reasoning_effort": effort})
 
 
 def _tools(body: Fields) -> tuple[Tool, ...]:
@@ -143,34 +131,32 @@ def _assistant(message: Fields) -> dict[str, Any]:
             reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
             content += part_text(block, is_replayed=True)
-    return {
-        "role": "assistant",
-        **({"content": content} if content or not calls else {}),
-        **({"reasoning_content": reasoning} if reasoning else {}),
-        **({"tool_calls": calls} if calls else {}),
-    }
+    return without_nulls(
+        {
+            "role": "assistant",
+            "content": content if content or not calls else None,
+            "reasoning_content": reasoning or None,
+            "tool_calls": calls or None,
+        }
+    )
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
     """A message for each tool result, and one for each run of text blocks, joined without a separator."""
-    texts: list[str] = []
-    for block in message.objects("content"):
-        if block.get("type") != "tool_result":
-            texts.append(part_text(block))
-            continue
-        if texts:
-            yield {"role": role, "content": "".join(texts)}
-            texts = []
-        yield _tool_result(block)
-    if texts or not message.raw["content"]:
-        yield {"role": role, "content": "".join(texts)}
+    for is_result, blocks in groupby(message.objects("content"), lambda block: block.get("type") == "tool_result"):
+        if is_result:
+            yield from map(_tool_result, blocks)
+        else:
+            yield {"role": role, "content": "".join(map(part_text, blocks))}
+    if not message.raw["content"]:
+        yield {"role": role, "content": ""}
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.required_text("tool_use_id")
     text = "" if block.get("content") is None else read_text(block, "content", is_replayed=True)
     if block.boolean("is_error") and not text.lower().startswith("error"):
-        text = _ERROR_PREFIX + text
+        text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 

@@ -22,7 +22,7 @@ from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat, TextRe
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .content import IMAGE, note_of, refuse_media, without_nulls
-from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_texts
+from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface, logprob_entry
 from .tools import read_schema, read_tools, tool_call
 
@@ -53,8 +53,8 @@ _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 class OllamaChat(ChatRequest):
     """A request with messages, for which the chat template renders the prompt."""
 
+    # The `done_reason` of a request that only loads or unloads the model; None for other requests.
     done_reason: str | None = None
-    """The `done_reason` of a request that only loads or unloads the model; None for other requests."""
 
 
 def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> OllamaChat:
@@ -101,7 +101,8 @@ def _common(body: Fields) -> dict[str, Any]:
         given = given.child({name: value for name, value in given.raw.items() if name != "num_predict"}, "options")
     given.ignore(_OPTIONS_WITHOUT_EFFECT)
     body.ignore(("truncate", "shift", "template"))
-    params = read_params(given, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    params = read_params(given, top_logprobs=top if body.boolean("logprobs") else None, lengths=("num_predict",))
     given.report_unknown()
     return {
         "model": body.text("model") or body.text("name") or "",
@@ -110,11 +111,6 @@ def _common(body: Fields) -> dict[str, Any]:
         "stream": body.boolean("stream") is not False,
         "keep_alive_s": read_keep_alive(body),
     }
-
-
-def _top_logprobs(body: Fields) -> int | None:
-    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
-    return top if body.boolean("logprobs") else None
 
 
 def _response_format(body: Fields) -> ResponseFormat | None:
@@ -223,7 +219,7 @@ class ChatEncoder(Encoder[TextRequest]):
 
     def _fields(self, content: str = "", reasoning: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
         """The text of an object, with the tokens since the last one."""
-        _, tokens = self.choices[0].take_tokens()
+        tokens = self.choices[0].take_tokens()
         scored = [logprob_entry(token) for token in tokens] if self.request.params.top_logprobs is not None else []
         logprobs = {"logprobs": scored} if scored else {}
         thinking = {"thinking": reasoning} if reasoning else {}
@@ -254,18 +250,15 @@ def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 def counts(usage: Usage) -> Mapping[str, int]:
     """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the model is loaded at the start."""
+    total, prompt, completion = (round(s * 1e9) for s in (usage.total_s, usage.prompt_s, usage.completion_s))
     return {
-        "total_duration": _nanoseconds(usage.total_s),
+        "total_duration": total,
         "load_duration": 0,
         "prompt_eval_count": usage.n_prompt,
-        "prompt_eval_duration": _nanoseconds(usage.prompt_s),
+        "prompt_eval_duration": prompt,
         "eval_count": usage.n_completion,
-        "eval_duration": _nanoseconds(usage.completion_s),
+        "eval_duration": completion,
     }
-
-
-def _nanoseconds(seconds: float) -> int:
-    return round(seconds * 1e9)
 
 
 CHAT: Interface[TextRequest] = Interface("chat-", parse_chat, ChatEncoder)
@@ -369,14 +362,8 @@ def parse_embed(
 ) -> EmbeddingsRequest:
     """The request in a body of /api/embed, or of the older /api/embeddings with one text in `prompt`."""
     body.ignore(("options",))
-    return EmbeddingsRequest(
-        model=body.text("model") or "",
-        inputs=read_texts(body, field, most),
-        dimensions=body.integer("dimensions", 1),
-        as_base64=False,
-        truncates=body.boolean("truncate") is not False,
-        keep_alive_s=read_keep_alive(body),
-    )
+    truncates = body.boolean("truncate") is not False
+    return read_embeddings(body, field, most, truncates=truncates, keep_alive_s=read_keep_alive(body))
 
 
 parse_old_embed = partial(parse_embed, field="prompt", most=1)

@@ -36,8 +36,7 @@ _SYSTEM = ("system", "developer")
 _REASONING_MARK = "localchat:"
 
 
-# The limits of the stored responses, enough for several hours of work with one agent.
-MAX_ENTRIES = 1000
+# The limit of the stored responses, enough for several hours of work with one agent.
 MAX_BYTES = 64 * 1024 * 1024
 
 Item = dict[str, Any]
@@ -46,19 +45,15 @@ Item = dict[str, Any]
 class Stored(NamedTuple):
     """A stored response."""
 
-    body: Mapping[str, Any]
-    """The response object that GET returns."""
-    items: tuple[Item, ...]
-    """All items: those of earlier responses, of the request, and the output."""
-    n_bytes: int
-    """The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound."""
+    body: Mapping[str, Any]  # The response object that GET returns.
+    items: tuple[Item, ...]  # All items: those of earlier responses, of the request, and the output.
+    n_bytes: int  # The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound.
 
 
 class ResponseStore:
     """The stored responses by id, least recently used first."""
 
-    def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
-        self._max_entries = max_entries
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Stored] = OrderedDict()
@@ -71,7 +66,7 @@ class ResponseStore:
             self._drop(body["id"])
             self._entries[body["id"]] = Stored(body, (*items, *body["output"]), n_bytes)
             self._n_bytes += n_bytes
-            while self._entries and (len(self._entries) > self._max_entries or self._n_bytes > self._max_bytes):
+            while self._n_bytes > self._max_bytes:
                 self._drop(next(iter(self._entries)))
 
     def get(self, id: str, param: str | None = None, code: str | None = None) -> Stored:
@@ -122,18 +117,13 @@ class Offered(NamedTuple):
 class ResponsesRequest(ChatRequest):
     """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
 
-    offered: Mapping[str, Offered] = field(default_factory=dict)
-    """The tools by their names for the model."""
+    offered: Mapping[str, Offered] = field(default_factory=dict)  # The tools by their names for the model.
+    # The fields of the response that repeat fields of the request.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of the response that repeat fields of the request."""
-    items: tuple[Item, ...] = ()
-    """The items of the earlier response and of `input`."""
-    includes_encrypted: bool = False
-    """Add `encrypted_content` to reasoning items."""
-    summarises: bool = False
-    """Return reasoning as a summary, for clients that show only summaries."""
-    store: ResponseStore | None = None
-    """The store for the response; None: do not store it."""
+    items: tuple[Item, ...] = ()  # The items of the earlier response and of `input`.
+    includes_encrypted: bool = False  # Add `encrypted_content` to reasoning items.
+    summarises: bool = False  # Return reasoning as a summary, for clients that show only summaries.
+    store: ResponseStore | None = None  # The store for the response; None: do not store it.
 
 
 def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ResponsesRequest:
@@ -157,7 +147,7 @@ def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = D
                 tools[tool["function"]["name"]] = tool
                 offered[tool["function"]["name"]] = names
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
-    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
         messages=_messages(body, given),
@@ -167,9 +157,7 @@ def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = D
         response_format=read_format_object(body.object_or_empty("text").object("format")),
         template_vars=template_vars(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
-        params=read_params(
-            body, lengths=("max_output_tokens",), top_logprobs=top if top or _LOGPROBS in include else None
-        ),
+        params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
         **read_streaming(body),
         request_id=body.text("request_id"),
         offered=offered,
@@ -219,22 +207,25 @@ def _tools(holder: Fields, namespace: str | None) -> Iterator[tuple[Tool, Offere
             yield from _tools(given, given.required_text("name"))
         elif kind in ("function", "custom"):
             name = given.required_text("name")
-            described = _custom(given) if kind == "custom" else {**_NO_PARAMETERS, **without_nulls(given.raw)}
-            fields = {"name": qualified(namespace, name)}
-            fields.update((key, described[key]) for key in ("description", "parameters", "strict") if key in described)
-            tool = function_tool(given.child(fields, given.path))
+            described = _custom(given) if kind == "custom" else _function(given)
+            tool = function_tool(given.child({"name": qualified(namespace, name), **described}, given.path))
             yield tool, Offered(name, namespace, kind == "custom")
         else:
             given.skip()
 
 
-_NO_PARAMETERS = {"parameters": {"type": "object", "properties": {}}}
 _CUSTOM_PARAMETERS = {
     "type": "object",
     "properties": {CUSTOM_INPUT: {"type": "string"}},
     "required": [CUSTOM_INPUT],
     "additionalProperties": False,
 }
+
+
+def _function(given: Fields) -> dict[str, Any]:
+    parameters = given.raw.get("parameters")
+    parameters = {"type": "object", "properties": {}} if parameters is None else parameters
+    return {"description": given.raw.get("description"), "parameters": parameters, "strict": given.raw.get("strict")}
 
 
 def _custom(given: Fields) -> dict[str, Any]:

@@ -22,11 +22,9 @@ class _Names(NamedTuple):
     """The names for an item of one type, and for its text."""
 
     type: str
-    text_event: str
-    """The events of the text, without "delta" and "done"."""
+    text_event: str  # The events of the text, without "delta" and "done".
     text_field: str
-    part: str = ""
-    """The type of the part that has the text; "": the item itself has it."""
+    part: str = ""  # The type of the part that has the text; "": the item itself has it.
     part_event: str = "response.content_part"
     index_field: str = "content_index"
 
@@ -63,7 +61,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         self._emit_part(block, "added")
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
-        _, tokens = choice.take_tokens()
+        tokens = choice.take_tokens()
         if block.kind == CONTENT:
             self._tokens.setdefault(block.index, []).extend(tokens)
         # The input of a custom tool is decoded from the arguments when these are complete.

@@ -20,12 +20,9 @@ class TokenizeRequest:
 
     model: str
     text: str
-    adds_special: bool
-    """Add the model's BOS."""
-    parses_special: bool
-    """Parse the texts of control tokens as control tokens."""
-    with_pieces: bool
-    """Return the text of each token, too."""
+    adds_special: bool  # Add the model's BOS.
+    parses_special: bool  # Parse the texts of control tokens as control tokens.
+    with_pieces: bool  # Return the text of each token, too.
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import BadRequest
@@ -81,11 +81,7 @@ def _chosen_name(choice: Fields, field: str) -> str:
     function = choice.object("function") or choice.object("custom") or choice
     name = function.text("name")
     if not name:
-        raise BadRequest(
-            f"'{field}' must name a function: "
-            'a mode or {"type": "function", "function": {"name": ...}}, got ' + show(choice.raw),
-            field,
-        )
+        raise BadRequest(f"'{field}' must be a mode or name a function, got {show(choice.raw)}", field)
     return qualified(function.text("namespace"), name)
 
 
@@ -103,16 +99,9 @@ def tool_call(id: str | None, name: str, arguments: Any) -> dict[str, Any]:
 
 # --- response formats ---
 
-# The kinds of formats that have a field of their own, by the name of the field: in a body (llama.cpp's, and vLLM's
-# older names), and in vLLM's `structured_outputs`.
-_FIELDS = {
-    **{kind: kind for kind in ("json_schema", "grammar", "regex", "choice")},
-    "guided_json": "json_schema",
-    "guided_grammar": "grammar",
-    "guided_regex": "regex",
-    "guided_choice": "choice",
-}
-_STRUCTURED = {"json": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
+# The fields of a request with a format, of llama.cpp, and of vLLM before `structured_outputs`.
+_STRUCTURED = ("json", "grammar", "regex", "choice")
+_FIELDS = ("json_schema", "grammar", "regex", "choice", *(f"guided_{kind}" for kind in _STRUCTURED))
 
 
 def read_response_format(body: Fields) -> ResponseFormat | None:
@@ -121,41 +110,35 @@ def read_response_format(body: Fields) -> ResponseFormat | None:
     Raises:
         BadRequest: The request has several formats, or an invalid one.
     """
-    formats = list(_response_formats(body))
+    structured = body.object_or_empty("structured_outputs")
+    refuse_unsupported(structured, {"structural_tag": ()})
+    is_object = structured.boolean("json_object")
+    found = [
+        read_format_object(body.object("response_format")),
+        *(_read_format(body, name) for name in _FIELDS),
+        *(_read_format(structured, name) for name in _STRUCTURED),
+        ResponseFormat("json_object", None, structured.at("json_object")) if is_object else None,
+    ]
+    formats = [format for format in found if format is not None]
     if len(formats) > 1:
         first, second = formats[0].param, formats[1].param
         raise BadRequest(f"'{first}' and '{second}' cannot both be set: each constrains the output", second)
     return formats[0] if formats else None
 
 
-def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
-    formatted = read_format_object(body.object("response_format"))
-    if formatted is not None:
-        yield formatted
-    yield from _named(body, _FIELDS)
-    structured = body.object("structured_outputs")
-    if structured is not None:
-        refuse_unsupported(structured, {"structural_tag": ()})
-        yield from _named(structured, _STRUCTURED)
-        if structured.boolean("json_object"):
-            yield ResponseFormat("json_object", None, structured.at("json_object"))
-
-
-def _named(holder: Fields, kinds: dict[str, str]) -> Iterator[ResponseFormat]:
-    """The response formats in the fields with these names."""
-    for name, kind in kinds.items():
-        holder.check_size(name)
-        value: Any = None
-        if kind == "json_schema":
-            value = read_schema(holder, name)
-        elif kind == "choice":
-            value = tuple(holder.items(name, "texts"))
-            if not all(isinstance(choice, str) and choice for choice in value):
-                holder.refuse(name, "a list of texts that are not empty")
-        else:
-            value = holder.text(name)
-        if value is not None and value not in ("", ()):
-            yield ResponseFormat(kind, value, holder.at(name))
+def _read_format(holder: Fields, name: str) -> ResponseFormat | None:
+    holder.check_size(name)
+    kind, value = name.replace("guided_", ""), None
+    if kind in ("json", "json_schema"):
+        kind = "json_schema"
+        value = read_schema(holder, name)
+    elif kind == "choice":
+        value = tuple(holder.items(name, "texts"))
+        if not all(isinstance(choice, str) and choice for choice in value):
+            holder.refuse(name, "a list of texts that are not empty")
+    else:
+        value = holder.text(name)
+    return None if value is None or value in ("", ()) else ResponseFormat(kind, value, holder.at(name))
 
 
 def read_format_object(form: Fields | None) -> ResponseFormat | None:
