@@ -1,9 +1,10 @@
-"""The engine on a fake backend: output, ends, log probabilities, cancelling, refused requests."""
+"""The engine on a fake backend: output, ends, log probabilities, cancelling, closing, refused requests."""
 
 from __future__ import annotations
 
 import math
 import os
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +13,17 @@ import pytest
 
 from localchat.serving.core.errors import ApiError, BadRequest, ContextLengthExceeded, QueueFull
 from localchat.serving.core.events import PromptProgress, SampledTokens
-from localchat.serving.engine.values import Cancelled, GenerationRequest
+from localchat.serving.engine.values import Cancelled, EngineStopped, GenerationRequest
 
 from .engines import (
+    DEADLINE_S,
     Finish,
     ScoringBackend,
     complete,
     read,
     request,
     request_for,
+    running,
     step_until_idle,
     stepped,
     submit,
@@ -54,17 +57,6 @@ def test_first_tokens_and_cached_prompt_tokens_are_counted():
         for _ in range(2):
             complete(engine, request("hello"))
         assert (engine.stats().first_token_s.counts()[-1], engine.stats().n_cached) == (2, 4)
-
-
-def test_delta_has_all_tokens_that_are_ready():
-    with stepped(FakeBackend()) as engine:
-        generation = submit(engine, request("abc"))
-        assert not generation.wait(0.001)
-        engine.step()
-        assert text_of([next(generation)]) == "a"
-        assert generation.run.usage(0).n_completion == 1
-        step_until_idle(engine)
-        assert [type(item) for item in generation] == [SampledTokens, Finish]
 
 
 def test_progress_comes_before_the_text_on_request():
@@ -140,20 +132,6 @@ def test_prompt_can_be_scored_without_output(model: Callable[[list[int], int], i
 
 
 @pytest.mark.parametrize(
-    ("options", "last"),
-    [
-        pytest.param({}, END, id="the model's end"),
-        pytest.param({"stop_token_ids": (ord("b"),)}, ord("b"), id="a stop token"),
-        pytest.param({"max_tokens": 2}, None, id="the limit"),
-    ],
-)
-def test_finish_has_the_token_that_ended_the_output(options: dict[str, Any], last: int | None):
-    with stepped(FakeBackend()) as engine:
-        finish = complete(engine, request("abc", top_logprobs=1, **options))[1]
-    assert (finish.last and (finish.last.id, finish.last.logprob)) == (last and (last, -0.5))
-
-
-@pytest.mark.parametrize(
     ("line", "n_tokens"), [(b"ab\ncd", 3), (b"\nab", 1), (b"abcd", 20)], ids=["in a line", "at once", "no line"]
 )
 def test_time_limit_ends_output_that_has_begun_a_second_line(line: bytes, n_tokens: int):
@@ -166,15 +144,6 @@ def test_time_limit_ends_output_that_has_begun_a_second_line(line: bytes, n_toke
         step_until_idle(engine)
         finishes = [read(generation)[1] for generation in (late, early)]
     assert [(finish.reason, finish.usage.n_completion) for finish in finishes] == [("length", n_tokens), ("length", 20)]
-
-
-def test_sequences_of_one_step_share_a_batch():
-    backend = FakeBackend()
-    with stepped(backend) as engine:
-        generations = [submit(engine, request(text)) for text in ("ab", "cdef", "g")]
-        step_until_idle(engine)
-        assert [read(g)[0] for g in generations] == ["ab", "cdef", "g"]
-        assert len(backend.batches[0]) == 3
 
 
 @pytest.mark.parametrize("n_requests", [1, 2, 3, 5, 8])
@@ -190,12 +159,6 @@ def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequ
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == texts
         assert (len(threads) > 1) == (n_requests > 1 and (os.cpu_count() or 1) > 1)
-
-
-def test_prompt_of_several_steps_with_a_large_vocabulary():
-    """All steps but the last sample nothing."""
-    with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
-        assert complete(engine, request("a prompt that takes several steps"))[0] == "a prompt that takes several steps"
 
 
 def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
@@ -251,3 +214,77 @@ def test_full_queue_refuses_until_a_sequence_ends():
         generations[0].cancel()
         engine.step()
         submit(engine, request()).cancel()
+
+
+# With its thread.
+
+
+def test_close_ends_running_and_waiting_requests():
+    backend = FakeBackend(endless, n_parallel=1, n_ctx=100_000, n_cells=100_000)
+    with running(backend) as engine:
+        generations = [submit(engine, request()) for _ in range(3)]
+        next(generations[0])
+        engine.close()  # The end of the block closes it again.
+    for generation in generations:
+        with pytest.raises(EngineStopped):
+            list(generation)
+    with pytest.raises(EngineStopped):
+        submit(engine, request())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sequences_with_streams_have_the_tokens_of_each_alone(seed: int):
+    """The backend checks what each slot holds, and which rows are computed together."""
+    random_ = random.Random(seed)
+    n_parallel, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
+    backend = FakeBackend(
+        n_parallel=n_parallel,
+        n_idle=random_.choice([1, 3]),
+        n_ctx=n_ctx,
+        n_cells=16 * n_ctx,
+        n_batch=256,
+        max_drafted=random_.choice([0, 8]),
+        is_unified=False,
+    )
+    beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
+    with stepped(backend) as engine:
+        texts = [random_.choice(beginnings) + "xyz"[i % 3] * random_.randint(1, 60) for i in range(40)]
+        generations = []
+        for text in texts:
+            generations.append(submit(engine, request(text)))
+            if random_.random() < 0.1:
+                generations[-1].cancel()
+                texts[len(generations) - 1] = ""
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        for text, generation in zip(texts, generations):
+            if text:
+                assert read(generation)[0] == text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_cancels_leave_nothing_behind(seed: int):
+    random_ = random.Random(seed)
+    backend = FakeBackend(endless, n_parallel=4, n_ctx=64, n_cells=128)
+    with running(backend) as engine:
+
+        def ask(n_reads: int) -> None:
+            with submit(engine, request("x" * 10)) as generation:
+                for _ in range(n_reads):
+                    if isinstance(next(generation), Finish):
+                        break
+
+        threads = [threading.Thread(target=ask, args=(random_.randint(0, 80),)) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        # Commands run in order: these run after the last cancel.
+        engine.forget()
+        for _ in range(2):
+            done = threading.Event()
+            engine.post(done.set)
+            assert done.wait(DEADLINE_S)
+        assert backend.n_cells_used() == 0

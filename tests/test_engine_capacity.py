@@ -21,15 +21,6 @@ def test_backend_with_fewer_cells_than_stated_preempts_and_all_finish():
         assert [read(g)[0] for g in generations] == ["x" * 12] * 4
 
 
-def test_idle_prefixes_stay_until_their_cells_are_needed():
-    with stepped(FakeBackend(n_ctx=100, n_cells=200, n_idle=16)) as engine:
-        for letter in "abcdefgh":
-            assert complete(engine, request(letter * 12))[0] == letter * 12
-        assert complete(engine, request("b" * 12))[1].usage.n_cached == 11
-        assert complete(engine, request("x" * 40 + "y" * 40, max_tokens=90))[0] == "x" * 20
-        assert engine.stats().n_cells_idle >= 150
-
-
 def test_request_that_never_finds_free_cells_fails_alone():
     backend = FakeBackend(n_cells=1024, n_real_cells=20)
     with stepped(backend) as engine:
@@ -69,27 +60,6 @@ def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batc
             n_cached.append((finish.usage.n_cached, len(text)))
             text += output.upper() + "; and what else?"
         assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
-
-
-def test_scored_prompt_uses_no_snapshot():
-    with stepped(FakeBackend(can_truncate=False)) as engine:
-        for prompt_logprobs in (None, 0, None):
-            generation = submit(engine, request(LONG, max_tokens=2, prompt_logprobs=prompt_logprobs))
-            step_until_idle(engine)
-            cached = read(generation)[1].usage.n_cached
-            assert len(generation.prompt_tokens()) - 1 == (0 if prompt_logprobs is None else len(LONG) - 1)
-            assert cached == 0 or prompt_logprobs is None
-        assert cached == len(LONG) - 1
-
-
-def test_forget_drops_snapshots_too():
-    with stepped(FakeBackend(can_truncate=False)) as engine:
-        n_cached = []
-        for _ in range(3):
-            n_cached.append(complete(engine, request(LONG, max_tokens=2))[1].usage.n_cached)
-            if len(n_cached) == 2:
-                engine.forget()
-        assert n_cached == [0, len(LONG) - 1, 0]
 
 
 @pytest.mark.parametrize(("method", "result"), [("read_state", MemoryError()), ("write_state", False)])

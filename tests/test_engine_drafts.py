@@ -1,4 +1,4 @@
-"""Speculative decoding by the engine: fewer steps, and the same text, ends and log probabilities."""
+"""Speculative decoding: fewer steps, and the same text, ends and log probabilities; prompt lookup and draft models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 
 from localchat.serving.core.events import SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.values import Cancelled, EngineError, GenerationRequest
+from localchat.serving.engine.batch import Sequence
+from localchat.serving.engine.drafts import DraftModel, Lookup
+from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.values import EngineError, GenerationRequest
 
 from .engines import Finish, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
-from .fakes import END, FakeBackend, echo
+from .fakes import END, N_VOCAB, FakeBackend, echo
 
 
 def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
@@ -109,26 +112,6 @@ def test_many_sequences_with_drafts_have_the_tokens_of_each_alone(seed: int):
         assert engine.stats().n_draft_accepted > 0
 
 
-def test_drafts_of_a_long_match_are_long():
-    _, finish, backend = completed(request("abcd" * 5, max_tokens=300), endless_loop, max_drafted=16, n_ctx=1000)
-    assert finish.usage.n_draft_accepted > 250
-    assert len(backend.batches) < 50
-
-
-def test_cancel_between_steps_with_drafts_leaves_no_cells():
-    backend = FakeBackend(endless_loop, max_drafted=16)
-    with stepped(backend) as engine:
-        generation = submit(engine, request("abcd" * 5))
-        for _ in range(4):
-            engine.step()
-        generation.cancel()
-        engine.forget()
-        assert not engine.step()
-        assert backend.n_cells_used() == 0
-        with pytest.raises(Cancelled):
-            list(generation)
-
-
 @pytest.mark.parametrize(
     ("text", "options", "n_tokens"),
     [
@@ -163,3 +146,136 @@ def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
         assert text_of([next(generation)]) == "abcdabcda"
         with pytest.raises(EngineError, match="sampling a token failed"):
             next(generation)
+
+
+# A draft model.
+
+
+def rule(tokens: list[int], n_prompt: int) -> int:
+    """A model whose next token depends on the last two. Its text does not soon repeat itself."""
+    before, last = ([0, 0, *tokens])[-2:]
+    return (before * 31 + last * 17 + 7) % 251
+
+
+def other_rule(tokens: list[int], n_prompt: int) -> int:
+    return (rule(tokens, n_prompt) + 1) % 251
+
+
+def sometimes(tokens: list[int], n_prompt: int) -> int:
+    """Differs from `rule` after about every fifth token."""
+    return (rule if tokens[-1] % 5 else other_rule)(tokens, n_prompt)
+
+
+def continuation(tokens: list[int], n: int) -> list[int]:
+    text = list(tokens)
+    for _ in range(n):
+        text.append(rule(text, 0))
+    return text[len(tokens) :]
+
+
+def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) -> list[list[int]]:
+    for sequence in sequences:
+        sequence.draft = []
+    draft_model.draft(list(sequences), n_tokens)
+    return [sequence.draft for sequence in sequences]
+
+
+def test_draft_has_one_token_more_than_were_accepted_of_the_last_one():
+    draft_model, sequence = DraftModel(FakeBackend(rule), N_VOCAB), Sequence(1, [1, 2, 3], 100)
+    lengths = []
+    for n_accepted in (2, 0, 1, 2, 3, 3):
+        (draft,) = drafted(draft_model, sequence, n_tokens=9)
+        lengths.append(len(draft))
+        sequence.tokens += [*draft[:n_accepted], (continuation(draft, 1)[0] + 1) % 250]
+    assert lengths == [4, 3, 1, 2, 3, 4]
+
+
+def test_eog_ends_a_draft_and_an_id_beyond_the_vocabulary_is_not_drafted():
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return END if len(tokens) == 4 else 7
+
+    assert drafted(DraftModel(FakeBackend(model), N_VOCAB), Sequence(1, [1, 2, 3], 100)) == [[7, END]]
+    assert drafted(DraftModel(FakeBackend(model), END), Sequence(1, [1, 2, 3], 100)) == [[7]]
+
+
+def test_full_cache_costs_the_drafts_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    backend = FakeBackend(rule, n_real_cells=12)
+    draft_model = DraftModel(backend, N_VOCAB)
+    old, large, small = Sequence(1, [1] * 8, 100), Sequence(2, [2] * 20, 100), Sequence(3, [3] * 5, 100)
+    assert drafted(draft_model, old)[0]
+    draft_model.forget(old)
+    # An ended text frees its cells; nothing is drafted any more for a text that does not fit.
+    assert drafted(draft_model, small) == [continuation([3] * 5, 3)]
+    assert drafted(draft_model, large) == [[]]
+    with monkeypatch.context() as patched:
+        # The text is not tried again, although its cells are free.
+        patched.delattr(FakeBackend, "decode")
+        assert drafted(draft_model, large) == [[]]
+    draft_model.forget(large)
+    draft_model.forget(small)
+    assert drafted(draft_model, Sequence(4, [4] * 5, 100)) == [continuation([4] * 5, 3)]
+
+
+def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+    generations = [submit(engine, request) for request in requests]
+    step_until_idle(engine)
+    items = [list(generation) for generation in generations]
+    assert all(isinstance(of_one[-1], Finish) for of_one in items)
+    return [[t.id for item in of_one if isinstance(item, SampledTokens) for t in item.tokens] for of_one in items]
+
+
+@pytest.mark.parametrize("draft_rule", [rule, sometimes, other_rule], ids=["right", "mostly right", "wrong"])
+@pytest.mark.parametrize("seed", range(4))
+def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
+    ]
+    expected = [continuation(list(request.prompt), 40) for request in requests]
+    backend = FakeBackend(rule, max_drafted=12, n_parallel=3)
+    # Fewer slots, and some prompts take several steps, or fill the context.
+    draft = FakeBackend(draft_rule, n_parallel=2, n_batch=16, n_ctx=80)
+    with stepped(backend, draft_backend=draft) as engine:
+        assert outputs(engine, requests) == expected
+        stats = engine.stats()
+    assert (draft.is_closed, draft.n_samplers) == (True, 0)
+    n_steps = sum(len(record) for record in backend.batches)
+    assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
+    assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
+    assert stats.n_drafted > 0
+
+
+# Prompt lookup.
+
+
+def found(tokens: list[int], n_tokens: int = 4) -> list[int]:
+    lookup = Lookup()
+    assert lookup.index(tokens)
+    return lookup.draft(tokens, n_tokens)
+
+
+LOOKUPS: dict[str, tuple[list[int], list[int]]] = {
+    "nothing": ([], []),
+    "one": ([1], []),
+    "one run": ([1, 2, 3], []),
+    "no repetition": ([1, 2, 3, 4, 5], []),
+    "a shorter run only": ([1, 2, 3, 4, 5, 6, 1, 2], []),
+    "the shortest match": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], [4]),
+    "a longer match": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5], [6, 7, 8]),
+    "the newest of two places": ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5]),
+    "the place with more in common": ([0, 1, 2, 3, 4, 9, 1, 2, 3, 5, 0, 1, 2, 3], [4, 9]),
+    "one token again and again": ([7] * 8, [7, 7, 7, 7]),
+    "two tokens again and again": ([5, 1, 2, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),
+}
+
+
+@pytest.mark.parametrize(("tokens", "expected"), LOOKUPS.values(), ids=LOOKUPS)
+def test_draft_is_the_continuation_of_the_longest_earlier_match(tokens: list[int], expected: list[int]):
+    assert found(tokens) == expected
+
+
+def test_long_text_is_indexed_a_piece_at_a_time():
+    tokens = [*range(20_000), 0, 1, 2]
+    lookup = Lookup()
+    assert [lookup.index(tokens) for _ in range(3)] == [False, False, True]
+    assert lookup.draft(tokens, 2) == [3]

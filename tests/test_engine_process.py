@@ -154,16 +154,6 @@ def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
     assert "was killed by SIGKILL (most likely memory was short)" in json.dumps(body)
 
 
-def test_times_are_those_of_the_engine(server: ServerProcess):
-    """The start of the prefill and the first token arrive in one message, if one step computes the prompt."""
-    words = "Tell me about the sea, the wind and the stars."
-    _, body = ask(server, fields={"messages": [{"role": "user", "content": words}], "max_tokens": 20})
-    usage = body["usage"]
-    assert 10 < usage["prompt_tokens"] < 64
-    # The arrival of the message would give some millionths of a second.
-    assert usage["prompt_time"] > 0.0002
-
-
 def test_log_of_the_engine_is_in_the_log_of_the_server(server: ServerProcess):
     kill_engine(server)
     assert ask(server, "/v1/embeddings", {"input": "a"})[0] == 200
@@ -173,18 +163,6 @@ def test_log_of_the_engine_is_in_the_log_of_the_server(server: ServerProcess):
 def test_death_of_an_idle_engine_is_not_noticed_by_the_next_requests(server: ServerProcess, pool: ThreadPoolExecutor):
     kill_engine(server)
     assert [status for status, _ in pool.map(ask, [server] * 4)] == [200] * 4
-
-
-def test_death_while_a_request_waits_for_the_start(server: ServerProcess, pool: ThreadPoolExecutor):
-    """The start is tried again once for each request."""
-    first = kill_engine(server)
-    asking = pool.submit(ask, server)
-    wait_for(lambda: engine_of(server.process.pid) not in (None, first))
-    kill_engine(server)
-    status, body = asking.result(DEADLINE_S)
-    assert status == 200 or (status == 500 and "SIGKILL" in json.dumps(body))
-    assert ask(server, "/health", method="GET")[0] == 200
-    assert ask(server)[0] == 200
 
 
 def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
@@ -295,7 +273,7 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
 
 
 def front_of(monkeypatch: pytest.MonkeyPatch, program: str) -> Front:
-    monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", program, str(number)])
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
     return Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256))
 
 
@@ -322,7 +300,7 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
         assert len(paths) == 3
         monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + front.PAUSE_S))
         assert engine.failure is None
-        monkeypatch.setattr(process, "engine_command", lambda number: [sys.executable, "-c", REFUSES, str(number)])
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", REFUSES])
         with pytest.raises(EngineError, match="the file is cut"):
             engine.start()
         monkeypatch.undo()
@@ -330,21 +308,15 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
         assert engine.start().tokenize("a")
 
 
-def test_process_whose_engine_fails_ends_its_requests(monkeypatch: pytest.MonkeyPatch):
-    with front_of(monkeypatch, FAILS) as engine:
-        request = GenerationRequest(tuple(engine.start().tokenize("Hello")))
-        with engine.submit([request]) as run, pytest.raises(EngineDied, match="ended with exit code 1"):
-            run.take(DEADLINE_S)
-        assert engine.failure is None
-
-
-def test_request_after_a_failure_of_the_engine_is_served(monkeypatch: pytest.MonkeyPatch):
-    with front_of(monkeypatch, FAILS.replace("Engine._stop = ", "")) as engine:
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [(FAILS, "ended with exit code 1"), (FAILS.replace("Engine._stop = ", ""), "a fault of the test")],
+    ids=["without ending its requests", "after ending them"],
+)
+def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: str, monkeypatch: pytest.MonkeyPatch):
+    with front_of(monkeypatch, program) as engine:
         request = GenerationRequest(tuple(engine.start().tokenize("Hello")), GenerationParams(max_tokens=3))
-        with (
-            engine.submit([request]) as run,
-            pytest.raises(EngineDied, match="a fault of the test"),
-        ):
+        with engine.submit([request]) as run, pytest.raises(EngineDied, match=cause):
             run.take(DEADLINE_S)
         monkeypatch.undo()  # The next process runs the engine as it is.
         with engine.submit([request]) as run:
@@ -372,11 +344,3 @@ def test_errors_cross_between_processes_with_their_attributes():
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
-
-
-@pytest.mark.parametrize(
-    ("status", "name"),
-    [(0, None), (1, None), (-11, "SIGSEGV"), (-250, "signal 250"), (0xC0000005, "exception 0xC0000005")],
-)
-def test_signal_names(status: int, name: str | None):
-    assert process.signal_name(status) == name

@@ -1,8 +1,11 @@
-"""The output of one sequence: items of the engine become output events, up to the end of the output."""
+"""The output of one sequence: items of the engine become events, up to the end of the output or a stop text."""
 
 from __future__ import annotations
 
+import json
+import random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,7 @@ from localchat.serving.core.events import (
 )
 
 from .engines import request_for
-from .serving import TOOLS
+from .serving import BIG, TOOLS, generating, serving
 
 TOKEN = OutputToken(97, b"a")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
@@ -85,3 +88,137 @@ def test_items_after_the_end_of_an_output_are_dropped():
     run = GenerationRun(model, [request_for((1,))], outputs, "x-", n_each=1, prompt_field="prompt")  # type: ignore[arg-type]
     assert run.take() == [(0, SampledTokens((TOKEN,))), (0, OutputEnd("stop", "a"))]
     assert scripted.ended == [0]
+
+
+# Stop texts end the content, at any cut. A word of the reasoning or of a call ends nothing.
+
+FINISH = OutputEnd("length", None)
+
+
+def shown(output: Output, *pieces: bytes) -> str:
+    """The text of the events of the next tokens."""
+    events = output.read(SampledTokens(tuple(OutputToken(0, piece) for piece in pieces)), tuple)
+    return "".join(event.text for event in events if isinstance(event, ContentDelta))
+
+
+def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
+    """The text of the pieces up to a stop text, and this stop text."""
+    output, text = Output(PlainText(), stop=stop), ""
+    for item in (*(SampledTokens((OutputToken(0, piece),)) for piece in pieces), FINISH):
+        for event in output.read(item, tuple):
+            text += event.text if isinstance(event, ContentDelta) else ""
+            if isinstance(event, OutputEnd):
+                assert event.reason == ("length" if event.stop is None else "stop")
+                return text, event.stop
+    raise AssertionError("no end")
+
+
+def cuts(data: bytes) -> list[list[bytes]]:
+    """The data whole, byte by byte, split in two at every position, and split at random positions."""
+    random_ = random.Random(len(data))
+    result = [[data], [data[i : i + 1] for i in range(len(data))]]
+    result += [[data[:i], data[i:]] for i in range(1, len(data))]
+    for _ in range(20):
+        places = sorted(random_.choices(range(len(data) + 1), k=4))
+        result.append([data[a:b] for a, b in zip([0, *places], [*places, len(data)])])
+    return result
+
+
+CASES = {
+    "plain": (b"hello world", (), "hello world", None),
+    "characters of 1 to 4 bytes": ("aé€😀z".encode(), (), "aé€😀z", None),
+    "invalid byte": (b"a\xffb", (), "a\ufffdb", None),
+    "cut character at the end": ("a😀".encode()[:-1], (), "a\ufffd", None),
+    "stop in the middle": (b"one STOP two", ("STOP",), "one ", "STOP"),
+    "stop at the start": (b"STOP two", ("STOP",), "", "STOP"),
+    "stop at the very end": (b"one STOP", ("STOP",), "one ", "STOP"),
+    "unfinished stop is text": (b"one STO", ("STOP",), "one STO", None),
+    "stop with a cut character": ("a😀".encode()[:-1], ("\ufffd",), "a", "\ufffd"),
+    "false start inside a stop": (b"xaab", ("ab",), "xa", "ab"),
+    "repeated start": (b"aaaaab!", ("aab",), "aaa", "aab"),
+    "non-ASCII stop": ("gut. Schluß jetzt".encode(), ("Schluß",), "gut. ", "Schluß"),
+    "first complete stop counts": (b"abcd", ("abcd", "b"), "a", "b"),
+    "longer of two that end together": (b"xabc", ("bc", "abc"), "x", "abc"),
+    "several stops": (b"q\n\nUser: x", ("User:", "\n\n"), "q", "\n\n"),
+    "newline stop": (b"line\nnext", ("\n",), "line", "\n"),
+}
+
+
+@pytest.mark.parametrize(("data", "stop", "text", "stopped_by"), CASES.values(), ids=CASES.keys())
+def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text: str, stopped_by: str | None):
+    for pieces in cuts(data):
+        assert text_and_stop(pieces, stop) == (text, stopped_by), pieces
+
+
+def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
+    output = Output(PlainText(), stop=("<end>",))
+    assert [shown(output, piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
+
+
+def test_character_is_returned_with_its_last_byte():
+    output = Output(PlainText())
+    assert [shown(output, bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
+
+
+def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
+    output = Output(PlainText(), stop=("!",))
+    assert shown(output, b"a", b"b!c", b"d") == "ab"
+    assert (output.is_over, output.n_completion) == (True, 2)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_random_texts_match_a_search_in_the_whole_text(seed: int):
+    random_ = random.Random(seed)
+    text = "".join(random_.choices("ab€", k=30))
+    stop = tuple({"".join(random_.choices("ab€", k=random_.randint(1, 4))) for _ in range(2)})
+    ends = [(text.find(s) + len(s), text.find(s), s) for s in stop if s in text]
+    expected = (text[: min(ends)[1]], min(ends)[2]) if ends else (text, None)
+    for pieces in cuts(text.encode()):
+        assert text_and_stop(pieces, stop) == expected
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+LOOK = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "content", "reason"),
+    [
+        pytest.param("<think>see END</think>Hi END you", "END", "Hi ", "stop", id="word of the reasoning"),
+        pytest.param("<think>hm", "hm", "", "length", id="reasoning that is cut"),
+        pytest.param("Hi" + LOOK, "Rome", "Hi", "tool_calls", id="word of the arguments"),
+        pytest.param("Hi" + LOOK, "name", "Hi", "tool_calls", id="word of the format"),
+        pytest.param("Hi" + LOOK, "<tool_call>", "Hi", "tool_calls", id="marker"),
+        pytest.param("Hi" + LOOK + "so END", "END", "Hiso ", "tool_calls", id="after a call"),
+        pytest.param("Hi END" + LOOK, "END", "Hi ", "stop", id="before a call"),
+        pytest.param("Hi" + LOOK[:-20], "Rome", "Hi", "length", id="call that is cut"),
+    ],
+)
+def test_stop_text_counts_in_the_content_alone(text: str, stop: str, content: str, reason: str):
+    """S4, on all interfaces that have stop texts and calls."""
+    message = [{"role": "user", "content": "hello"}]
+    claude = {"name": "look", "input_schema": {"type": "object"}}
+    fields: dict[str, Any] = {"messages": message, "model": "Fake", "max_tokens": len(text)}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {**fields, "tools": [TOOL], "stop": [stop]},
+        "/v1/messages": {**fields, "tools": [claude], "stop_sequences": [stop]},
+        "/api/chat": {
+            "messages": message,
+            "model": "Fake",
+            "stream": False,
+            "tools": [TOOL],
+            "options": {"stop": [stop], "num_predict": len(text)},
+        },
+    }
+    with serving(generating(text), **BIG) as running:
+        found = {path: running.request("POST", path, json.dumps(body))[1] for path, body in bodies.items()}
+    choice = found["/v1/chat/completions"]["choices"][0]
+    assert ((choice["message"]["content"] or ""), choice["finish_reason"]) == (content, reason)
+    calls = choice["message"].get("tool_calls", [])
+    if reason == "tool_calls":
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"at": "Rome"}]
+    blocks = found["/v1/messages"]["content"]
+    assert "".join(block["text"] for block in blocks if block["type"] == "text") == content
+    ends = {"stop": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
+    assert found["/v1/messages"]["stop_reason"] == ends[reason]
+    assert found["/api/chat"]["message"]["content"] == content

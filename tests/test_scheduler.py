@@ -1,30 +1,90 @@
-"""Scheduling by hand: order of arrival, chunks of prompts, preemption, scored prompts, drafts; and at random."""
+"""The scheduler on fake cells, stepped by hand: order of arrival, prompts, preemption, drafts, cached prefixes."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from localchat.serving.engine.batch import BatchChunk, Sequence
+from localchat.serving.engine.backend import NoFreeCells
+from localchat.serving.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
+from localchat.serving.engine.kv_cache import KVCache
+from localchat.serving.engine.scheduler import Scheduler
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
 
 from .engines import request_for
-from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, run_step, sequence, shape, with_prompt
+from .fakes import FakeCells
+
+# The token that every step samples.
+NEXT = 7
+
+
+def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
+    """A sequence whose prompt has no prefix in common with other ones."""
+    return Sequence(id, [1000 * id + i for i in range(n_prompt)], max_tokens)
+
+
+class SteppedScheduler(Scheduler):
+    """A scheduler on fake cells, which check its operations and record them."""
+
+    def __init__(self, limits: CacheLimits, max_snapshot_bytes: int = 0):
+        self.cells = FakeCells(limits)
+        self.cache = KVCache(self.cells, max_snapshot_bytes)
+        super().__init__(limits, self.cache)
+
+    def compute(self, batch: Batch, sample: Callable[[BatchChunk], list[int]]) -> Batch:
+        """Computes a batch as the engine does. Returns it without drafts if there were no cells for them; an empty one
+        if a sequence was preempted."""
+        while True:
+            try:
+                self.cells.compute(batch)
+            except NoFreeCells:
+                if self.cache.evict():
+                    continue
+                if batch == (batch := batch.without_drafts()):
+                    assert self.refuse() is None
+                    return Batch()
+            else:
+                self.update(batch, [sample(chunk) for chunk in batch.outputs()])
+                return batch
+
+
+def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) -> SteppedScheduler:
+    max_snapshot_bytes = limits.pop("max_snapshot_bytes", 0)
+    limits = {"n_slots": n_parallel + limits.pop("n_idle", 4), **limits}
+    return SteppedScheduler(CacheLimits(n_cells, n_parallel, n_batch=n_batch, **limits), max_snapshot_bytes)
+
+
+def shape(batch: Batch) -> list[tuple[int, int, bool]]:
+    """For each chunk: the id of its sequence, the number of tokens, and whether a token is sampled."""
+    return [(chunk.sequence.id, chunk.n_tokens, chunk.wants_output) for chunk in batch.chunks]
+
+
+def run_step(scheduler: SteppedScheduler) -> Batch:
+    while True:
+        batch = scheduler.compute(scheduler.schedule(), lambda chunk: [NEXT])
+        if batch.chunks or not scheduler.running:
+            return batch
+
+
+# Shared prefixes.
+
+
+def with_prompt(id: int, *prompt: int, max_tokens: int = 100) -> Sequence:
+    return Sequence(id, list(prompt), max_tokens)
+
+
+SYSTEM = list(range(50))
+
+
+def finish(scheduler: SteppedScheduler, *, keep: bool = True) -> None:
+    for running in list(scheduler.running):
+        scheduler.remove(running, keep=keep)
+
 
 SCORED = request_for((), prompt_logprobs=0)
-
-
-def test_prompt_longer_than_the_batch_is_computed_in_chunks():
-    scheduler = new_scheduler(100, 4, 10)
-    scheduler.add(sequence(1, 25))
-    assert [shape(run_step(scheduler)) for _ in range(4)] == [
-        [(1, 10, False)],
-        [(1, 10, False)],
-        [(1, 5, True)],
-        [(1, 1, True)],
-    ]
 
 
 def test_scored_prompt_is_computed_again_in_small_chunks():
@@ -47,65 +107,6 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
     assert [sequence.n_cached for sequence in scored] == [0, 0]
 
 
-def test_preempted_prompt_continues_scoring_at_the_same_token():
-    scheduler = new_scheduler(60, 2, 10)
-    scheduler.add(sequence(1, 20, 60))
-    scored = Sequence(2, [*range(35)], 60, SCORED)
-    for _ in range(2):
-        run_step(scheduler)
-    scheduler.add(scored)
-    run_step(scheduler)
-    n_scored = scored.n_scored
-    assert 0 < n_scored < 34
-    while scored in scheduler.running:
-        run_step(scheduler)
-    scheduler.remove(scheduler.running[0], keep=False)
-    batch = run_step(scheduler)
-    assert batch.chunks[0].sequence is scored
-    assert scored.n_computed - batch.chunks[0].n_tokens <= scored.n_scored
-    while scored.is_to_score:
-        run_step(scheduler)
-    assert scored.n_scored >= 34
-
-
-def test_running_sequences_get_their_token_before_a_prompt_fills_the_batch():
-    scheduler = new_scheduler(100, 4, 10)
-    scheduler.add(sequence(1, 3))
-    scheduler.add(sequence(2, 3))
-    run_step(scheduler)
-    scheduler.add(sequence(3, 30))
-    assert shape(run_step(scheduler)) == [(1, 1, True), (2, 1, True), (3, 8, False)]
-    assert shape(run_step(scheduler)) == [(1, 1, True), (2, 1, True), (3, 8, False)]
-
-
-def test_sequences_beyond_the_slots_wait_in_order():
-    scheduler = new_scheduler(100, 2, 10)
-    for id in (1, 2, 3, 4):
-        scheduler.add(sequence(id, 1))
-    assert [chunk[0] for chunk in shape(run_step(scheduler))] == [1, 2]
-    scheduler.remove(scheduler.running[0])
-    assert [chunk[0] for chunk in shape(run_step(scheduler))] == [2, 3]
-
-
-def test_removed_waiting_sequence_never_runs():
-    scheduler = new_scheduler(100, 1, 10)
-    first, second = sequence(1, 1), sequence(2, 1)
-    scheduler.add(first)
-    scheduler.add(second)
-    run_step(scheduler)
-    scheduler.remove(second)
-    scheduler.remove(first)
-    assert scheduler.schedule().chunks == ()
-
-
-def test_prompt_that_does_not_fit_beside_the_others_waits():
-    scheduler = new_scheduler(20, 4, 10)
-    scheduler.add(sequence(1, 10, 20))
-    scheduler.add(sequence(2, 10, 20))
-    run_step(scheduler)
-    assert [len(scheduler.running), len(scheduler.waiting)] == [1, 1]
-
-
 def test_full_cache_preempts_the_newest_sequence_which_continues_later():
     scheduler = new_scheduler(20, 4, 20)
     scheduler.add(sequence(1, 8, 20))
@@ -120,15 +121,6 @@ def test_full_cache_preempts_the_newest_sequence_which_continues_later():
     scheduler.remove(scheduler.running[0], keep=False)
     run_step(scheduler)
     assert newest.tokens == [*known, NEXT]
-
-
-def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
-    scheduler = new_scheduler(20, 4, 10)
-    scheduler.add(sequence(1, 5, 20))
-    only = scheduler.waiting[0]
-    while not only.is_full:
-        assert run_step(scheduler).chunks
-    assert len(only.tokens) == 20
 
 
 def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_the_oldest():
@@ -170,19 +162,6 @@ def test_long_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, 
     assert waited <= 1
 
 
-def test_alone_splits_a_batch_into_one_for_each_sequence_without_drafts():
-    scheduler = new_scheduler(100, 4, 10, max_drafted=4)
-    scheduler.add(sequence(1, 3))
-    scheduler.add(sequence(2, 4))
-    assert [shape(single) for single in scheduler.schedule().alone()] == [[(1, 3, True)], [(2, 4, True)]]
-    run_step(scheduler)
-    for running in scheduler.running:
-        running.draft = [4, 5]
-    singles = list(scheduler.schedule().alone())
-    assert [single.chunks[0].tokens() for single in singles] == [[NEXT], [NEXT]]
-    assert all(single.chunks[0].first == 0 for single in singles)
-
-
 # Drafts.
 
 
@@ -218,16 +197,6 @@ def test_rejected_draft_tokens_are_removed(sampled: list[int], n_computed: int, 
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
-def test_draft_never_goes_beyond_max_tokens():
-    scheduler = new_scheduler(200, 4, 100, max_drafted=8)
-    scheduler.add(with_prompt(1, 1, 2, 3, max_tokens=7))
-    run_step(scheduler)
-    (sequence,) = scheduler.running
-    sequence.draft = [4] * 8
-    (chunk,) = scheduler.schedule().chunks
-    assert len(chunk.draft) == 2  # With these and the token that is sampled after them there are 7 tokens.
-
-
 def test_drafts_share_the_limit_of_a_step():
     scheduler = new_scheduler(200, 4, 100, max_drafted=8)
     for id in (1, 2, 3):
@@ -241,15 +210,6 @@ def test_drafts_share_the_limit_of_a_step():
     assert [chunk.first for chunk in batch.chunks] == [0, 6, 10]
 
 
-def test_no_drafts_beside_a_prompt():
-    scheduler = drafting()
-    scheduler.running[0].draft = [4, 5]
-    scheduler.add(sequence(2, 30))
-    batch = scheduler.schedule()
-    assert shape(batch) == [(1, 1, True), (2, 30, True)]
-    assert scheduler.n_to_draft == 0
-
-
 def test_no_drafts_with_many_running_sequences():
     scheduler = new_scheduler(200, 8, 100, max_drafted=40)
     for id in range(1, 6):
@@ -258,25 +218,6 @@ def test_no_drafts_with_many_running_sequences():
     assert scheduler.n_to_draft == 0
     scheduler.remove(scheduler.running[0])
     assert scheduler.n_to_draft == 10
-
-
-def test_draft_takes_cells_of_idle_prefixes_only():
-    scheduler = new_scheduler(30, 4, 20, max_drafted=8)
-    scheduler.add(sequence(1, 10, 30))
-    run_step(scheduler)
-    finish(scheduler)
-    scheduler.add(sequence(2, 14, 30))
-    run_step(scheduler)
-    scheduler.running[0].draft = [4] * 8
-    batch = scheduler.compute(scheduler.schedule(), lambda chunk: [9])
-    assert [len(chunk.draft) for chunk in batch.chunks] == [8]
-    scheduler.add(sequence(3, 12, 30))
-    run_step(scheduler)
-    for running in scheduler.running:
-        running.draft = [4] * 4
-    batch = scheduler.compute(scheduler.schedule(), lambda chunk: [9])
-    assert [len(chunk.draft) for chunk in batch.chunks] == [0, 0]
-    assert len(scheduler.running) == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -330,3 +271,157 @@ def random_sequence(random_: random.Random, id: int) -> Sequence:
         [0] * (n_prompt // 2) + random_.choices([0, 1], k=n_prompt - n_prompt // 2),
         random_.randint(n_prompt + 1, 30),
     )
+
+
+# Cached prefixes.
+
+
+def test_known_prefix_is_shared_and_not_computed_again():
+    scheduler = new_scheduler(200, 4, 100)
+    scheduler.add(with_prompt(1, *SYSTEM, 100, 101))
+    first = run_step(scheduler)
+    scheduler.add(with_prompt(2, *SYSTEM, 200))
+    batch = run_step(scheduler)
+    assert scheduler.cells.take_operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
+    assert shape(batch) == [(1, 1, True), (2, 1, True)]
+    assert scheduler.running[1].n_cached == 50
+
+
+def test_finished_conversation_continues_in_its_own_slot():
+    scheduler = new_scheduler(200, 4, 100)
+    scheduler.add(with_prompt(1, 1, 2, 3))
+    slot = run_step(scheduler).chunks[0].slot
+    run_step(scheduler)
+    known = list(scheduler.running[0].tokens)
+    finish(scheduler)
+    scheduler.add(with_prompt(2, *known, 8, 9))
+    batch = run_step(scheduler)
+    assert scheduler.cells.take_operations() == []
+    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
+
+
+def test_requests_that_arrive_together_compute_their_common_prefix_once():
+    scheduler = new_scheduler(1000, 8, 20)
+    for id in range(1, 6):
+        scheduler.add(with_prompt(id, *SYSTEM, 100 + id, 200 + id))
+    n_computed = 0
+    while len([s for s in scheduler.running if s.n_missing == 1]) < 5:
+        n_computed += run_step(scheduler).n_tokens
+    n_sampled = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
+    assert n_computed - n_sampled == 50 + 5 * 2
+
+
+def test_other_requests_do_not_wait_for_a_prefix_that_is_not_theirs():
+    scheduler = new_scheduler(1000, 8, 20)
+    scheduler.add(with_prompt(1, *SYSTEM))
+    scheduler.add(with_prompt(2, *SYSTEM))
+    scheduler.add(sequence(3, 2))
+    run_step(scheduler)
+    assert [s.id for s in scheduler.running] == [1, 3]
+
+
+def test_sequence_that_waits_for_a_cancelled_prefix_computes_it():
+    scheduler = new_scheduler(1000, 8, 20)
+    first, second = with_prompt(1, *SYSTEM), with_prompt(2, *SYSTEM)
+    scheduler.add(first)
+    scheduler.add(second)
+    run_step(scheduler)
+    scheduler.remove(first)
+    run_step(scheduler)
+    assert (second.n_cached, second.n_computed) == (20, 40)
+
+
+def test_prefix_that_is_often_used_is_evicted_last():
+    scheduler = new_scheduler(1000, 1, 100, n_idle=2)
+    for id in (1, 2, 1, 3, 1, 4, 1):
+        scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
+        n_computed = run_step(scheduler).n_tokens
+        finish(scheduler)
+    assert n_computed == 1
+
+
+def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
+    scheduler = new_scheduler(1000, 4, 100, can_truncate=False)
+    scheduler.add(with_prompt(1, *SYSTEM))
+    slot = run_step(scheduler).chunks[0].slot
+    run_step(scheduler)
+    scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
+    run_step(scheduler)
+    run_step(scheduler)
+    finish(scheduler)
+    scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
+    batch = run_step(scheduler)
+    assert {name for name, *_ in scheduler.cells.take_operations()} == {"read_state"}
+    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
+
+
+def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_truncated():
+    scheduler = new_scheduler(1000, 4, 30, n_idle=8, can_truncate=False, max_snapshot_bytes=1000)
+    for id in (1, 2, 3):
+        scheduler.add(with_prompt(id, *SYSTEM))
+    n_computed = 0
+    for _ in range(5):
+        batch = run_step(scheduler)
+        n_computed += sum(chunk.n_tokens for chunk in batch.chunks if chunk.sequence.n_sampled < 2)
+    assert n_computed == 49 + 3
+    assert [(s.n_cached, s.n_sampled > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
+
+
+@pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
+@pytest.mark.parametrize("n_streams", [1, 8, 32])
+@pytest.mark.parametrize("n_cells_each", [120, 240], ids=["few cells", "many cells"])
+def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_cells_each: int, n_streams: int, is_unified: bool):
+    """With few cells or slots for idle prefixes, nothing is copied out of the cache, and no more is computed. If the
+    cells hold all prefixes, only the last token of each prompt is."""
+    scheduler = new_scheduler(n_streams * n_cells_each, n_streams, 512, n_idle=4, is_unified=is_unified)
+    costs = []
+    for _ in range(3):
+        for i in range(n_streams):
+            scheduler.add(sequence(i + 1, 100, 110))
+        n_tokens = n_steps = 0
+        while scheduler.running or scheduler.waiting:
+            n_tokens += run_step(scheduler).n_tokens
+            n_steps += 1
+            for running in [running for running in scheduler.running if running.is_full]:
+                scheduler.remove(running)
+        operations = [name for name, *_ in scheduler.cells.take_operations()]
+        assert "read_state" not in operations
+        assert "write_state" not in operations
+        costs.append((n_tokens, n_steps, len(operations) <= 3 * n_streams))
+    assert costs[1] <= costs[0]
+    assert costs[2] <= costs[0]
+    assert all(is_bounded for _, _, is_bounded in costs)
+    if n_cells_each > 200:
+        assert costs[1][0] == costs[2][0] == 10 * n_streams
+
+
+def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_place():
+    scheduler = new_scheduler(1000, 4, 200, is_unified=False)
+    for id, n_more in ((1, 60), (2, 10)):
+        scheduler.add(with_prompt(id, *SYSTEM, *[100 * id] * n_more, max_tokens=200))
+        while not scheduler.running or not scheduler.running[0].n_sampled:
+            run_step(scheduler)
+        finish(scheduler)
+    # More tokens would be lost than are copied.
+    assert scheduler.cells.take_operations() == [("share", 0, 1, 50)]
+    scheduler.add(with_prompt(3, *SYSTEM, 7, 8))
+    run_step(scheduler)
+    assert scheduler.cells.take_operations() == [("truncate", 1, 50)]
+    scheduler.add(with_prompt(4, *SYSTEM, 9))
+    run_step(scheduler)
+    assert scheduler.cells.take_operations() == [("share", 1, 2, 50)]
+
+
+def test_snapshots_stay_within_their_limit_and_the_least_recent_are_dropped():
+    scheduler = new_scheduler(1000, 4, 100, n_idle=2, can_truncate=False, max_snapshot_bytes=3 * 4 * 49)
+    for id in (1, 2, 3, 1, 4):
+        scheduler.add(sequence(id, 50))
+        run_step(scheduler)
+        finish(scheduler, keep=False)
+    n_cached = []
+    for id in (1, 4, 2):
+        scheduler.add(again := sequence(id, 50))
+        run_step(scheduler)
+        n_cached.append(again.n_cached)
+        finish(scheduler, keep=False)
+    assert n_cached == [49, 49, 0]

@@ -113,9 +113,8 @@ class _Text:
 class DraftModel:
     """Drafts with a smaller model of the same vocabulary, on a backend of its own that can truncate its KV cache.
 
-    The draft model computes each text in a slot, with a limit of prompt tokens per step. A text that has ended stays as
-    an idle prefix for the next turn of its conversation. Nothing is drafted for a sequence for which there is no slot
-    or no cells.
+    It computes each text in a slot, with a limit of prompt tokens per step. A text that has ended stays as an idle
+    prefix. Nothing is drafted for a sequence for which there is no slot or no cells.
     """
 
     def __init__(self, backend: Backend, n_vocab: int):

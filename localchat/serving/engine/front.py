@@ -44,10 +44,8 @@ _MATRIX_INSTRUCTIONS_OFF = (
 
 
 class Front:
-    """Stands for the `Engine` of a model in an engine process. Any thread may call its methods.
-
-    They raise the errors of `Engine`, and those of `load` if they start the process.
-    """
+    """Stands for the `Engine` of a model in an engine process. Any thread may call its methods, which raise the errors
+    of `Engine`, and those of `load` if they start the process."""
 
     def __init__(
         self, path: str, options: LoadOptions, on_progress: Callable[[float], None] = lambda share: None
@@ -162,7 +160,6 @@ class Front:
     def _started(self) -> EngineProcess:
         """A new process that has loaded the model. If it crashes and this CPU announces matrix instructions, a second
         one is started without them."""
-        began_at = time.monotonic()
         try:
             process, facts, texts = self._loading(self._options)
         except EngineDied as error:
@@ -181,7 +178,7 @@ class Front:
             # Templates and token ids of the model before would be wrong for this one, in silence.
             raise EngineError(f"{self._path} is another model than at the start of the server: restart the server")
         else:
-            log.info("the engine process has been started again, in %.1f s", time.monotonic() - began_at)
+            log.info("the engine process has been started again")
         return process
 
     def _loading(self, options: LoadOptions) -> tuple[EngineProcess, ModelFacts, TokenTexts]:
@@ -190,8 +187,6 @@ class Front:
             process.close()
         try:
             return (process, *process.loaded.result())
-        except EngineDied:
-            raise
         except BaseException:
             process.close()
             raise

@@ -57,8 +57,8 @@ class EngineProcess:
         # Guards the next two and `death`. The calls whose result is still to come, by their ids.
         self._lock = threading.Lock()
         self._calls: dict[int, Future[Any]] = {}
-        # By the id of the call "enqueue": the run, and the indexes of its sequences that have not ended.
-        self._runs: dict[int, tuple[RequestRun, set[int]]] = {}
+        # The runs that have not ended, by the ids of their calls of "enqueue".
+        self._runs: dict[int, RequestRun] = {}
         self._sending = threading.Lock()
         self._last_lines: deque[str] = deque(maxlen=30)
         self._connection, theirs = Pipe()
@@ -77,29 +77,22 @@ class EngineProcess:
     def is_serving(self) -> bool:
         return self.loaded.done() and self.death is None
 
-    def call(self, method: str, *arguments: Any, **options: Any) -> Future[Any]:
-        """Call a method in the process. Its error may be EngineDied, which this may also raise."""
-        return self._call(next(self._ids), method, *arguments, **options)
-
-    def _call(self, id: int, method: str, *arguments: Any, **options: Any) -> Future[Any]:
-        future: Future[Any] = Future()
+    def call(self, method: str, *arguments: Any, run: RequestRun | None = None, **options: Any) -> Future[Any]:
+        """Call a method in the process. Its error may be EngineDied, which this may also raise. `run` gets the output
+        of a call of "enqueue"."""
+        id, future = next(self._ids), Future[Any]()
         with self._lock:
             if self.death is not None:
                 raise self.death
             self._calls[id] = future
+            if run is not None:
+                self._runs[id] = run
         self._send((id, method, arguments, options))
         return future
 
     def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        id = next(self._ids)
         run = RequestRun(requests, texts, lambda sequence: self._send((None, "cancel", (sequence,), {})))
-        with self._lock:
-            self._runs[id] = run, set(range(len(requests)))
-        try:
-            run.ids = self._call(id, "enqueue", requests).result()
-        except BaseException:
-            self._runs.pop(id, None)
-            raise
+        run.ids = self.call("enqueue", requests, run=run).result()
         return run
 
     def close(self) -> None:
@@ -148,7 +141,10 @@ class EngineProcess:
     def _receive(self, kind: str, *values: Any) -> None:
         if kind == "step":
             for id, *fields in values[0]:
-                self._deliver(id, StepOutput(*fields))
+                run = self._runs[id]
+                run.deliver(StepOutput(*fields))
+                if not run.undelivered:
+                    del self._runs[id]
         elif kind == "progress":
             self._on_progress(values[0])
         elif kind == "log":
@@ -156,15 +152,8 @@ class EngineProcess:
         elif kind == "result":
             self._calls.pop(values[0]).set_result(values[1])
         else:
+            self._runs.pop(values[0], None)
             self._calls.pop(values[0]).set_exception(values[1])
-
-    def _deliver(self, id: int, output: StepOutput) -> None:
-        run, open_indexes = self._runs[id]
-        if output.end is not None:
-            open_indexes.discard(output.sequence)
-            if not open_indexes:
-                self._runs.pop(id)
-        run.deliver(output)
 
     def _end(self) -> None:
         """The connection has ended: end all calls and runs."""
@@ -184,8 +173,8 @@ class EngineProcess:
                 log.info("it wrote: %s", line)
         for call in calls:
             call.set_exception(death)
-        for run, open_indexes in runs:
-            for index in open_indexes:
+        for run in runs:
+            for index in list(run.undelivered):
                 run.deliver(StepOutput(index, time.perf_counter(), end=death))
         self._connection.close()
 
@@ -211,8 +200,8 @@ def signal_name(status: int) -> str | None:
     return f"exception 0x{status:08X}" if status >= 0xC0000000 else None
 
 
-def engine_command(number: int) -> list[str]:
-    return [sys.executable, "-m", "localchat.serving.engine", str(number)]
+# The command of the process, without the number of its connection.
+COMMAND = [sys.executable, "-m", "localchat.serving.engine"]
 
 
 def _started(connection: Connection) -> subprocess.Popen[bytes]:
@@ -228,7 +217,7 @@ def _started(connection: Connection) -> subprocess.Popen[bytes]:
     else:
         inherited["pass_fds"] = (number,)
     return subprocess.Popen(
-        engine_command(number),
+        [*COMMAND, str(number)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

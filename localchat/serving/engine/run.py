@@ -28,6 +28,8 @@ class RequestRun:
         self._cancel = cancel
         # The ids of the sequences, which the engine sets.
         self.ids: Sequence[int] = ()
+        # The indexes of the sequences whose end has not been delivered.
+        self.undelivered = set(range(len(requests)))
         self._outputs = [_Output(request, texts) for request in requests]
         self._queue: SimpleQueue[StepOutput] = SimpleQueue()
         # The error of the sequence that failed first, until it is raised.
@@ -46,6 +48,8 @@ class RequestRun:
 
     def deliver(self, new: StepOutput) -> None:
         """Queues what a step produced. The engine thread calls this, or the thread that reads its messages."""
+        if new.end is not None:
+            self.undelivered.discard(new.sequence)
         if self._outputs[new.sequence].note(new):
             self._queue.put(new)
 

@@ -1,11 +1,9 @@
 """The scheduler: which sequences run, and which of their tokens the next step computes.
 
 There are no prefill and decode phases: each step computes some of the known tokens of a sequence that are not computed
-yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()` or `refuse()`. The scheduler uses the KV
-cache. It does not know llama.cpp, threads, clocks or text.
-
-A sequence may have a draft of its next tokens. Draft tokens are computed after the newest token as if they were known;
-those that are then not sampled are removed from the KV cache.
+yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()` or `refuse()`. Draft tokens are computed
+after the newest token as if they were known; those that are then not sampled are removed from the KV cache. The
+scheduler does not know llama.cpp, threads, clocks or text.
 """
 
 from __future__ import annotations
@@ -76,8 +74,8 @@ class Scheduler:
         return Batch(tuple(self._chunks()))
 
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
-        """Updates the sequences after a decoded batch, and the KV cache, which loses the draft tokens that were not
-        sampled. `sampled` has the tokens for each of `batch.outputs()`."""
+        """Updates the sequences and the KV cache after a decoded batch. `sampled` has the tokens for each of
+        `batch.outputs()`."""
         runs = iter(sampled)
         for chunk in batch.chunks:
             run = next(runs) if chunk.wants_output else []

@@ -95,12 +95,7 @@ class TokenTexts:
     """The bytes of all tokens of a model, and which tokens are special."""
 
     def __init__(self, pieces: Sequence[bytes], hidden: frozenset[int], ends: frozenset[int]) -> None:
-        """
-        Args:
-            pieces: The bytes of each token.
-            hidden: Control tokens, whose text is empty unless it is requested.
-            ends: End-of-generation tokens.
-        """
+        """`pieces` are the bytes of each token, `hidden` the control tokens, `ends` the end-of-generation tokens."""
         # Not a list, which the server's process would take long to receive.
         self._bytes = b"".join(pieces)
         self._stops = array("I", accumulate(map(len, pieces), initial=0))
@@ -158,8 +153,7 @@ class SequenceStats(NamedTuple):
 
 @dataclass
 class EngineStats:
-    """The state of the engine, and counts since its start. It is read without stopping the engine, so the values may be
-    of two successive steps."""
+    """The state of the engine, and counts since its start. The values may be of two successive steps."""
 
     running: Sequence[SequenceStats] = ()
     """The sequences that have a slot, the oldest first."""
@@ -279,16 +273,17 @@ class ModelFacts:
     @property
     def pooling(self) -> str:
         """How the model pools the vectors of an input; "mean" if the metadata does not have it."""
-        return _POOLINGS.get(self._metadata_of("pooling_type"), "mean")
+        return _POOLINGS.get(self.metadata.get(f"{self._architecture}.pooling_type", ""), "mean")
 
     @property
     def is_non_causal(self) -> bool:
         """Whether each token attends to all others: the model cannot generate, and computes an input in one step."""
-        architecture = self.metadata.get("general.architecture", "")
-        return self._metadata_of("attention.causal") == "false" or any(name in architecture for name in _NON_CAUSAL)
+        is_causal = self.metadata.get(f"{self._architecture}.attention.causal") != "false"
+        return not is_causal or any(name in self._architecture for name in _NON_CAUSAL)
 
-    def _metadata_of(self, key: str) -> str:
-        return self.metadata.get(f"{self.metadata.get('general.architecture')}.{key}", "")
+    @property
+    def _architecture(self) -> str:
+        return self.metadata.get("general.architecture", "")
 
 
 class EngineError(InferenceError):
