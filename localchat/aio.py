@@ -79,7 +79,7 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt | None = None, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply; see Client.chat."""
-        return await self._run(self._read_reply, self._chat_options(prompt, options, ChatKeywords, "chat"), CHAT_PATH)
+        return await self._run(self._chat, prompt, options)
 
     @overload
     def stream(
@@ -105,7 +105,7 @@ class AsyncClient(BaseClient):
         parsed = mapping.parse(prompts, options)
         with contextlib.suppress(LocalChatError):  # Each call reports it.
             await self._run(self._find_model, parsed[0], options)
-        replies: list[Reply[Any] | LocalChatError] = await mapping.map_prompts_async(self.chat, parsed)
+        replies: list[Reply[Any] | LocalChatError] = await mapping.map_prompts_async(self, parsed)
         return replies
 
     async def models(self) -> list[Model]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json as json_module
-import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
@@ -136,6 +135,9 @@ class BaseClient:
         call = self._call(driver, options)
         accumulator = Accumulator(options.n_choices, options.think_tags)
         return Response(call, lambda: self._send(call, options, path), accumulator, options.expected)
+
+    async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:
+        return await self._read_reply(driver, self._chat_options(prompt, given, ChatKeywords, "chat"), CHAT_PATH)
 
     async def _read_reply(self, driver: Any, options: CallOptions, path: str) -> Reply[Any]:
         """The complete reply. If the text does not match the expected value, the request is repeated."""
@@ -305,9 +307,6 @@ class Client(BaseClient):
         max_bytes: The limit of the bytes of a response after decompression; default: 256 MiB.
     """
 
-    # The drivers of the calls that were made; only in the client that `map` uses.
-    _started: list[weakref.ref[Driver]] | None = None
-
     def __enter__(self) -> Client:
         return self
 
@@ -344,7 +343,7 @@ class Client(BaseClient):
             DoesNotFit: The text does not match `response_format`.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        return self._run(self._read_reply, self._chat_options(prompt, options, ChatKeywords, "chat"), CHAT_PATH)
+        return self._run(self._chat, prompt, options)
 
     @overload
     def stream(
@@ -385,9 +384,7 @@ class Client(BaseClient):
         parsed = mapping.parse(prompts, options)
         with contextlib.suppress(LocalChatError):  # Each call reports it.
             self._run(self._find_model, parsed[0], options)
-        worker = self.with_options()
-        worker._started = []
-        replies: list[Reply[Any] | LocalChatError] = mapping.map_prompts(worker.chat, worker._started, parsed)
+        replies: list[Reply[Any] | LocalChatError] = mapping.map_prompts(self, parsed)
         return replies
 
     def models(self) -> list[Model]:
@@ -470,10 +467,7 @@ class Client(BaseClient):
 
     def _run(self, method: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         """The result of this coroutine function, which gets a driver and the arguments."""
-        driver = Driver()
-        if self._started is not None:
-            self._started.append(weakref.ref(driver))
-        return run_blocking(method(driver, *arguments))
+        return run_blocking(method(Driver(), *arguments))
 
 
 def chat(

@@ -7,70 +7,63 @@ requests continue.
 from __future__ import annotations
 
 import contextvars
-import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 from ..errors import LocalChatError
 from ..events import Reply
 from ..reply.payloads import Prompt, check_prompt
 from ..transport.keywords import MapKeywords, check_keywords
+from ..transport.sockets import Driver, run_blocking
 
 Outcome = Union[Reply[Any], LocalChatError]
 # The prompts, the concurrency, the callback, and the options of each call of `chat`.
 Parsed = tuple[list[Prompt], int, Any, dict[str, Any]]
 
 
-def map_prompts(chat: Callable[..., Reply[Any]], started: list[weakref.ref[Any]], parsed: Parsed) -> list[Outcome]:
-    """Call `chat` with each prompt, in threads.
-
-    Args:
-        parsed: What `parse` returned.
-        started: Weak references to the calls, which `chat` adds: they are cancelled if this function is interrupted.
-    """
-    prompts, concurrency, on_progress, chat_options = parsed
-
-    def request(prompt: Prompt) -> Outcome:
-        try:
-            return chat(prompt, **chat_options)
-        except LocalChatError as error:
-            return error
-
+def map_prompts(client: Any, parsed: Parsed) -> list[Outcome]:
+    """Send each prompt with a Client, in threads. `parsed` is what `parse` returned."""
     from concurrent.futures import ThreadPoolExecutor, as_completed  # Imported here: the import takes some ms.
+
+    prompts, concurrency, on_progress, options = parsed
+    drivers = [Driver() for _ in prompts]
+
+    def request(driver: Driver, prompt: Prompt) -> Outcome:
+        return run_blocking(_outcome(client, driver, prompt, options))
 
     pool = ThreadPoolExecutor(concurrency, "localchat-map")
     try:
-        futures = [pool.submit(contextvars.copy_context().run, request, prompt) for prompt in prompts]
+        futures = [
+            pool.submit(contextvars.copy_context().run, request, driver, prompt)
+            for driver, prompt in zip(drivers, prompts)
+        ]
         for n_done, _ in enumerate(as_completed(futures), 1):
             if on_progress is not None:
                 on_progress(n_done, len(futures))
         return [future.result() for future in futures]
     finally:  # After Ctrl-C, or an error of `on_progress`, cancel the other requests.
         pool.shutdown(wait=False, cancel_futures=True)
-        for reference in started:
-            call = reference()
-            if call is not None:
-                call.cancel()
+        for driver in drivers:
+            driver.cancel()
         pool.shutdown()
 
 
-async def map_prompts_async(chat: Callable[..., Awaitable[Reply[Any]]], parsed: Parsed) -> list[Outcome]:
-    """Call `chat` with each prompt, in tasks of the event loop."""
-    prompts, concurrency, on_progress, chat_options = parsed
-    import asyncio  # Imported here: the blocking client does not need it.
+async def map_prompts_async(client: Any, parsed: Parsed) -> list[Outcome]:
+    """Send each prompt with an AsyncClient, in tasks of the event loop."""
+    import asyncio  # Imported here, like the driver: the blocking client does not need it.
 
-    gate, n_prompts, n_done = asyncio.Semaphore(concurrency), len(prompts), 0
+    from ..transport.aio_sockets import AsyncDriver
+
+    prompts, concurrency, on_progress, options = parsed
+    gate, n_done = asyncio.Semaphore(concurrency), 0
 
     async def request(prompt: Prompt) -> Outcome:
         nonlocal n_done
         async with gate:
-            try:
-                outcome: Outcome = await chat(prompt, **chat_options)
-            except LocalChatError as error:
-                outcome = error
+            outcome = await _outcome(client, AsyncDriver(), prompt, options)
         n_done += 1
         if on_progress is not None:
-            on_progress(n_done, n_prompts)
+            on_progress(n_done, len(prompts))
         return outcome
 
     tasks = [asyncio.ensure_future(request(prompt)) for prompt in prompts]
@@ -80,6 +73,14 @@ async def map_prompts_async(chat: Callable[..., Awaitable[Reply[Any]]], parsed: 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _outcome(client: Any, driver: Any, prompt: Prompt, options: dict[str, Any]) -> Outcome:
+    try:
+        reply: Reply[Any] = await client._chat(driver, prompt, options)
+        return reply
+    except LocalChatError as error:
+        return error
 
 
 def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
