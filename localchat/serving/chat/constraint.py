@@ -53,8 +53,7 @@ _MISSING = "this server cannot constrain outputs, since the package llguidance i
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
     """The constraint of a chat request with this prompt for the parser; None if the output is unconstrained.
 
-    Raises:
-        BadRequest: The constraint cannot be enforced; `param` is the path of the field.
+    Raises BadRequest if it cannot be enforced; `param` is the path of the field.
     """
     tools = request.callable_tools
     if not tools and request.response_format is None:
@@ -74,11 +73,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
 
 
 def plain_constraint(request: CompletionRequest) -> Constraint | None:
-    """The constraint of a text completion; None if the output is unconstrained.
-
-    Raises:
-        BadRequest: The constraint cannot be enforced; `param` is the path of the field.
-    """
+    """The constraint of a text completion; None if the output is unconstrained. Raises BadRequest."""
     if request.response_format is None:
         return None
     _check_sampling(request.params)

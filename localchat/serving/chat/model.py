@@ -34,8 +34,7 @@ class Model:
         reasoning_budget: int | None = None,
         reasoning_message: str = "",
     ) -> None:
-        """Compile the chat template of the model.
-
+        """
         Args:
             max_tokens: The length limit of requests that set none; None: what is left of the context.
             defaults: Sampling values that override those of the model file. Values of a request override both.
@@ -79,11 +78,7 @@ class Model:
     def tokenize_prompt(
         self, parts: Iterable[tuple[str, bool]], params: GenerationParams, *, add_bos: bool = False
     ) -> tuple[int, ...]:
-        """The tokens of a prompt in parts, each with its `parse_special`.
-
-        Raises:
-            ContextLengthExceeded: The prompt has many more tokens than the context holds.
-        """
+        """The tokens of a prompt in parts, each with its `parse_special`. Raises ContextLengthExceeded."""
         if not params.n_prompt_kept:
             return tuple(self.engine.tokenize_prompt(parts, add_bos=add_bos))
         # There is no limit, since `sequence` keeps only the end of the prompt.
@@ -94,10 +89,7 @@ class Model:
     def sequence(self, prompt: tuple[int, ...], params: GenerationParams, **options: Any) -> GenerationRequest:
         """A sequence for the engine, with defaults for the values that the request does not set.
 
-        `options` are other fields of GenerationRequest.
-
-        Raises:
-            BadRequest: The request has a token id that is not in the model's vocabulary.
+        `options` are other fields of GenerationRequest. Raises BadRequest for token ids that are not in the vocabulary.
         """
         check_tokens(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params))})

@@ -29,11 +29,7 @@ from .run import GenerationRun, Output, PlainText, PromptTokens, copies, wire_er
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
-    """Render the prompt, and submit the `n` sequences that share it.
-
-    Raises:
-        ApiError: This model cannot run the request.
-    """
+    """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run."""
     with wire_errors("messages"):
         template = model.template_for(request.chat_template)
         prompt = _rendered(model, request, template)
@@ -127,11 +123,7 @@ def _output(request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any], 
 
 
 def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
-    """Submit `n` sequences for each prompt.
-
-    Raises:
-        ApiError: This model cannot run the request.
-    """
+    """Submit `n` sequences for each prompt. Raises ApiError if they cannot run."""
     n, n_prompts = request.params.n, len(request.prompts)
     options = {"constraint": plain_constraint(request), "reports_progress": request.stream and request.return_progress}
     with wire_errors("prompt"):
@@ -176,10 +168,8 @@ def _fim_tokens(engine: AnyEngine, prefix: str, suffix: str, request: Completion
     facts = engine.facts
     if facts.fim_tokens is None:
         field = request.suffix_field
-        raise errors.BadRequest(
-            f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none",
-            field,
-        )
+        text = f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
+        raise errors.BadRequest(text, field)
 
     def tokens(text: str) -> list[int]:
         return engine.tokenize(text, parse_special=False)

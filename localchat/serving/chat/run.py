@@ -36,8 +36,8 @@ from .dialects.scan import Markers
 from .model import Model
 from .prompt.sandbox import TemplateError
 
+# Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill.
 PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
-"""Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill."""
 
 
 class PlainText:
@@ -67,8 +67,7 @@ class Output:
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         reasoning_tags: ReasoningTags | None = None,
     ) -> None:
-        """Start before the first item.
-
+        """
         Args:
             parser: A new parser, for this output alone.
             stop: The texts that end the output, if the content has one of them.
@@ -86,7 +85,6 @@ class Output:
         self._found: str | None = None
         self._first_events = first_events
         self._tags = reasoning_tags
-        self._is_begun = False
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
         self._n_reasoning = 0
         self._has_reasoning = False
@@ -109,9 +107,8 @@ class Output:
         if isinstance(item, PromptProgress):
             yield item
             return
-        if not self._is_begun:
-            self._is_begun = True
-            yield from self._first_events(prompt_tokens)
+        first_events, self._first_events = self._first_events, lambda tokens: ()
+        yield from first_events(prompt_tokens)
         if isinstance(item, OutputEnd):
             yield from self._finish(item)
         else:
@@ -142,10 +139,7 @@ class Output:
         yield from self._tagged(merged(shown))
         if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
             yield ContentDelta(self._tags.end)
-        if self._found is None:
-            yield self._end(item.reason, item.stop, item.last)
-        else:
-            yield self._end("stop", self._found)
+        yield self._end(item.reason, item.stop, item.last) if self._found is None else self._end("stop", self._found)
 
     def _end(self, reason: str, stop: str | int | None, last: OutputToken | None = None) -> OutputEnd:
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.

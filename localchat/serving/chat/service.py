@@ -86,7 +86,6 @@ class Service:
             max_models: The limit of loaded models; 0: as many as memory holds.
             idle_unload_s: A model that no request has used for this many seconds is ended.
             waits: Whether requests wait for a model that loads. False: they get ModelLoading.
-            clock: Returns seconds.
         """
         self.default = ServedModel(file)
         self.waits = waits
@@ -132,11 +131,7 @@ class Service:
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
-        """Count a request as in flight for the `with` block, also before it generates, unless the server stops.
-
-        Raises:
-            ShuttingDown: New requests are refused.
-        """
+        """Count a request as in flight for the `with` block. Raises ShuttingDown if new requests are refused."""
         with self._changed:
             if self.is_stopping:
                 raise errors.ShuttingDown(errors.SHUTTING_DOWN)
@@ -181,11 +176,7 @@ class Service:
         return list(dict.fromkeys([self.default, *map(self._served, files)]))
 
     def find(self, name: str) -> ServedModel:
-        """The model that a request names.
-
-        Raises:
-            ModelNotFound: There is no such model, or the name means several.
-        """
+        """The model that a request names. Raises ModelNotFound if there is none, or the name means several."""
         if name.strip().casefold() in ("", self.default.file.name.casefold()):
             return self.default
         problem = f"there is no model {name.strip()!r} here; on offer: {self.default.file.name!r}"
@@ -244,7 +235,18 @@ class Service:
             InferenceError: The model cannot be loaded, or its engine has failed.
             ShuttingDown: The server has been stopped.
         """
-        model = self._acquire(served, while_waiting)
+        model: Model | None = None
+        while model is None:
+            with self._changed:
+                if not self._is_usable(served):
+                    if not self.waits or self._load is None:
+                        raise self._loading(served)
+                    self._changed.wait(_POLL_S)
+                if self._is_usable(served):
+                    model = served.model
+                    served.n_users += 1
+            if model is None:
+                while_waiting()
         try:
             yield _working(model)
         finally:
@@ -255,11 +257,7 @@ class Service:
                 self._changed.notify_all()
 
     def load(self, served: ServedModel) -> None:
-        """Load a model soon, unless it is loaded. Returns at once.
-
-        Raises:
-            InferenceError: The model could not be loaded a short while ago.
-        """
+        """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
         with self._changed:
             self._is_usable(served)
 
@@ -268,19 +266,6 @@ class Service:
         with self._changed:
             served.expires_at = -math.inf
             self._changed.notify_all()
-
-    def _acquire(self, served: ServedModel, while_waiting: Callable[[], None]) -> Model:
-        while True:
-            with self._changed:
-                if not self._is_usable(served):
-                    if not self.waits or self._load is None:
-                        raise self._loading(served)
-                    self._changed.wait(_POLL_S)
-                if self._is_usable(served):
-                    assert served.model is not None
-                    served.n_users += 1
-                    return served.model
-            while_waiting()
 
     def _is_usable(self, served: ServedModel) -> bool:
         """Whether a model is loaded. If it is not, it will be."""

@@ -183,7 +183,8 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
     name_key, argument_keys, id_key = _keys(layout)
     known = (name_key, *argument_keys, id_key, "type")
     # Arguments that precede the name are held back until the call has started.
-    arguments, has_arguments, has_started = "", False, False
+    held: list[str] = []
+    has_arguments = has_started = False
     call_id: str | None = None
     while True:
         yield from cursor.read_run()
@@ -201,7 +202,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
             if not isinstance(name, str) or name not in calls.schemas:
                 return False
             calls.start(name, call_id)
-            calls.arguments(arguments)
+            calls.arguments("".join(held))
             cursor.end_record()
             has_started = True
             if name_key:
@@ -212,15 +213,14 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[boo
             is_text = yield from cursor.is_next('"')
             if has_started:
                 cursor.end_record()
-            if has_started and not is_text:
-                is_complete = yield from stream_value(cursor, calls.arguments)
+            emit = calls.arguments if has_started else held.append
+            if not is_text:
+                is_complete = yield from stream_value(cursor, emit)
             else:
-                arguments, is_complete = yield from read_value(cursor)
                 # Some models write the arguments as JSON within a JSON string.
-                text = decoded(arguments) if is_text and is_complete else None
-                arguments = arguments if text is None else text if text.strip() else "{}"
-                if has_started:
-                    calls.arguments(arguments)
+                raw, is_complete = yield from read_value(cursor)
+                text = decoded(raw) if is_complete else None
+                emit(raw if text is None else text if text.strip() else "{}")
         elif is_complete:
             raw, is_complete = yield from read_value(cursor)
             if key == id_key:

@@ -49,10 +49,8 @@ class OutputParser:
         is_constrained: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """Start before the first character of an output.
-
+        """
         Args:
-            dialect: The dialect of the model; see `detect`.
             tools: The tools offered, in OpenAI's format. Without tools, no text is a call.
             prompt: The rendered prompt, or its end, which shows whether reasoning is open.
             is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
@@ -312,13 +310,9 @@ class ReasoningTracker:
     """
 
     def __init__(self, dialect: Dialect, options: Mapping[str, Any], max_tokens: int, closing: Sequence[int]) -> None:
-        """Start before the first token of an output.
+        """`closing` has the tokens that end the reasoning: those of the budget message, then those of the end tag.
 
-        Args:
-            dialect: The dialect of the model.
-            options: The options of the parser of the output.
-            max_tokens: The limit of reasoning tokens.
-            closing: The tokens that end the reasoning: those of the budget message, then those of the end tag.
+        `options` are those of the parser of the output.
         """
         self._parser = OutputParser(dialect, **options)
         self._end = closing

@@ -50,15 +50,12 @@ class ChatTemplate:
         special_texts: Iterable[str] = (),
         tokenize: Callable[[str], Iterable[int]] = lambda text: (),
     ) -> None:
-        """Compile `source`, or ChatML if there is none.
+        """Compile `source`, or ChatML if there is none. Raises TemplateError if it is not a valid Jinja template.
 
         Args:
             add_bos: Whether prompts begin with exactly one BOS, whether or not the template prints it.
             special_texts: The texts of the control tokens.
             tokenize: Returns the tokens of a marker.
-
-        Raises:
-            TemplateError: The source is not a valid Jinja template.
         """
         self.source = source or CHATML
         self.special = re.compile(pattern_of(special_texts))
@@ -79,7 +76,7 @@ class ChatTemplate:
         prefix: str = "",
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Render the prompt for these messages. It includes the BOS, so tokenize it without adding one.
+        """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
 
         Args:
             continue_final_message: Whether the last message, an assistant message without tool calls, is a prefill of
@@ -87,9 +84,6 @@ class ChatTemplate:
             prefix: More text of the prefill, after the last message.
             variables: More variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). The
                 variables that this class sets take precedence.
-
-        Raises:
-            TemplateError: The template refuses the conversation.
         """
         final: Mapping[str, Any] = {}
         if continue_final_message:
