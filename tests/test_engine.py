@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import threading
@@ -19,7 +18,6 @@ from .engines import (
     DEADLINE_S,
     Finish,
     ScoringBackend,
-    complete,
     read,
     request,
     request_for,
@@ -52,13 +50,6 @@ def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: s
         assert list(generation) == []
 
 
-def test_first_tokens_and_cached_prompt_tokens_are_counted():
-    with stepped(FakeBackend()) as engine:
-        for _ in range(2):
-            complete(engine, request("hello"))
-        assert (engine.stats().first_token_s.counts()[-1], engine.stats().n_cached) == (2, 4)
-
-
 def test_progress_comes_before_the_text_on_request():
     """Progress that is not read is replaced by newer progress."""
     with stepped(FakeBackend(n_batch=4)) as engine:
@@ -74,18 +65,6 @@ def test_progress_comes_before_the_text_on_request():
         assert text_of((*items, *reporting)) == "hello, world"
         assert getattr(next(late), "n_computed", None) == 5
         assert (read(late)[0], read(other)[0]) == ("later", "x")
-
-
-def test_logprobs_only_on_request():
-    with stepped(FakeBackend()) as engine:
-        options = ({"top_logprobs": 2}, {"top_logprobs": 0}, {}, {"top_logprobs": 1, "post_sampling_probs": True})
-        generations = [submit(engine, request("a", **fields)) for fields in options]
-        step_until_idle(engine)
-        with_top, chosen, without, sampled = (next(g).tokens[0] for g in generations)  # type: ignore[union-attr]
-        assert [token.logprob for token in (with_top, chosen, without)] == [-0.5, -0.5, None]
-        assert [(t.token, t.piece, t.logprob) for t in with_top.top] == [(97, b"a", -0.5), (0, b"\0", -1.5)]
-        assert chosen.top == without.top == ()
-        assert (sampled.logprob, sampled.top[0].token) == (pytest.approx(math.log(0.75)), ord("a"))
 
 
 @pytest.mark.parametrize("n_prompt", [1, 2, 31, 32, 33, 100])
@@ -175,18 +154,6 @@ def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
         with pytest.raises(Cancelled):
             next(generation)
         assert list(generation) == []
-
-
-def test_cancel_before_the_first_step_and_after_the_end():
-    with stepped(FakeBackend()) as engine:
-        early, late = submit(engine, request()), submit(engine, request())
-        early.cancel()
-        step_until_idle(engine)
-        late.cancel()
-        engine.step()
-        with pytest.raises(Cancelled):
-            next(early)
-        assert read(late)[1].reason == "stop"
 
 
 @pytest.mark.parametrize(

@@ -92,60 +92,55 @@ def test_vm_stat_of_macos():
 KV = 100_000
 
 
+def on_machine(n_free: int | None) -> list[CacheMemory]:
+    return [CacheMemory(n_free, KV)]
+
+
+def on_gpu(n_free: int) -> list[CacheMemory]:
+    return [CacheMemory(n_free, KV, gpus="CUDA0")]
+
+
+ON_BOTH = [CacheMemory(80 * GB, KV / 2, gpus="CUDA0"), CacheMemory(80 * GB, KV / 2)]
+
+
 @pytest.mark.parametrize(
-    ("options", "n_ctx_train", "n_weight_bytes", "free", "expected"),
+    ("options", "n_ctx_train", "n_weight_bytes", "memories", "expected"),
     [
         # The KV cache takes at most the size of the weights, or 1 GiB.
-        ({}, 4096, GB, 100 * GB, ContextSize(4096, 10_496)),
-        ({}, 131_072, GB, 100 * GB, ContextSize(10_496, 10_496)),
-        ({}, 131_072, 5 * GB, 100 * GB, ContextSize(49_920, 49_920)),
-        ({}, 131_072, 50 * GB, 100 * GB, ContextSize(131_072, 131_072)),
+        ({}, 4096, GB, on_machine(100 * GB), ContextSize(4096, 10_496)),
+        ({}, 131_072, GB, on_machine(100 * GB), ContextSize(10_496, 10_496)),
+        ({}, 131_072, 5 * GB, on_machine(100 * GB), ContextSize(49_920, 49_920)),
+        ({}, 131_072, 50 * GB, on_machine(100 * GB), ContextSize(131_072, 131_072)),
         # 4096 tokens for each request.
-        ({}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 32_768)),
-        ({"n_parallel": 2}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 8192)),
-        ({"n_parallel": 64}, 2048, 50 * GB, 100 * GB, ContextSize(2048, 131_072)),
+        ({}, 4096, 50 * GB, on_machine(100 * GB), ContextSize(4096, 32_768)),
+        ({"n_parallel": 2}, 4096, 50 * GB, on_machine(100 * GB), ContextSize(4096, 8192)),
+        ({"n_parallel": 64}, 2048, 50 * GB, on_machine(100 * GB), ContextSize(2048, 131_072)),
         # At most half of the free memory.
-        ({}, 4096, GB, 2 * GB, ContextSize(4096, 9984)),
-        ({}, 4096, GB, GB // 10, ContextSize(512, 512)),
-        ({}, 4096, GB, 0, ContextSize(512, 512)),
-        ({}, 4096, 50 * GB, None, ContextSize(4096, 32_768)),
+        ({}, 4096, GB, on_machine(2 * GB), ContextSize(4096, 9984)),
+        ({}, 4096, GB, on_machine(GB // 10), ContextSize(512, 512)),
+        ({}, 4096, GB, on_machine(0), ContextSize(512, 512)),
+        ({}, 4096, 50 * GB, on_machine(None), ContextSize(4096, 32_768)),
         # The requested size, or more cells if the default has more.
-        ({"n_ctx": 50_000}, 4096, GB, 100 * GB, ContextSize(50_000, 50_000)),
-        ({"n_ctx": 300}, 4096, GB, 100 * GB, ContextSize(300, 2400)),
-        ({"n_ctx": 300, "n_parallel": 1}, 4096, GB, 100 * GB, ContextSize(300, 512)),
-        ({"n_ctx": 9_000}, 4096, GB, GB, ContextSize(9_000, 9_000)),
-        ({"n_cells": 768, "n_ctx": 256}, 4096, GB, GB, ContextSize(256, 768)),
-        ({"n_cells": 768}, 4096, GB, GB, ContextSize(768, 768)),
+        ({"n_ctx": 50_000}, 4096, GB, on_machine(100 * GB), ContextSize(50_000, 50_000)),
+        ({"n_ctx": 300}, 4096, GB, on_machine(100 * GB), ContextSize(300, 2400)),
+        ({"n_ctx": 300, "n_parallel": 1}, 4096, GB, on_machine(100 * GB), ContextSize(300, 512)),
+        ({"n_ctx": 9_000}, 4096, GB, on_machine(GB), ContextSize(9_000, 9_000)),
+        ({"n_cells": 768, "n_ctx": 256}, 4096, GB, on_machine(GB), ContextSize(256, 768)),
+        ({"n_cells": 768}, 4096, GB, on_machine(GB), ContextSize(768, 768)),
+        # On a GPU, whole contexts, or most of the memory; less if half of the layers are on the machine.
+        ({"n_parallel": 64}, 2048, GB, on_gpu(80 * GB), ContextSize(2048, 131_072)),
+        ({"n_parallel": 64}, 32_768, GB, on_gpu(80 * GB), ContextSize(32_768, 719_872)),
+        ({}, 131_072, GB, on_gpu(8 * GB), ContextSize(69_120, 69_120)),
+        ({"n_ctx": 75_000}, 131_072, GB, on_gpu(8 * GB), ContextSize(75_000, 75_000)),
+        ({"n_parallel": 64}, 32_768, GB, ON_BOTH, ContextSize(10_496, 10_496)),
     ],
 )
 def test_size_of_the_context_is_requested_or_chosen(
-    options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, free: int | None, expected: ContextSize
+    options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, memories: list[CacheMemory], expected: ContextSize
 ):
-    memories = [CacheMemory(free, KV)]
     size = context_size(
         LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, memories=memories
     )
-    assert size == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "n_ctx_train", "n_free_on_gpu", "n_free", "expected"),
-    [
-        ({"n_parallel": 64}, 2048, 80 * GB, None, ContextSize(2048, 131_072)),
-        ({"n_parallel": 64}, 32_768, 80 * GB, None, ContextSize(32_768, 719_872)),
-        ({}, 131_072, 8 * GB, None, ContextSize(69_120, 69_120)),
-        ({"n_ctx": 75_000}, 131_072, 8 * GB, None, ContextSize(75_000, 75_000)),
-        ({"n_parallel": 64}, 32_768, 80 * GB, 80 * GB, ContextSize(10_496, 10_496)),
-    ],
-    ids=["whole contexts", "most of the memory", "a small GPU", "requested", "half of the layers on the machine"],
-)
-def test_default_size_on_a_gpu_takes_what_whole_contexts_need(
-    options: dict[str, int], n_ctx_train: int, n_free_on_gpu: int, n_free: int | None, expected: ContextSize
-):
-    memories = [CacheMemory(n_free_on_gpu, KV, gpus="CUDA0")]
-    if n_free is not None:
-        memories = [CacheMemory(n_free_on_gpu, KV / 2, gpus="CUDA0"), CacheMemory(n_free, KV / 2)]
-    size = context_size(LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=GB, memories=memories)
     assert size == expected
 
 

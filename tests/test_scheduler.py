@@ -173,30 +173,6 @@ def drafting(max_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **lim
     return scheduler
 
 
-@pytest.mark.parametrize(
-    ("sampled", "n_computed", "operations"),
-    [
-        ([4, 5, 6], 6, []),
-        ([4, 6], 5, [("truncate", 0, 5)]),
-        ([6], 4, [("truncate", 0, 4)]),
-        ([4, 5], 5, [("truncate", 0, 5)]),
-    ],
-    ids=["all right", "one right", "none right", "ended early"],
-)
-def test_rejected_draft_tokens_are_removed(sampled: list[int], n_computed: int, operations: list[tuple[Any, ...]]):
-    scheduler = drafting()
-    (sequence,) = scheduler.running
-    sequence.draft = [4, 5]
-    batch = scheduler.schedule()
-    (chunk,) = batch.chunks
-    assert (chunk.slot, chunk.tokens(), list(chunk.output_rows), sequence.draft) == (0, [NEXT, 4, 5], [0, 1, 2], [])
-    scheduler.compute(batch, lambda chunk: sampled)
-    assert sequence.tokens == [1, 2, 3, NEXT, *sampled]
-    assert (sequence.n_computed, sequence.n_missing, scheduler.cache.n_cells_active) == (n_computed, 1, n_computed)
-    assert scheduler.cells.take_operations() == operations
-    assert shape(scheduler.schedule()) == [(1, 1, True)]
-
-
 def test_drafts_share_the_limit_of_a_step():
     scheduler = new_scheduler(200, 4, 100, max_drafted=8)
     for id in (1, 2, 3):
@@ -208,16 +184,6 @@ def test_drafts_share_the_limit_of_a_step():
     batch = scheduler.schedule()
     assert [len(chunk.draft) for chunk in batch.chunks] == [5, 3, 0]
     assert [chunk.first for chunk in batch.chunks] == [0, 6, 10]
-
-
-def test_no_drafts_with_many_running_sequences():
-    scheduler = new_scheduler(200, 8, 100, max_drafted=40)
-    for id in range(1, 6):
-        scheduler.add(sequence(id, 3))
-    run_step(scheduler)
-    assert scheduler.n_to_draft == 0
-    scheduler.remove(scheduler.running[0])
-    assert scheduler.n_to_draft == 10
 
 
 @pytest.mark.parametrize("seed", range(20))

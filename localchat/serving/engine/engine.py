@@ -76,11 +76,11 @@ class Engine:
         self._after_step = after_step
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        # Guards what submitting threads and the engine thread share: the next four.
+        self._is_closed = False
+        # Guards what submitting threads and the engine thread share: the next three.
         self._lock = threading.Lock()
         self._open: dict[int, Sequence] = {}
         self._last_id = 0
-        self._is_closed = False
         # The error of further requests, when the engine thread has ended.
         self._stopped: EngineDied | EngineStopped | None = None
         # Only the engine thread changes the rest.
@@ -124,10 +124,9 @@ class Engine:
 
     def close(self) -> None:
         """Ends all sequences with EngineStopped and frees the model. Waits for the step in progress."""
-        with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
-        if was_closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         self.post(_close)
         if self._thread is None:
             self._run()
@@ -203,12 +202,13 @@ class Engine:
         return tokens
 
     def stats(self) -> EngineStats:
+        n_active, n_idle = self._cache.n_cells()
         return replace(
             self._stats,
             running=[sequence.stats for sequence in list(self._scheduler.running)],
             n_waiting=len(self._scheduler.waiting),
-            n_cells_active=self._cache.n_cells_active,
-            n_cells_idle=self._cache.n_cells_idle,
+            n_cells_active=n_active,
+            n_cells_idle=n_idle,
             first_token_s=copy.deepcopy(self._stats.first_token_s),
         )
 

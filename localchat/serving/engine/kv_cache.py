@@ -53,16 +53,12 @@ class KVCache:
             pass
         self._snapshots.clear()
 
-    @property
-    def n_cells_active(self) -> int:
-        """Cells of running sequences. A shared cell counts for each of them, up to the capacity."""
-        return min(sum(len(self._tokens.get(slot, ())) for slot in list(self.active)), self._limits.n_cells)
-
-    @property
-    def n_cells_idle(self) -> int:
-        """Cells of idle prefixes, which are at most the rest of the capacity."""
-        n_idle = sum(len(tokens) for slot, tokens in list(self._tokens.items()) if slot not in self.active)
-        return min(n_idle, self._limits.n_cells - self.n_cells_active)
+    def n_cells(self) -> tuple[int, int]:
+        """Cells of running sequences, and of idle prefixes; any thread. A shared cell counts for each sequence, up to
+        the capacity."""
+        sizes = [(slot in self.active, len(tokens)) for slot, tokens in list(self._tokens.items())]
+        n_active = min(sum(n for is_active, n in sizes if is_active), self._limits.n_cells)
+        return n_active, min(sum(n for is_active, n in sizes if not is_active), self._limits.n_cells - n_active)
 
     def find(self, tokens: list[int]) -> Match | None:
         """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none.
