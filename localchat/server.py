@@ -22,9 +22,10 @@ from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader, log_to_stderr, report_failure
-from .serving.http.options import Options, catalog_of, chosen_model, read_options, serves_all
+from .serving.http.options import Options, chosen_model, read_options
 from .serving.models.catalog import ModelFile, ModelFileError, list_text
 from .serving.models.gguf import GGUFError, read_start
+from .serving.models.names import Catalog
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -44,11 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
+    catalog = Catalog(options.models_dir, options.models)
+    # A model on the command line is served alone, unless a folder or a mapping file is given as well.
+    serves_all = options.model is None or options.models_dir or options.models
     try:
         if options.lists_models:
-            print(list_text(catalog_of(options).models()))
+            print(list_text(catalog.models()))
             return 0
-        file = chosen_model(options)
+        file = chosen_model(options, catalog)
         read_start(file.path)
     except GGUFError as error:
         return report_failure(f"cannot load {error}")
@@ -58,14 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", options.host)
     try:
         with listening(options) as listener:
-            return _serve(options, file, listener)
+            return _serve(options, file, catalog if serves_all else None, listener)
     except OSError as error:
         return report_failure(why_not_listening(options, error))
     except (RuntimeError, MemoryError) as error:
         return report_failure(f"cannot start: {error or NO_MEMORY}")
 
 
-def _serve(options: Options, file: ModelFile, listener: socket.socket) -> int:
+def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
     loader = Loader(file, options)
     with contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
@@ -74,7 +78,7 @@ def _serve(options: Options, file: ModelFile, listener: socket.socket) -> int:
 
         service = Service(
             file,
-            catalog=catalog_of(options) if serves_all(options) else None,
+            catalog=catalog,
             load=loader.load,
             any_name=options.any_name,
             max_models=options.max_models,

@@ -1,6 +1,7 @@
 """Models by name, over a fake home folder with the layouts of other programs (G14 to G23, K34)."""
 
 import json
+import logging
 import os
 import random
 import re
@@ -158,15 +159,16 @@ def test_folders_of_other_programs_follow_their_variables(home, tmp_path_factory
     assert catalog(home, **{variable: root}).find("y-Q8_0").path == path
 
 
-def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory):
-    assert catalog(home).default()[0].path == DEMO_PATH
-    assert "models were found" in catalog(home).default()[1]
-    assert catalog(home, LOCALCHAT_MODEL="mine").default() == (catalog(home).find("mine"), "LOCALCHAT_MODEL names it")
+def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory, caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    assert catalog(home).default().path == DEMO_PATH
+    assert "models were found, and none is named" in caplog.text
+    assert catalog(home, LOCALCHAT_MODEL="mine").default() == catalog(home).find("mine")
     empty = tmp_path_factory.mktemp("empty")
-    assert catalog(empty).default() == (catalog(empty).find("demo"), "")
+    assert catalog(empty).default() == catalog(empty).find("demo")
     (empty / ".localchat/models").mkdir(parents=True)
     (empty / ".localchat/models/only.gguf").touch()
-    assert catalog(empty).default()[0].name == "only"
+    assert catalog(empty).default().name == "only"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +297,7 @@ def test_settings_of_a_mapping_file_apply_unless_the_command_line_sets_them(tmp_
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "models.json").write_text(json.dumps({"tiny": {"path": str(DEMO_PATH), "ctx": 512, "parallel": 2}}))
     options = read_options(["tiny", "--models-dir", str(tmp_path), "--ctx", "1024"])
-    file = chosen_model(options)
+    file = chosen_model(options, Catalog(options.models_dir, options.models))
     assert (file.name, file.path) == ("tiny", DEMO_PATH)
     settings = load_options(file, options)
     assert (settings.n_ctx, settings.n_parallel) == (1024, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -13,8 +14,8 @@ from typing import Any, NoReturn
 # characters as they are, and refuses NaN.
 to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
+# The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory.
 MAX_CONTAINERS = 500_000
-"""The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory."""
 
 # The limit of digits in an integer: the time that Python takes to convert one is quadratic. The largest double has 309
 # digits.
@@ -31,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode a value as JSON in UTF-8."""
+    """A value as JSON in UTF-8. An unpaired surrogate becomes "?"."""
     return to_json(value).encode("utf-8", "replace")
 
 
@@ -78,9 +79,7 @@ def pattern_of(texts: Iterable[str]) -> str:
 
 def _factored(texts: list[str]) -> str:
     """The regular expression for sorted texts without duplicates; "" if there are none."""
-    # Since the texts are sorted, the common prefix of all texts is that of the first and the last.
-    pairs = zip(texts[0], texts[-1]) if texts else ()
-    prefix = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    prefix = os.path.commonprefix(texts)  # noqa: RUF071 - by characters, for any texts
     suffixes = [text[len(prefix) :] for text in texts]
     groups = itertools.groupby(filter(None, suffixes), key=lambda suffix: suffix[0])
     longer = "|".join(_factored(list(group)) for _, group in groups)

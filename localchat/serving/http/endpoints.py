@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from ... import __version__
@@ -51,7 +51,6 @@ Documentation: README.md (start), docs/server.md (options), docs/client.md, docs
 
 Handler = Callable[[Exchange], None]
 
-Generated = TypeVar("Generated", bound=TextRequest)
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
@@ -81,31 +80,31 @@ class Endpoints:
             "/health": {"GET": self._health},
             "/props": {"GET": self._props},
             "/slots": {"GET": self._slots},
-            "/metrics": {"GET": lambda exchange: exchange.send_text(TYPE, self._metrics.text(service))},
+            "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
             "/models": {"GET": models.list},
             "/models/load": {"POST": models.load},
             "/models/unload": {"POST": models.unload},
             "/models/": {"GET": models.get},
-            "/chat/completions": {"POST": text(chat.INTERFACE, start_chat)},
-            "/completions": {"POST": text(completions.INTERFACE, start_text)},
-            "/completion": {"POST": text(completions.NATIVE, start_text, WITHOUT_END)},
-            "/infill": {"POST": text(completions.INFILL, start_text, WITHOUT_END)},
+            "/chat/completions": {"POST": text(chat.INTERFACE)},
+            "/completions": {"POST": text(completions.INTERFACE)},
+            "/completion": {"POST": text(completions.NATIVE, WITHOUT_END)},
+            "/infill": {"POST": text(completions.INFILL, WITHOUT_END)},
             "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
-            "/responses": {"POST": text(responses_events.interface(self._store), start_chat, NAMED)},
+            "/responses": {"POST": text(responses_events.interface(self._store), NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
-            "/messages": {"POST": text(messages.INTERFACE, start_chat, _MESSAGES)},
+            "/messages": {"POST": text(messages.INTERFACE, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama.VERSION})},
             "/api/tags": {"GET": models.tags},
             "/api/ps": {"GET": models.running},
             "/api/show": {"POST": models.show},
-            "/api/chat": {"POST": text(ollama.CHAT, _start_ollama, LINES)},
-            "/api/generate": {"POST": text(ollama.GENERATE, _start_ollama, LINES)},
+            "/api/chat": {"POST": text(ollama.CHAT, LINES)},
+            "/api/generate": {"POST": text(ollama.GENERATE, LINES)},
             "/api/embed": {"POST": vectors(ollama.parse_embed, VectorRun.embed, ollama.embed_body)},
             "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, VectorRun.embed, ollama.old_embed_body)},
         }
@@ -165,22 +164,17 @@ class Endpoints:
 
     # --- generated text ---
 
-    def _text(
-        self,
-        interface: Interface[Generated],
-        start: Callable[[Model, Generated, str], GenerationRun],
-        format: StreamFormat = CHAT,
-    ) -> Handler:
+    def _text(self, interface: Interface[Any], format: StreamFormat = CHAT) -> Handler:
         """The handler of an interface for generated text: parse, start, encode."""
 
         def handle(exchange: Exchange) -> None:
-            request: Generated = self._parsed(exchange, interface.parse)
+            request: TextRequest = self._parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s or None)
             try:
                 ping = stream.ping if request.stream and format.ping else None
                 model = self._model(exchange, request.model, request.keep_alive_s, ping)
-                run = start(model, request, interface.id_prefix)
+                run = _start(model, request, interface.id_prefix)
             except Exception as error:
                 stream.fail(error)
                 return
@@ -291,7 +285,8 @@ class Endpoints:
 
     def _home(self, exchange: Exchange) -> None:
         if self._options.has_page and exchange.wants_page:
-            exchange.send_text("text/html; charset=utf-8", *chat_page())
+            page, headers = chat_page()
+            exchange.send("text/html; charset=utf-8", page.encode(), headers)
             return
         try:
             model = self._service.model()
@@ -299,7 +294,7 @@ class Endpoints:
             state = f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens)."
         except errors.ApiError as error:
             state = error.message
-        exchange.send_text("text/plain; charset=utf-8", _HOME.format(state), {"Cache-Control": "no-store"})
+        exchange.send("text/plain; charset=utf-8", _HOME.format(state).encode(), {"Cache-Control": "no-store"})
 
     def _health(self, exchange: Exchange) -> None:
         self._service.check()
@@ -375,7 +370,7 @@ def _without_prefix(path: str) -> str:
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
 
 
-def _start_ollama(model: Model, request: TextRequest, id_prefix: str) -> GenerationRun:
+def _start(model: Model, request: TextRequest, id_prefix: str) -> GenerationRun:
     if isinstance(request, completions.CompletionRequest):
         return start_text(model, request, id_prefix)
     assert isinstance(request, chat.ChatRequest)

@@ -108,16 +108,13 @@ class Exchange:
         self._has_body = False
         return body
 
-    def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
-        self._send_body(status, "application/json", json_bytes(value), headers)
-
-    def send_text(self, type: str, text: str, headers: Mapping[str, str] = {}) -> None:
-        self._send_body(200, type, text.encode(), headers)
-
     def send_nothing(self, headers: Mapping[str, str]) -> None:
         self._send_head(204, headers)
 
-    def _send_body(self, status: int, type: str, body: bytes, headers: Mapping[str, str]) -> None:
+    def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
+        self.send("application/json", json_bytes(value), headers, status)
+
+    def send(self, type: str, body: bytes, headers: Mapping[str, str] = {}, status: int = 200) -> None:
         headers = {"Content-Type": type, "Content-Length": str(len(body)), **headers}
         self._send_head(status, headers, b"" if self.method == "HEAD" else body)
 

@@ -88,7 +88,7 @@ def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCa
     metadata: Mapping[str, str] = {"general.architecture": header.architecture}
     if with_template:
         with contextlib.suppress(GGUFError, OSError):  # The summary tells that there is a problem.
-            metadata = {name: str(v) for name, v in read_header(file.path).items() if not isinstance(v, list)}
+            metadata = {name: str(v) for name, v in read_header(file.path).items() if v is not None}
     template = metadata.get("tokenizer.chat_template", "")
     can = {"completion": True, "tools": "tools" in template, "thinking": "think" in template}
     return ollama.ModelCard(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import math
 import os
 import re
@@ -20,8 +19,6 @@ from ..engine.values import LoadOptions
 from ..models.catalog import ModelFile, printable
 from ..models.names import Catalog
 from .access import is_loopback
-
-log = logging.getLogger("localchat.server")
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
@@ -100,26 +97,10 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     return options
 
 
-def chosen_model(options: Options) -> ModelFile:
+def chosen_model(options: Options, catalog: Catalog) -> ModelFile:
     """The model that the options name. Raises ModelFileError if there is none, or OSError."""
-    catalog = catalog_of(options)
-    if options.model is None:
-        file, why = catalog.default()
-        if why:
-            log.info("the model is %s: %s", file.name, why)
-    else:
-        file = catalog.find(options.model, takes_paths=True)
+    file = catalog.default() if options.model is None else catalog.find(options.model, takes_paths=True)
     return file if options.alias is None else replace(file, name=printable(options.alias))
-
-
-def catalog_of(options: Options) -> Catalog:
-    return Catalog(options.models_dir, options.models)
-
-
-def serves_all(options: Options) -> bool:
-    """Whether requests may name every model that is found. A model on the command line is served alone, unless a
-    folder or a mapping file is given as well."""
-    return options.model is None or bool(options.models_dir) or options.models is not None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight.",
     )
     parser.set_defaults(**vars(Options()))
-    add = parser.add_argument
+    add: Callable[..., Any] = parser.add_argument
     add("--version", action="version", version=f"localchat {__version__}")
     model = "model file, folder with one, or name (default: LOCALCHAT_MODEL, the only model found, or the built-in one)"
     add("model", nargs="?", metavar="MODEL", help=model)
@@ -139,22 +120,15 @@ def _parser() -> argparse.ArgumentParser:
     mapping = "mapping file with names and settings of models (default: models.toml or models.json in --models-dir)"
     add("--models", type=_path, metavar="FILE", help=mapping)
     add("--list", dest="lists_models", action="store_true", help="list the models of this machine, and exit")
-    _add_models(parser.add_argument_group("several models").add_argument)
-    _add_http(parser.add_argument_group("connections and access").add_argument)
-    _add_engine(parser.add_argument_group("model and memory").add_argument)
-    _add_requests(parser.add_argument_group("requests").add_argument)
-    return parser
 
-
-def _add_models(add: Callable[..., Any]) -> None:
+    add = parser.add_argument_group("several models").add_argument
     most = "loaded models; for a further one, the least recently used one is ended (default: by memory)"
     add("--max-models", type=_between(1), metavar="N", help=most)
     idle = "end a model that no request has used for this time (default: never)"
     add("--idle-unload", type=_minutes, metavar="MINUTES", help=idle)
     add("--no-wait", dest="waits", action="store_false", help="answer 503 while a model loads, in place of waiting")
 
-
-def _add_http(add: Callable[..., Any]) -> None:
+    add = parser.add_argument_group("connections and access").add_argument
     add("--host", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
     add("--port", type=_between(0, 65535), help="port; 0 for any free one (default: %(default)s)")
     add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead of an address")
@@ -170,8 +144,7 @@ def _add_http(add: Callable[..., Any]) -> None:
     add("--cors", type=_origin, action="append", default=[], metavar="ORIGIN", help=cors)
     add("--no-page", dest="has_page", action="store_false", help="do not serve the chat page at /")
 
-
-def _add_engine(add: Callable[..., Any]) -> None:
+    add = parser.add_argument_group("model and memory").add_argument
     size = "context size: tokens of a request, prompt and output together (default: by model and memory)"
     add("-c", "--ctx", "--ctx-size", dest="n_ctx", type=_context, metavar="N", help=size)
     parallel = "requests that run at the same time (default: %(default)s)"
@@ -196,14 +169,13 @@ def _add_engine(add: Callable[..., Any]) -> None:
     no_speculation = "turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)"
     add("--no-speculation", dest="speculates", action="store_false", help=no_speculation)
 
-
-def _add_requests(add: Callable[..., Any]) -> None:
+    add = parser.add_argument_group("requests").add_argument
     add("--alias", metavar="NAME", help="name of the model (default: the name of the file)")
     add("--any-name", action="store_true", help="accept every model name in requests")
     add("--strict", action="store_true", help="refuse requests with unknown fields")
     add("--max-tokens", type=_between(1), metavar="N", help="default limit of output tokens (default: the context)")
     default = "default of a sampling parameter, such as temperature=0.7 (may be repeated)"
-    value = {"type": _sampling_value, "metavar": "NAME=VALUE", "help": default}
+    value: Any = {"type": _sampling_value, "metavar": "NAME=VALUE", "help": default}
     add("--default", dest="defaults", action="append", default=[], **value)
     add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is \"none\"")
     template = "accept 'chat_template' in requests"
@@ -212,6 +184,7 @@ def _add_requests(add: Callable[..., Any]) -> None:
     budget = "default limit of reasoning tokens; 0 ends reasoning at once, -1 means no limit (default: %(default)s)"
     add("--reasoning-budget", type=_between(-1), metavar="N", help=budget)
     add("--reasoning-budget-message", metavar="TEXT", help="text that ends reasoning at the limit")
+    return parser
 
 
 def _between(low: int, high: int = _MAX_NUMBER) -> Callable[[str], int]:

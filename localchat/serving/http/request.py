@@ -121,7 +121,7 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
         raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
     n = _length(lengths) if lengths else 0
     body = _Body(stream, max_bytes)
-    body.check_size(n)
+    _check_size(n, max_bytes)
     # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
     if version >= "HTTP/1.1" and headers.get("Expect", "").lower() == "100-continue":
         stream.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -146,10 +146,6 @@ class _Body:
         self._max_bytes = max_bytes
         self.began_at = time.monotonic()
 
-    def check_size(self, n: int) -> None:
-        if n > self._max_bytes:
-            raise _too_large(f"the body has {n} bytes or more, and the limit is {self._max_bytes}")
-
     def read_exactly(self, n: int) -> None:
         while n > 0:
             piece = self._wait().read1(min(n, 65536))
@@ -167,7 +163,7 @@ class _Body:
             n = int(match[1], 16)
             if n == 0:
                 break
-            self.check_size(len(self.data) + n)
+            _check_size(len(self.data) + n, self._max_bytes)
             self.read_exactly(n)
             if self._line() != b"\r\n":
                 raise errors.HttpError(400, None, "a chunk of the body is longer than its size")
@@ -186,8 +182,9 @@ class _Body:
         return self._stream
 
 
-def _too_large(message: str) -> errors.HttpError:
-    return errors.HttpError(413, "body_too_large", message)
+def _check_size(n: int, most: int) -> None:
+    if n > most:
+        raise errors.HttpError(413, "body_too_large", f"the body has {n} bytes or more, and the limit is {most}")
 
 
 def _length(values: list[str]) -> int:
@@ -202,8 +199,7 @@ def _decompressed(body: bytes | bytearray, coding: str, max_bytes: int) -> bytes
         inflater = zlib.decompressobj(window)
         with contextlib.suppress(zlib.error):
             plain = inflater.decompress(body, max_bytes + 1)
-            if len(plain) > max_bytes:
-                raise _too_large(f"the decompressed body is larger than {max_bytes} bytes")
+            _check_size(len(plain), max_bytes)
             if inflater.eof and not inflater.unused_data:
                 return plain
     raise errors.BadRequest(f"the body is damaged: it is not what Content-Encoding {coding!r} says", "body")

@@ -6,6 +6,7 @@ The catalog reads folders and mapping files, never the weights. It scans a folde
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from .catalog import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, modified_at
 from .sources import QUANTISATION, SOURCES, models_below, read_mapping
+
+log = logging.getLogger("localchat.server")
 
 # Where models are looked for without --models-dir.
 DEFAULT_FOLDER = "~/.localchat/models"
@@ -83,16 +86,15 @@ class Catalog:
         hint = "; the server downloads nothing: download one of its .gguf files first" if "/" in name else ""
         raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
-    def default(self) -> tuple[ModelFile, str]:
-        """The model of a server that is started without one, and why; "" for the built-in one beside no other."""
+    def default(self) -> ModelFile:
+        """The model of a server that is started without one: LOCALCHAT_MODEL, the only one, or the built-in one."""
         name = self._environment.get("LOCALCHAT_MODEL")
         if name:
-            return self.find(name, takes_paths=True), "LOCALCHAT_MODEL names it"
-        found = self.models()[:-1]
-        if len(found) == 1:
-            return found[0], f"it is the only model found ({found[0].source})"
-        why = f"{len(found)} models were found, and none is named" if found else ""
-        return self.models()[-1], why
+            return self.find(name, takes_paths=True)
+        *found, built_in = self.models()
+        if len(found) > 1:
+            log.info("%d models were found, and none is named: this server has the built-in one", len(found))
+        return found[0] if len(found) == 1 else built_in
 
     def _sources(self, stamps: dict[Path, int]) -> Iterator[Iterable[ModelFile]]:
         """The models of each source. Adds the modification times of what it reads to `stamps`."""
