@@ -308,7 +308,7 @@ class Service:
             if next_one is not None:
                 self._load_one(next_one)
             elif idle is not None:
-                self._end(idle, "it was idle")
+                self._end(idle, "no request uses it")
 
     def _loaded(self) -> list[ServedModel]:
         with self._changed:
