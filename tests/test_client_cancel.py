@@ -169,10 +169,10 @@ def test_dropping_the_stream_closes_its_connection():
 def test_blocking_client_in_the_thread_of_an_event_loop():
     async def main(client: Client) -> str:
         with client.stream("hi") as stream:
-            return next(stream.text) + client.chat("hi").text
+            return next(stream.text) + client.chat("hi").text + client.run("hi").text
 
     with always(HELLO) as server, make_client(server) as client:
-        assert asyncio.run(main(client)) == "HelHello"
+        assert asyncio.run(main(client)) == "HelHelloHello"
 
 
 def test_cancel_does_not_end_the_encryption(certificate):
