@@ -1,29 +1,41 @@
-"""Text completions on a fake model: choices, fill-in-the-middle, and the end of a run."""
+"""Text completions on a fake model: fields, choices, log probabilities, fill-in-the-middle, and the end of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from localchat.serving.api.completions import INTERFACE, CompletionEncoder, CompletionRequest, parse_completion
+from localchat.serving.api.completions import (
+    INTERFACE,
+    CompletionEncoder,
+    CompletionRequest,
+    LogprobWriter,
+    parse_completion,
+)
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompts import start_text
 from localchat.serving.chat.run import GenerationRun
 from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
-from localchat.serving.core.events import OutputEvent
+from localchat.serving.core.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    OutputToken,
+    ResponseHead,
+    SampledTokens,
+    TokenLogprob,
+    Usage,
+)
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError
 
-from .chat_requests import read
+from .chat_requests import ignored, read
 from .fakes import FakeBackend, echo, endless
 from .serving import Serving, dechunked, payloads, raw_request, read_until, serving
-
-DEADLINE_S = 8
 
 
 @pytest.fixture
@@ -32,15 +44,8 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture
-def endless_engine() -> Iterator[Engine]:
-    backend = FakeBackend(endless, n_ctx=200_000, n_cells=200_000)
-    with Engine(backend).start() as engine:
-        yield engine
-
-
-def requested(**fields: Any) -> CompletionRequest:
-    return read(parse_completion, fields)
+def requested(*, strict: bool = False, **fields: Any) -> CompletionRequest:
+    return read(parse_completion, fields, strict=strict)
 
 
 def complete(engine: Engine, **fields: Any) -> GenerationRun:
@@ -187,7 +192,6 @@ def test_suffix_makes_a_fim_prompt():
         ({"prompt": [999]}, BadRequest, "prompt"),
         ({"prompt": "a", "suffix": "b"}, BadRequest, "suffix"),
         ({"prompt": "a" * 300}, ContextLengthExceeded, "prompt"),
-        ({"prompt": "a", "stop_token_ids": [999]}, BadRequest, "stop_token_ids"),
         ({"prompt": "a", "n": 100}, BadRequest, "n"),
     ],
 )
@@ -205,15 +209,11 @@ def test_error_of_an_unknown_token_names_the_known_ones(engine: Engine):
     complete(engine, prompt="a", stop_token_ids=[256])
 
 
-def test_too_long_prompt_cancels_the_prompts_before_it(endless_engine: Engine):
-    with pytest.raises(ContextLengthExceeded):
-        complete(endless_engine, prompt=["a", "b" * 200_000])
-    # The submitted sequences were cancelled. The engine processes the cancellation before the posted call.
-    processed = threading.Event()
-    endless_engine.post(processed.set)
-    assert processed.wait(DEADLINE_S)
-    stats = endless_engine.stats()
-    assert (stats.n_running, stats.n_waiting) == (0, 0)
+def test_too_long_prompt_cancels_the_prompts_before_it():
+    with serving(endless, n_ctx=200_000, n_cells=200_000) as running:
+        with pytest.raises(ContextLengthExceeded):
+            complete(running.engine, prompt=["a", "b" * 200_000])
+        running.wait_until_idle()
 
 
 def test_usage_counts_each_prompt_once(engine: Engine):
@@ -298,3 +298,88 @@ def test_ids_of_tokens_whole_and_streamed(prompt: Any):
     assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 99], *[None] * (len(choices) - 1)]
     assert [id for choice in choices for id in choice.get("token_ids", ())] == [97, 98, 99]
     assert [(choice["token_ids"], choice["prompt_token_ids"]) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
+
+
+# --- fields, and log probabilities ---
+
+
+HEAD = ResponseHead("cmpl-1", 7, "m", ((1,), (2,)))
+USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)
+
+
+def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
+    return OutputToken(7, piece, logprob, tuple(TokenLogprob(8, other, value) for other, value in top))
+
+
+def writer(**fields: Any) -> LogprobWriter:
+    return LogprobWriter(requested(prompt="a", **{"logprobs": 5, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["a", None]}, "prompt[1]"),
+        ({"prompt": [1, -1]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
+        ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "logprobs": 99}, "logprobs"),
+        ({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs"),
+        ({"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+        ({"prompt": [1], "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
+        ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[str, Any], param: str):
+    with pytest.raises(BadRequest) as wrong:
+        requested(**fields)
+    assert wrong.value.param == param
+
+
+def test_unknown_fields_are_ignored_or_refused():
+    assert ignored(parse_completion, {"prompt": "a", "colour": 1, "user": "u"}) == ("colour",)
+    assert requested(strict=True, prompt="a", id_slot=1, prompt_cache_key="k")
+    with pytest.raises(BadRequest, match="colour"):
+        requested(strict=True, prompt="a", colour=1)
+
+
+def test_logprobs_are_four_lists_with_offsets_in_characters():
+    tokens = [
+        token("é".encode(), -0.5, ((b"e", -1.0), ("é".encode(), -0.5))),
+        token(b"\xe2\x82", float("-inf")),
+        token(b"\xac!", -0.25),
+    ]
+    body = writer().write(tokens)
+    assert body["tokens"] == ["é", "bytes:\\xe2\\x82", "bytes:\\xac\\x21"]
+    assert body["token_logprobs"] == [-0.5, -9999.0, -0.25]
+    assert body["top_logprobs"][0] == {"e": -1.0, "é": -0.5}
+    assert body["text_offset"] == [0, 1, 1]
+
+
+def test_likeliest_of_tokens_with_equal_text_is_kept():
+    top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
+    body = writer().write([token(b"d", -4.0, top)])
+    assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
+
+
+def test_whole_body():
+    whole = CompletionEncoder(HEAD, requested(prompt=["a", "b"], logprobs=0), lambda: USAGE)
+    for index, event in ((0, ContentDelta("a")), (1, SampledTokens((token(b"c", -1.0),))), (0, ContentDelta("b"))):
+        whole.add(index, event)
+    whole.add(0, OutputEnd("stop", "x"))
+    whole.add(1, OutputEnd("length"))
+    body = whole.body()
+    assert (body["id"], body["object"], body["created"], body["model"]) == ("cmpl-1", "text_completion", 7, "m")
+    assert body["choices"][0] == {
+        "index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"
+    }  # fmt: skip
+    assert body["choices"][1]["logprobs"]["tokens"] == ["c"]
+    assert body["usage"]["total_tokens"] == 5
+    assert body["timings"]["predicted_n"] == 2

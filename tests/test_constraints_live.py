@@ -214,19 +214,6 @@ def test_constrained_text_may_contain_markers(port: int, template: str, text: st
 
 
 @pytest.mark.parametrize(
-    ("name", "template"),
-    [("required", "tags"), ("required", "channels"), ("named", "tags"), ("json_schema", "channels")],
-)
-def test_output_follows_the_constraint_after_reasoning_with_a_budget(port: int, name: str, template: str):
-    """The reasoning ends with its budget, and then the response format begins, so no output is cut."""
-    fields, check = CONSTRAINTS[name]
-    thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
-    # With some templates, this model generates hundreds of calls.
-    outputs = list(outputs_of(port, N_OUTPUTS // 10, parallel_tool_calls=False, **fields, **thinking))
-    assert [output for output in outputs if not check(output)] == []
-
-
-@pytest.mark.parametrize(
     ("template", "budget"), [("tags", 0), ("tags", BUDGET), ("channels", 0), ("channels", 1), ("channels", BUDGET)]
 )
 def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
@@ -283,11 +270,3 @@ def test_completion_follows_the_constraint(port: int, wanted: str):
         status, raw = post(port, "/v1/completions", logit_bias=bias, **fields)
         assert status == 200, raw
         assert {choice["text"] for choice in json.loads(raw)["choices"]} <= expected
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_schema_that_cannot_be_enforced_is_named(port: int, stream: bool):
-    bad = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"if": {}}}}}}
-    status, raw = post(port, response_format=bad, stream=stream)
-    assert status == 400
-    assert json.loads(raw)["error"]["param"] == "response_format.json_schema.schema#/properties/a/if"

@@ -32,14 +32,15 @@ NOW, S21 = ("now", "{}"), ("get_analysis", "{}")
 # For each family: the case, the text, and the events.
 CASES = {
     "llama-3": [
+        ("an answer in JSON", '{"answer": 42}', ['{"answer": 42}']),
         ("the answer is the call", '{"name": "now", "parameters": {}}', [NOW]),
         ("a list of calls", '[{"name": "now", "parameters": {}}]', [NOW]),
         ("text after a call", '{"name": "now", "parameters": {}}; and so', [NOW, "; and so"]),
         ("JSON within text", 'It is {"name": "now", "parameters": {}}', ['It is {"name": "now", "parameters": {}}']),
     ],
     "mistral": [
+        ("id after the arguments", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "a"}]', [NOW]),
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
-        ("cut before the id", '[TOOL_CALLS][{"name": "now", "arguments": {"a', [("now", '{"a')]),
         ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
     ],
     "deepseek": [("R1", R1, [("now", '{"a": 1}')])],
@@ -110,6 +111,7 @@ CASES = {
         ),
     ],
     "harmony": [
+        ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
         ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
@@ -125,22 +127,19 @@ CASES = {
         ("text in the place of a call", " to=now<|message|>Hi<|eom|>", [" to=now<|message|>Hi<|eom|>"]),
     ],
     "functionary-3.2": [
+        ("text twice", "all\nHi\n>>>all\nMore", ["HiMore"]),
         ("Python's prompt", "all\n" + PYTHON, [PYTHON]),
         ("no recipient at all", PYTHON, [PYTHON]),
         ("name that was not offered", "all\nHi\n>>>storm\n{}", ["Hi\n>>>storm\n{}"]),
-        ("name without the end of its line", "all\nHi\n>>>now {}", ["Hi", NOW]),
-        ("bracket before the marker", "all\n<b>>>>now\n{}", ["<b>", NOW]),
         ("a call after it", "all\n" + PYTHON + ">>>now\n{}", [PYTHON.rstrip(), NOW]),
         ("text after a call", "now\n{}\n" + PYTHON, [NOW, PYTHON]),
         ("name without arguments", "all\nIs it\n>>>now\nor never", ["Is it\n>>>now\nor never"]),
     ],
     "granite-3": [
-        ("after reasoning", "<think>hm</think>\n<response>Hi</response>", [Reasoning("hm"), "Hi"]),
+        ("end left out", " \n<response>Hi", ["Hi"]),
         ("at the end of a text", "Write it:\n\n" + XML, ["Write it:\n\n" + XML]),
         ("text follows", XML + "\nThat is it.", [XML.partition("\n ")[2] + "\nThat is it."]),
-        ("within the text", f"<response>So:\n{XML}\n</response>", ["So:\n" + XML + "\n"]),
         ("a call", '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', ["Hi", NOW]),
-        ("no call after it", "<response>Hi</response> <|tool_call|>no", ["Hi</response> <|tool_call|>no"]),
     ],
 }
 

@@ -1,4 +1,6 @@
-"""Dialects: the golden output of each family, cut at any place and damaged; detection by the template."""
+"""Dialects: golden outputs, cut at any place and damaged; detection by the template; messages that templates render."""
+
+from __future__ import annotations
 
 import random
 import re
@@ -9,6 +11,8 @@ from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.prompt.marked import user_ranges
 from localchat.serving.chat.prompt.template import prefilled
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
+from localchat.serving.models.catalog import DEMO_PATH
+from tools.formats import OWN, check, main, sources, table
 
 from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of
 from .test_output import N_CUTS, parse, parse_every_way
@@ -101,12 +105,6 @@ def test_call_layouts_are_those_that_the_template_contains():
     assert len(DIALECTS["deepseek-dsml"].calls) == 4
 
 
-def test_preserved_markers_are_complete():
-    preserved = DIALECTS["kimi-k2"].preserved
-    assert {"<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"} <= set(preserved)
-    assert "<|channel|>" in DIALECTS["harmony"].preserved
-
-
 @pytest.mark.parametrize(
     ("name", "reasoning", "prompt", "expected"),
     [
@@ -120,3 +118,63 @@ def test_only_the_markers_of_a_prefill_may_be_control_tokens(name, reasoning, pr
     text = prefilled(DIALECTS[name], prompt, reasoning, "Hi")
     assert text == expected
     assert [expected[start:stop] for start, stop in user_ranges(text)] == [part for part in (reasoning, "Hi") if part]
+
+
+# --- messages that a template renders; `python -m tools.formats` tests other templates so ---
+
+
+TEMPLATES = dict(sources([]))
+# The families of templates that have another name than their family.
+ALSO = {
+    "deepseek-r1.jinja": "deepseek",
+    "gigachat-3.1.jinja": "gigachat",
+    "ling.jinja": "glm",
+    "mistral-nemo.jinja": "mistral",
+}
+
+
+# Templates of models without reasoning.
+TEMPLATES_WITHOUT_REASONING = {"command-r", "firefunction", "functionary-3.2", "gigachat", "gigachat-3.1", "llama-3"}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_messages_are_restored(name: str):
+    row = check(name, TEMPLATES[name])
+    assert row.failures == ()
+    assert row.format == ALSO.get(name, name.removesuffix(".jinja"))
+    assert bool(row.notes) == (name.removesuffix(".jinja") in TEMPLATES_WITHOUT_REASONING)
+
+
+def test_every_family_has_a_template():
+    assert {ALSO.get(name, name.removesuffix(".jinja")) for name in TEMPLATES} == set(DIALECTS)
+
+
+HERMES = TEMPLATES["hermes.jinja"]
+
+
+@pytest.mark.parametrize(
+    ("source", "failure"),
+    [
+        pytest.param(HERMES.replace("</tool_call>", "</call>"), "was parsed as", id="another end of calls"),
+        pytest.param(HERMES.replace('"name', '"nome'), "was parsed as", id="another field"),
+        pytest.param("{{ raise_exception('no') }}", "shows no calls", id="refuses all"),
+        pytest.param("{% if %}", "template", id="no template"),
+    ],
+)
+def test_disagreement_is_found(source: str, failure: str):
+    row = check("broken", source)
+    assert row.failures
+    assert failure in row.failures[0]
+
+
+def test_table_has_a_line_for_each_template_and_failures_are_counted(tmp_path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "bad.jinja").write_text("{{ raise_exception('no') }}", "utf-8")
+    assert main([str(OWN / "hermes.jinja"), str(DEMO_PATH)]) == 0
+    assert main([str(OWN / "glm.jinja"), str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in (lines[0], lines[3])] == [
+        ["hermes.jinja", "hermes", "pass"],
+        ["glm.jinja", "glm", "pass"],
+    ]
+    assert (lines[2], lines[-1]) == ("2 of 2 templates pass", "1 of 2 templates pass")
+    assert list(table([]))[-1] == "0 of 0 templates pass"

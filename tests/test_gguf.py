@@ -140,8 +140,3 @@ def test_header_cut_anywhere_is_truncated(header_of):
 def test_error_of_a_bad_file_names_the_file_and_the_defect(header_of, data, message):
     with pytest.raises(GGUFError, match=rf"model\.gguf: .*{message}"):
         header_of(data)
-
-
-def test_missing_file_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_header(tmp_path / "none.gguf")

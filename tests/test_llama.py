@@ -1,4 +1,4 @@
-"""llama.cpp on the built-in model: facts, loading, long prompts, preemption, and calls that would abort the process."""
+"""llama.cpp on the built-in model: facts, loading, placement, long prompts and preemption."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine import load
-from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import default_threads, library, sampling_from
-from localchat.serving.engine.llama.embed import steps
-from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
+from localchat.serving.engine.llama.devices import Device
+from localchat.serving.engine.llama.placement import placed
+from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions, NotEnoughMemory
+from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import (
     DEMO,
@@ -29,7 +29,6 @@ from .demo_model import (
     chat,
     conversation,
     read,
-    wait_until_idle,
 )
 from .engines import request_for, submit
 
@@ -52,11 +51,6 @@ def test_greedy_text_answers_the_question_and_ends(engine: Engine):
     assert (finish.reason, finish.stop) == ("stop", None)
     assert finish.usage.n_completion == len(tokens) + 1  # The end token is counted and has no text.
     assert b"".join(token.piece for token in tokens).decode() == text
-
-
-def test_pieces_of_tokens_are_the_text(engine: Engine):
-    text = "Grüße, 你好 😀\x00\n\tend"
-    assert b"".join(engine.texts.piece(token) for token in engine.tokenize(text)).decode() == text
 
 
 @pytest.mark.parametrize(
@@ -82,11 +76,6 @@ def test_file_that_is_not_a_model_is_an_error_with_its_name(tmp_path: Path, cont
     path.write_bytes(content)
     with pytest.raises(EngineError, match=r"bad\.gguf"):
         load(str(path), LoadOptions())
-
-
-def test_missing_file_is_an_error_with_its_name():
-    with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load("nowhere.gguf", LoadOptions())
 
 
 def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():
@@ -177,64 +166,6 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
     assert engine.tokenize("still there")
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [
-        pytest.param([3], [[(0, 0, 3)]], id="one"),
-        pytest.param([3, 3, 3], [[(0, 0, 3), (1, 0, 3)], [(2, 0, 3)]], id="what does not fit waits"),
-        pytest.param([1, 1, 1, 1], [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(3, 0, 1)]], id="no more inputs than slots"),
-        pytest.param([8, 8], [[(0, 0, 8)], [(1, 0, 8)]], id="exactly a step"),
-        pytest.param(
-            [2, 18, 3], [[(0, 0, 2)], [(1, 0, 8)], [(1, 8, 16)], [(1, 16, 18), (2, 0, 3)]], id="longer than a step"
-        ),
-        pytest.param([], [], id="none"),
-    ],
-)
-def test_steps_of_embeddings_are_filled_in_order(lengths: list[int], expected: list[list[tuple[int, int, int]]]):
-    assert list(steps(lengths, n_step=8, n_inputs=3)) == expected
-
-
-@pytest.mark.parametrize(
-    ("inputs", "error", "message"),
-    [
-        pytest.param([[1], [1] * 9000], ContextLengthExceeded, "an input has 9000 tokens .* holds", id="too long"),
-        pytest.param([[]], BadRequest, "empty", id="empty"),
-        pytest.param([[10**6]], BadRequest, "token ids go from 0 to", id="beyond the vocabulary"),
-        pytest.param([[-1]], BadRequest, "-1", id="negative"),
-    ],
-)
-def test_inputs_of_embeddings_are_checked(engine: Engine, inputs: Any, error: type[Exception], message: str):
-    with pytest.raises(error, match=message):
-        engine.embed(inputs)
-
-
-def decode(backend: Any, *sizes: int, slot: int = 0, is_scored: bool = False) -> None:
-    """Compute a batch of sequences with these numbers of tokens."""
-    sequences = [Sequence(i, [1] * n, n + 1) for i, n in enumerate(sizes)]
-    chunks = [BatchChunk(s, slot, s.id, s.n_prompt, True, is_scored=is_scored) for s in sequences]
-    backend.decode(Batch(tuple(chunks)))
-
-
-@pytest.mark.parametrize(
-    "misuse",
-    [
-        lambda backend: backend.texts.piece(backend.facts.n_vocab),
-        lambda backend: backend.texts.piece(-1),
-        lambda backend: backend.clear(999),
-        lambda backend: backend.sample(backend.new_sampler(request_for((1,))), 10_000),
-        lambda backend: decode(backend, backend.limits.n_batch + 1),
-        lambda backend: decode(backend, 1, slot=999),
-        lambda backend: decode(backend, *[1] * (backend.limits.n_outputs + 1)),
-        lambda backend: decode(backend, backend.limits.n_outputs + 1, is_scored=True),
-    ],
-    ids=["id", "negative id", "slot to clear", "row without logits", "batch too large", "slot", "outputs", "scores"],
-)
-def test_calls_that_would_abort_the_process_are_refused(engine: Engine, misuse: Any):
-    wait_until_idle(engine)
-    with pytest.raises((ValueError, LookupError, AssertionError)):
-        misuse(engine.backend)
-
-
 def test_errors_of_llama_cpp_are_kept_by_thread():
     def fail() -> None:
         library._on_log(4, b"second", None)
@@ -247,3 +178,67 @@ def test_errors_of_llama_cpp_are_kept_by_thread():
     thread.start()
     thread.join(10)
     assert (errors, library.last_errors(), library.last_errors()) == (["second"], "first", "it gave no reason")
+
+
+# --- where weights go ---
+
+
+N_BYTES = DEMO_PATH.stat().st_size
+PLENTY = 1 << 40
+
+
+def gpu(n_free: int) -> Device:
+    return Device("CUDA0", "a GPU", "GPU", n_free, n_free)
+
+
+def layers(n_gpu_layers: int | None, *gpus: Device, free: int = PLENTY, **options: object) -> int | None:
+    given = LoadOptions(n_ctx=256, n_parallel=1, n_gpu_layers=n_gpu_layers, **options)  # type: ignore[arg-type]
+    return placed(str(DEMO_PATH), given, free, gpus).n_gpu_layers
+
+
+def test_as_many_layers_as_fit_are_on_the_gpus():
+    assert layers(None) == -1  # no GPU: the number has no effect
+    assert layers(None, gpu(PLENTY)) == -1
+    some = layers(None, gpu(N_BYTES // 2))
+    more = layers(None, gpu(N_BYTES // 4), gpu(N_BYTES // 2))
+    assert some is not None
+    assert more is not None
+    assert 0 < some < more
+    assert layers(None, gpu(0)) == -1  # the driver does not report its memory
+    assert layers(3, gpu(PLENTY)) == 3
+
+
+@pytest.mark.parametrize(
+    ("n_gpu_layers", "gpus", "free", "message"),
+    [
+        (-1, [gpu(1_000_000)], PLENTY, r"the weights take 4 MB, and 1 MB are free on CUDA0: use --gpu-layers auto"),
+        (0, [], 1_000_000, r"the weights take 4 MB, and 1 MB are free: use a smaller model or quantisation"),
+        (None, [gpu(1_000_000)], 1_000_000, r"and 1 MB are free: use a smaller model"),
+    ],
+    ids=["all on a GPU", "machine", "both"],
+)
+def test_weights_that_do_not_fit_are_refused_with_both_sizes(n_gpu_layers, gpus, free, message):
+    with pytest.raises(NotEnoughMemory, match=message):
+        layers(n_gpu_layers, *gpus, free=free)
+
+
+def test_experts_in_the_memory_of_the_machine_need_none_of_the_gpu():
+    assert layers(None, gpu(1_000_000), cpu_moe=True) == -1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_type": "q8_0"},
+        {"kv_type": "q4_0"},
+        {"use_mmap": False},
+        {"cpu_moe": True},
+        {"split_mode": "row", "tensor_split": (1.0,), "main_gpu": 0},
+    ],
+    ids=str,
+)
+def test_options_of_memory_load_a_model_that_generates(options):
+    with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=1, **options)) as engine:
+        assert engine.facts.n_ctx == 512
+        _, _, end = read(engine, request_for(tuple(engine.tokenize("Hello")), max_tokens=5, ignore_eos=True))
+        assert end.usage.n_completion == 5

@@ -1,11 +1,13 @@
-"""Sampling by llama.cpp: the steps of its chain, and on the built-in model seeds, biases, limits, log probabilities."""
+"""Sampling by llama.cpp: the steps of its chain, and on the built-in model seeds, limits, constraints and scores."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from localchat.serving.engine.values import Constraint
 
 from .constraints import gbnf
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
-from .engines import Finish, request_for, submit
+from .engines import Finish, request_for, submit, text_of
 
 CHAINS: dict[str, tuple[SamplingParams, str]] = {
     "defaults": (SamplingParams(), "top_k top_p dist"),
@@ -103,11 +105,6 @@ def test_every_sampler_repeats_with_its_seed(engine: Engine, sampling: SamplingP
     request = request_for(chat(engine, "About yourself?"), max_tokens=16, sampling=replace(sampling, seed=1))
     texts = [read(engine, request)[0] for _ in range(2)]
     assert texts[0] == texts[1] != ""
-
-
-def test_ignore_eos_generates_up_to_the_limit(engine: Engine):
-    request = request_for(chat(engine, "Hello!"), sampling=GREEDY, ignore_eos=True, max_tokens=60)
-    assert read(engine, request)[2].reason == "length"
 
 
 def test_min_tokens_forbids_the_end_token_before_them_and_not_after(engine: Engine):
@@ -262,3 +259,82 @@ def test_forced_token_is_certain_after_sampling(
     assert len(sampled) == budget + 2
     # Sampled tokens have other candidates.
     assert {len(token.top) for token in sampled} == {3 if sampling.temperature else 1}
+
+
+# --- constraints ---
+
+
+def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
+    request = request_for(chat(engine, text), constraint=gbnf(grammar), **{"max_tokens": 100, **options})
+    output, _, finish = read(engine, request)
+    return output, finish
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_grammar_counts_whole_characters(engine: Engine, seed: int):
+    """A byte that is not UTF-8 is not counted as a character."""
+    flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
+    text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
+    assert finish.reason == "stop"
+    assert len(text) == 20
+    assert "\ufffd" not in text
+
+
+MARKER = "<|im_start|>"
+WITH_MARKER = gbnf(f'root ::= "{MARKER}" [a-c]')
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 2])
+def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float):
+    """The control token has the text of the marker too, but its text is not in the output."""
+    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARKER)
+    # The control token is by far the likeliest.
+    sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
+    request = request_for(prompt, max_tokens=30, constraint=WITH_MARKER, sampling=sampling)
+    text, tokens, _ = read(engine, request)
+    assert re.fullmatch(re.escape(MARKER) + "[a-c]", text)
+    assert control not in [token.id for token in tokens]
+    text, tokens, _ = read(engine, replace(request, visible_tokens=frozenset({control})))
+    assert re.fullmatch(re.escape(MARKER) + "[a-c]", text)
+    assert tokens[0].id == control
+
+
+def test_constrained_and_free_requests_share_a_batch(engine: Engine):
+    free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
+    alone = read(engine, free)[0]
+    constrained = replace(free, constraint=gbnf("root ::= [ab]{20}"))
+    generations = [submit(engine, request) for request in (free, constrained, free, constrained)]
+    texts = [text_of(generation) for generation in generations]
+    assert texts[0] == texts[2] == alone
+    assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
+
+
+FORCED = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"')
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
+    engine: Engine, temperature: float, monkeypatch: pytest.MonkeyPatch
+):
+    sampling = SamplingParams(temperature=temperature, seed=1)
+    request = request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling)
+    batches, decode = [], engine.backend.decode
+    monkeypatch.setattr(engine.backend, "decode", lambda batch: (batches.append(batch), decode(batch)))
+    results, steps = [], []
+    # Log probabilities need the logits of each token, so each token takes a step.
+    for top_logprobs in (None, 0):
+        batches.clear()
+        params = replace(request.params, top_logprobs=top_logprobs)
+        text, tokens, finish = read(engine, replace(request, params=params))
+        results.append([token.id for token in tokens])
+        steps.append(len(batches))
+        assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
+        assert finish.reason == "stop"
+    assert results[0] == results[1]
+    assert steps[0] < len(results[0]) / 2 < len(results[0]) <= steps[1]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5])
+def test_forced_tokens_end_at_the_limit(engine: Engine, max_tokens: int):
+    _, tokens, finish = read(engine, request_for((1, 2, 3), max_tokens=max_tokens, constraint=FORCED))
+    assert (len(tokens), finish.reason, finish.usage.n_completion) == (max_tokens, "length", max_tokens)

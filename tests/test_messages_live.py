@@ -37,16 +37,11 @@ def client(url: str) -> Iterator[Any]:
         yield client
 
 
-def test_message_is_created(client: Any):
-    message = client.messages.create(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY)
-    assert message.content[0].type == "text"
-    assert "localchat" in message.content[0].text
-    assert message.stop_reason == "end_turn"
-    assert message.usage.output_tokens > 0
-
-
-def test_stream_helper_returns_the_same_message(client: Any):
+def test_message_is_created_and_the_stream_helper_returns_the_same_one(client: Any):
     whole = client.messages.create(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY)
+    assert (whole.content[0].type, whole.stop_reason) == ("text", "end_turn")
+    assert "localchat" in whole.content[0].text
+    assert whole.usage.output_tokens > 0
     with client.messages.stream(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()

@@ -55,12 +55,6 @@ def test_several_outputs_are_a_list_with_tokens_and_probabilities():
     assert [entry["token"] for entry in bodies[0]["completion_probabilities"]] == ["a", "b"]
 
 
-def test_errors_name_the_field():
-    with serving() as running:
-        status, text = ask(running, prompt="a", n_predict=-2)
-    assert (status, json.loads(text)["error"]["param"]) == (400, "n_predict")
-
-
 FILES = [{"filename": "a.py", "text": "A"}, {"text": "B"}]
 GAP = {"input_prefix": "x", "input_suffix": "y"}
 

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
-from localchat.serving.chat.constraint import reasoning_start
 from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.dialects.parser import OutputParser, ReasoningTracker
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompt.template import ChatTemplate
 from localchat.serving.chat.prompts import budget_tracker
 from localchat.serving.chat.run import Output
 from localchat.serving.core.events import OutputEnd, OutputToken, ReasoningDelta, SampledTokens
@@ -98,28 +96,6 @@ def test_reasoning_in_several_messages_has_one_budget():
     assert written([part.encode() for part in pieces.split("\0")], 4, "harmony") == expected.encode()
 
 
-@pytest.mark.parametrize(
-    ("source", "prompt", "fields", "start"),
-    [
-        ("<think></think>", "", {}, "possible"),
-        ("", "", {}, "closed"),
-        ("", "<think>", {}, "open"),
-        ("<think></think>", "", {"template_vars": {"enable_thinking": False}}, "closed"),
-        ("<think></think>", "", {"template_vars": {"enable_thinking": True}}, "possible"),
-        ("<think></think>", "<think>", {"template_vars": {"enable_thinking": False}}, "open"),
-        ("<think></think>", "", {"prefix": "Once"}, "closed"),
-        ("<think></think>", "<think>", {"prefix": "Once"}, "open"),
-    ],
-    ids=[
-        *("possible", "tags not in the template", "open", "switched off", "switched on", "off, and open"),
-        *("text prefilled", "text prefilled, and open"),
-    ],
-)
-def test_reasoning_before_the_first_token(source: str, prompt: str, fields: Any, start: str):
-    request = ChatRequest(messages=({"role": "user", "content": "hi"},), **fields)
-    assert reasoning_start(request, ChatTemplate("{{ messages }}" + source), prompt) == start
-
-
 def test_reasoning_does_not_end_within_a_character():
     pieces = [b"<think>", b"a", "\u00e9".encode()[:1], "\u00e9".encode()[1:], b"b"]
     assert written(pieces, 2) == "<think>a\u00e9 enough</think>b".encode()
@@ -130,32 +106,6 @@ def test_end_is_forced_once_even_if_the_reasoning_stays_open():
     for piece in (b"a", b"so", b"so", b"b", b"c"):
         made.feed(piece)
     assert (made.is_open, made.forced_token) == (True, None)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "options", "n_tokens", "is_open", "may_open"),
-    [
-        pytest.param([" ", "<thi", "nk>", "a", "</th", "ink>", "b"], {}, 6, False, False, id="with its tags"),
-        pytest.param(["<think>", "\n\n", "</think>", "b"], {}, 0, False, False, id="empty"),
-        pytest.param(["<think>", "</thi"], {}, 2, True, True, id="cut in the end tag"),
-        pytest.param(["a", "b", "</think>", "c"], OPEN, 3, False, False, id="opened by the prompt"),
-        pytest.param(["now\n", "{}"], {"name": "functionary-3.2"}, 0, False, False, id="a family without reasoning"),
-        pytest.param(
-            ["<|channel|>analysis", "<|message|>", "a", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>b"],  # noqa: E501
-            {"name": "harmony"},
-            4,
-            False,
-            True,
-            id="message with its header",
-        ),
-    ],
-)  # fmt: skip
-def test_tokens_of_reasoning(pieces: list[str], options: dict[str, Any], n_tokens: int, is_open: bool, may_open: bool):
-    assert n_reasoning((piece.encode() for piece in pieces), parser(**options)) == n_tokens
-    made = parser(**options)
-    for piece in pieces:
-        made.feed(piece)
-    assert (made.reasoning_is_open, made.reasoning_may_open) == (is_open, may_open)
 
 
 @pytest.mark.parametrize("name", GOLDEN)

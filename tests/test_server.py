@@ -1,12 +1,29 @@
-"""Chat completions over a socket with a fake model: bodies, streams, choices, tool calls; the list of models."""
+"""Chat completions over a socket with a fake model: bodies, streams, choices, tool calls, long prompts; models."""
+
+from __future__ import annotations
 
 import json
 import select
 
 import pytest
 
+from localchat.serving.http.options import Options
+
 from .fakes import endless
-from .serving import TOOLS, chat_request, dechunked, delta_text, generating, payloads, read_until, serving, wait_for
+from .serving import (
+    BIG,
+    TOOLS,
+    assert_in_order,
+    chat_request,
+    chunk_kind,
+    dechunked,
+    delta_text,
+    generating,
+    payloads,
+    read_until,
+    serving,
+    wait_for,
+)
 
 
 def test_body_without_a_stream():
@@ -171,3 +188,41 @@ def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():
     assert b"Connection: close" in head
     assert b"chunked" not in head
     assert delta_text(payloads(body)) == "hello"
+
+
+# --- long prompts, and pings in a stream without output ---
+
+
+def test_progress_of_a_long_prompt():
+    """The progress goes from the cached prefix to the whole prompt. It comes before the first token (K31)."""
+    with serving(generating("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
+        sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
+        running.gate.release(1)
+        read_until(sock, b'"processed":64')
+        running.gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+        _, chunks = running.chat(content="x" * 200, stream=True, return_progress=True)
+        _, plain = running.chat(content="x" * 200, stream=True)
+    assert_in_order([chunk for chunk in chunks if "prompt_progress" not in chunk], 1, usage=False)
+    progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert progress[-1]["processed"] == progress[-1]["total"] == 200
+    assert all(entry["cache"] == 199 for entry in progress)
+    kinds = ["progress" if "prompt_progress" in chunk else chunk_kind(chunk["choices"][0]) for chunk in chunks]
+    assert kinds == ["role", *["progress"] * len(progress), "content", "finish"]
+    assert all("prompt_progress" not in chunk for chunk in plain)
+
+
+def test_stream_without_output_gets_pings_and_then_its_text():
+    """K31, C37: the status line is sent with the first token, or after the ping interval."""
+    with serving(is_gated=True, settings=Options(port=0, ping_s=0.02)) as running, running.connect() as sock:
+        sock.sendall(chat_request("a", stream=True))
+        head = read_until(sock, b"\r\n\r\n")
+        first = read_until(sock, b": \n\n\r\n")
+        running.gate.release()
+        text = read_until(sock, b'"content":"a"')
+        read_until(sock, b": \n\n\r\n")
+        running.gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"data:" not in first
+    assert b'"role":"assistant"' in text

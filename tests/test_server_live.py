@@ -279,18 +279,6 @@ def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
     assert "Traceback" not in "".join(server.lines)
 
 
-def test_sigterm_lets_requests_end():
-    with running_process("--drain", "60") as server:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
-            body = request_body("Hi", stream=True, temperature=100, top_k=0, n=4, max_tokens=200)
-            client.request("POST", "/v1/chat/completions", body)
-            response = client.getresponse()
-            server.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: not is_healthy(server.port))
-            assert b'"error"' not in response.read()
-        assert server.process.wait(DEADLINE_S) == 0
-
-
 def test_second_signal_ends_the_process():
     """H16."""
     body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)

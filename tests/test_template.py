@@ -1,11 +1,13 @@
-"""A chat template in the sandbox: Jinja features, errors, BOS, and the assistant prefill."""
+"""A chat template in the sandbox: Jinja features, errors, BOS, the assistant prefill, and messages in its format."""
+
+import re
 
 import pytest
 
 from localchat.serving.chat.prompt import sandbox
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError
 
-from .chat_templates import SPECIAL, USER, call_message, render
+from .chat_templates import CALLS, SPECIAL, USER, call_message, render
 
 
 @pytest.mark.parametrize(
@@ -142,5 +144,227 @@ def test_final_message_is_the_assistant_prefill(source, final, options, prompt):
     assert render(source, messages, **{"continue_final_message": True, **options}) == prompt
 
 
-def test_prefix_is_the_assistant_prefill():
-    assert render(None, prefix="Sure").endswith("assistant\nSure")
+# --- messages and tools in the format of the template ---
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param({"role": "assistant"}, "[assistant]", id="content is absent"),
+        pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
+        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
+        pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
+        pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="invalid JSON stays text"),
+        pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="JSON that is not an object stays text"),
+    ],
+)
+def test_message_in_the_format_of_the_template(message, expected):
+    assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
+
+
+@pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
+@pytest.mark.parametrize("written", ["{oops", "[1]"])
+def test_template_that_iterates_arguments_gets_invalid_ones_as_one_argument(decoded, written):
+    source = CALLS.replace(
+        "{{ ARGUMENTS }}", f"{{% for k, v in {decoded}.items() %}}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}"
+    )
+    assert render(source, [call_message('{"a": 1}')]) == "[assistant]<f:a=1:call_1>"
+    assert render(source, [call_message(written)]) == f"[assistant]<f:arguments={written}:call_1>"
+
+
+ONE_CALL = [
+    pytest.param(CALLS.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"), id="drops the others"),
+    pytest.param(
+        CALLS.replace(
+            "[{{ m.role", "{{ raise_exception('one!') if m.tool_calls and m.tool_calls | length > 1 }}[{{ m.role"
+        ),
+        id="refuses them",
+    ),
+]
+TWO_CALLS = {
+    **call_message({"a": 1}),
+    "content": "so",
+    "tool_calls": [call_message({"a": i}, f"call_{i}")["tool_calls"][0] for i in (1, 2)],
+}
+
+
+@pytest.mark.parametrize("source", ONE_CALL)
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param(["call_1", "call_2"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="in order"),
+        pytest.param(["call_2", "call_1"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="by their ids"),
+        pytest.param([None, None], "FIRST[tool]NoneSECOND[tool]None[user]hi", id="without ids"),
+        pytest.param(["call_1", "x"], "FIRST[tool]call_1SECOND[tool]x[user]hi", id="of no call"),
+        pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
+    ],
+)
+def test_template_that_shows_one_call_per_message_gets_a_message_for_each_call(source, results, expected):
+    result_messages = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
+    calls = '[assistant]so<f:{"a": 1}:call_1>', '[assistant]<f:{"a": 2}:call_2>'
+    shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *result_messages, USER])
+    assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
+
+
+def test_calls_without_ids_match_results_in_order():
+    calls = [{"type": "function", "function": call["function"]} for call in TWO_CALLS["tool_calls"]]
+    results = [{"role": "tool", "content": id, "tool_call_id": id} for id in ("x", "y")]
+    source = ONE_CALL[0].values[0].replace("ARGUMENTS", "call.function.arguments | tojson")
+    shown = render(source, [{**TWO_CALLS, "tool_calls": calls}, *results])
+    assert shown == '[assistant]so<f:{"a": 1}:>[tool]x[assistant]<f:{"a": 2}:>[tool]y'
+
+
+def test_template_that_requires_short_ids_gets_equal_ids_for_call_and_result():
+    source = CALLS.replace(
+        "ARGUMENTS", "raise_exception('nine, please') if call.id | length != 9 else call.function.arguments | tojson"
+    )
+    result = {"role": "tool", "content": "", "tool_call_id": "call_1"}
+    template = ChatTemplate(source.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_call_id }}"))
+    text = template.render([call_message({}), result])
+    call_id, result_id = re.fullmatch(r"\[assistant\]<f:\{\}:(\w{9})>\[tool\](\w{9})", text.replace("\n", "")).groups()
+    assert call_id == result_id
+    assert "abc123XYZ" in template.render([call_message({}, "abc123XYZ")])
+    for other in ("abc", "a" * 12, "call-1_xy"):
+        shown = template.render([call_message({}, other)]).replace("\n", "")
+        assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        pytest.param({"name": "f"}, '! {"name": "f", "description": "", "parameters": EMPTY}', id="a name alone"),
+        pytest.param(
+            {"parameters": {"title": "T"}, "name": "f", "description": "d"},
+            'd! {"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
+            id="in its own order",
+        ),
+    ],
+)
+def test_template_that_requires_all_fields_of_a_tool_gets_them(function, shown):
+    source = (
+        "{% for tool in tools or [] %}{{ tool.function.description + '! ' }}{{ tool.function | tojson }}{% endfor %}"
+    )
+    tools = [{"type": "function", "function": function}]
+    assert render(source + CHATML, tools=tools).startswith(
+        shown.replace("EMPTY", '{"type": "object", "properties": {}}')
+    )
+
+
+EACH = "{% for m in messages %}"
+DEVELOPER = [{"role": "developer", "content": "x"}]
+REASONED = {"role": "assistant", "content": "a", "reasoning_content": "b"}
+REASONED_CALL = {**call_message({}), **REASONED}
+NULL_CONTENT = "{% if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+IN_PARTS = """{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | length }}
+{%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
+{%- endfor %}"""
+BOTH = "({{ m.thinking }}){{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}"
+REFUSING = "{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}"
+
+# The template, the messages, and the beginning of the prompt.
+FIELDS = {
+    "arguments as text": (
+        CALLS.replace("ARGUMENTS", "call.function.arguments"),
+        [call_message({"a": "é"})],
+        '[assistant]<f:{"a": "é"}:call_1>',
+    ),
+    "content in parts": (EACH + "{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", [USER], "hi"),
+    "a list of no tools": ("{% for t in tools %}{% endfor %}{{ messages[0].content }}", [USER], "hi"),
+    "developer": (EACH + "{{ m.role }} {{ m.content }}{% endfor %}{# developer #}", DEVELOPER, "developer x"),
+    "developer without effect": (
+        EACH + "{% if m.role == 'system' %}system {{ m.content }}{% endif %}{% endfor %}{# developer #}",
+        DEVELOPER,
+        "system x",
+    ),
+    "developer refused": (
+        EACH + "{{ m.role }} {{ m.content }}{{ raise_exception('who?') if m.role == 'developer' }}{% endfor %}",
+        DEVELOPER,
+        "system x",
+    ),
+    "calls without content": (EACH + NULL_CONTENT, [USER, call_message({})], 'hi[{"'),
+    **{
+        f"reasoning in {key}": (EACH + f"{{{{ m.content }}}}({{{{ m.{key} }}}}){{% endfor %}}", [REASONED], "a(b)")
+        for key in ("thinking", "reasoning", "reasoning_content")
+    },
+    "reasoning in a part": (EACH + IN_PARTS, [REASONED], "2<b>a"),
+    "reasoning alone in a part": (EACH + IN_PARTS, [{**REASONED, "content": ""}], "1<b>"),
+    "text beside parts": (EACH + IN_PARTS, [{"role": "assistant", "content": "a"}], "a"),
+    "reasoning refused beside text and calls": (EACH + REFUSING + BOTH, [REASONED_CALL], "()a[{"),
+    "reasoning beside text and calls": (EACH + BOTH, [REASONED_CALL], "(b)a[{"),
+}
+
+
+@pytest.mark.parametrize(("source", "messages", "shown"), FIELDS.values(), ids=FIELDS)
+def test_message_has_the_fields_that_the_template_reads(source, messages, shown):
+    assert render(source, messages).startswith(shown)
+
+
+PLAIN_ROLES = """{%- for m in messages %}
+{%- if m.role not in ROLES %}{{ raise_exception('no ' + m.role) }}{% endif -%}
+[{{ m.role }}]{{ m.content }}
+{%- endfor %}"""
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("roles", "messages", "expected"),
+    [
+        pytest.param(
+            ["system", "user", "assistant"],
+            [call_message({"a": 1}), {"role": "tool", "content": "3"}],
+            '[assistant]<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+            "[user]<tool_response>\n3\n</tool_response>",
+            id="call and result",
+        ),
+        pytest.param(
+            ["user", "assistant"],
+            [{"role": "system", "content": "Be brief."}, USER],
+            "[user]Be brief.\n\nhi",
+            id="no system role",
+        ),
+        pytest.param(
+            ["system", "user", "assistant", "tool"],
+            [{**call_message({}), "content": "Well."}, {"role": "tool", "content": "3"}],
+            '[assistant]Well.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>[tool]3',
+            id="text and call",
+        ),
+    ],
+)
+def test_unsupported_content_moves_to_supported_messages(roles, messages, expected):
+    assert render(PLAIN_ROLES.replace("ROLES", str(roles)), messages) == expected
+
+
+@pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
+def test_template_without_tools_gets_a_description_of_the_tools(roles):
+    messages = [{"role": "system", "content": "Be brief."}, USER]
+    tools = [{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}]
+    text = render(PLAIN_ROLES.replace("ROLES", str(roles)), messages, tools=tools)
+    assert text.startswith(f"[{roles[0]}]You can call functions.")
+    described = '{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}'
+    assert f"\n<tools>\n{described}\n</tools>\n" in text
+    call = '{"name": "the_name", "arguments": {"an_argument": "its value"}}'
+    assert f"<tool_call>\n{call}\n</tool_call>\n\nBe brief." in text
+
+
+def test_template_of_deepseek_without_tools_describes_them_in_its_notation():
+    marks = ("<|tool▁call▁begin|>the_name<|tool▁sep|>", "<|tool▁call▁end|>")
+    begin, end = (mark.replace("|", "\uff5c") for mark in marks)
+    source = PLAIN_ROLES.replace("ROLES", "['system', 'user']") + f"{{# {begin} #}}"
+    assert f'{begin}{{"an_argument": "its value"}}{end}' in render(source, tools=TOOLS)
+    assert ChatTemplate(source).dialect.name == "deepseek"
+
+
+def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}{# <TOOLCALL> #}")
+    assert template.dialect.name == "nemotron-nano-2"
+    assert '<TOOLCALL>[{"name": "the_name", ' in template.render([USER], tools=TOOLS)
+
+
+def test_template_of_lfm_gets_calls_in_its_notation():
+    source = PLAIN_ROLES.replace("ROLES", "['user', 'assistant']") + "{# <|tool_call_start|> tools #}"
+    assert render(source, [call_message({"a": "x"})]) == '[assistant]<|tool_call_start|>[f(a="x")]<|tool_call_end|>'
+
+
+@pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])
+def test_missing_template_is_chatml(source):
+    assert render(source) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"

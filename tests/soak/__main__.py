@@ -23,7 +23,6 @@ ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
 }
 ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
     "models": (fuzz.models, 1_000),
-    "faults": (lambda n, seed: faults.stopped(), 1),
     "kills": (faults.kills, 200),
 }
 

@@ -1,4 +1,4 @@
-"""Faults of the engine process: a stop signal, and kills under streams. What clients get, and for how long."""
+"""Kills of the engine process under streams: what clients get, and how long GET /health takes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from pathlib import Path
 
 from ..live import started
 from .target import DEADLINE_S, Broken, Target, counted
-
-# How long the process is stopped by SIGSTOP.
-STOPPED_S = 2.0
 
 
 @contextlib.contextmanager
@@ -50,23 +47,6 @@ def wait_until_served(target: Target) -> float:
         time.sleep(0.02)
     raise Broken("the server was not back in time")
 
-
-def stopped() -> str:
-    """Stop and continue the engine process. A request that arrives meanwhile succeeds afterwards."""
-    with served() as (target, process):
-        child, text = engine_of(process.pid) or 0, target.chat()
-        os.kill(child, signal.SIGSTOP)
-        timer = threading.Timer(STOPPED_S, os.kill, (child, signal.SIGCONT))
-        timer.start()
-        start = time.monotonic()
-        text_after = target.chat()
-        timer.join()
-        if text_after != text:
-            raise Broken("the greedy text is another one after SIGSTOP")
-    return f"SIGSTOP for {STOPPED_S} s: the request ended after {time.monotonic() - start:.2f} s"
-
-
-# --- kills under streams ---
 
 N_STREAMS = 16
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)

@@ -12,13 +12,9 @@ from collections import Counter
 from .target import DEADLINE_S, Broken, Target, counted, post, responses
 
 QUESTIONS = [
-    *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
-    *("Repeat after me: blue table", "Count to five.", "My name is Ada. What is my name?", "What is 2 plus 3?"),
-    *("Name a colour.", "Thank you!", "Good morning!", "How are you?", "List three fruits.", "What is localchat?"),
-    *(f"What is {n} plus {n + 3}?" for n in range(3, 13)),
-    *(f"Repeat after me: {text}" for text in ("one two", "a green door", "hello", "yes and no", "the cat sat")),
-    *(f"My name is {name}. What is my name?" for name in ("Bob", "Carla", "Dan", "Eve", "Mallory")),
-    *("What is the capital of Spain?", "Tell me a joke.", "Good night!", "Who made you?", "Goodbye."),
+    *("What is your name?", "What can you do?", "Say hello.", "Count to five.", "Tell me a joke.", "Thank you!"),
+    *(f"What is {n} plus {n + 3}?" for n in range(3, 23)),
+    *(f"My name is {name}. What is my name?" for name in ("Ada", "Bob", "Carla", "Dan", "Eve", "Mallory")),
 ]
 N_TOKENS = 48
 # How long a client that does not read waits.
