@@ -215,24 +215,20 @@ class _Grammar:
             before: The text before the calls.
             after_text: The terminal of a text whose end is the beginning of the calls.
         """
-        heads = {name: layout.head_of(name, before + layout.begin) for name in self._schemas}
-        prefix = ""
-        if after_text and layout.opener:
-            prefix = self._literal(layout.opener, after=after_text)
-            heads = {name: head.removeprefix(layout.opener) for name, head in heads.items()}
-            after_text = ""
-        first = {name: self._literal(head, after=after_text) for name, head in heads.items()}
-        more = ""
-        if self.max_calls != 1:
-            others = {name: self._literal(layout.head_of(name, layout.separator)) for name in self._schemas}
-            more = self._call(layout, others) + "*"
-        return seq(prefix, self._call(layout, first), more, self._literal(layout.end))
+        opener = layout.opener if after_text else ""
+        prefix = self._literal(opener, after=after_text)
+        first = self._call(layout, before + layout.begin, opener=opener, after="" if opener else after_text)
+        more = "" if self.max_calls == 1 else self._call(layout, layout.separator) + "*"
+        return seq(prefix, first, more, self._literal(layout.end))
 
-    def _call(self, layout: CallLayout, heads: Mapping[str, str]) -> str:
-        """A call of one of the tools, each with the terminal before its arguments."""
+    def _call(self, layout: CallLayout, before: str, *, opener: str = "", after: str = "") -> str:
+        """A call of one of the tools, after the text `before` without its `opener`, and after another terminal."""
         end = self._literal(layout.after_call)
-        arguments = {name: argument_rule(self._rules, self._schemas[name], layout) for name in heads}
-        return f"({' | '.join(seq(head, arguments[name], end) for name, head in heads.items())})"
+        calls = []
+        for name, schema in self._schemas.items():
+            head = self._literal(layout.head_of(name, before).removeprefix(opener), after=after)
+            calls.append(seq(head, argument_rule(self._rules, schema, layout), end))
+        return f"({' | '.join(calls)})"
 
     # --- reasoning ---
 

@@ -13,7 +13,7 @@ from ..core.request import Input
 from ..engine.front import AnyEngine
 from ..engine.values import Cancelled
 from .model import Model, check_tokens
-from .run import wire_errors
+from .run import item_path, wire_errors
 
 # Inputs are computed in groups of this many tokens. Between two groups other requests run, and a cancel takes effect.
 _GROUP_TOKENS = 4096
@@ -41,9 +41,8 @@ class VectorRun:
         """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError, and Cancelled."""
         if self._pooling == "rank":
             raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
-        inputs = [
-            _tokens(self._engine, given, _path("input", request.inputs, i)) for i, given in enumerate(request.inputs)
-        ]
+        paths = (item_path("input", request.inputs, i) for i in range(len(request.inputs)))
+        inputs = [_tokens(self._engine, given, path) for given, path in zip(request.inputs, paths)]
         try:
             vectors = self._computed(inputs, "input")
         except errors.ContextLengthExceeded as error:
@@ -77,7 +76,7 @@ class VectorRun:
                     vectors += self._engine.embed(_group(inputs[len(vectors) :]))
                 except errors.ContextLengthExceeded as error:
                     i = next(i for i, tokens in enumerate(inputs) if len(tokens) > error.n_ctx)
-                    error.param = _path(name, inputs, i)
+                    error.param = item_path(name, inputs, i)
                     raise
         return vectors
 
@@ -109,7 +108,3 @@ def _group(inputs: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
     """The first inputs, with about `_GROUP_TOKENS` tokens."""
     sums = itertools.accumulate(map(len, inputs))
     return inputs[: 1 + sum(n < _GROUP_TOKENS for n in sums)]
-
-
-def _path(name: str, all: Sequence[object], i: int) -> str:
-    return name if len(all) == 1 else f"{name}[{i}]"

@@ -25,7 +25,7 @@ from .dialects.parser import OutputParser, ReasoningTracker
 from .model import Model, check_tokens
 from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate
-from .run import GenerationRun, Output, PlainText, PromptTokens, copies, wire_errors
+from .run import GenerationRun, Output, PlainText, PromptTokens, copies, item_path, wire_errors
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
@@ -148,7 +148,7 @@ def _text_params(request: CompletionRequest) -> GenerationParams:
 
 
 def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
-    name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
+    name = item_path("prompt", request.prompts, i)
     given = request.prompts[i]
     with wire_errors(name):
         if not isinstance(given, str):

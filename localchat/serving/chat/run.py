@@ -326,3 +326,8 @@ def wire_errors(prompt_field: str) -> Iterator[None]:
     except errors.BadRequest as error:
         error.param = error.param or prompt_field
         raise
+
+
+def item_path(name: str, items: Sequence[object], i: int) -> str:
+    """The path of an item of a field, which is the field itself if it has one item."""
+    return name if len(items) == 1 else f"{name}[{i}]"
