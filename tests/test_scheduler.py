@@ -165,14 +165,6 @@ def test_long_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, 
 # Drafts.
 
 
-def drafting(max_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **limits: Any) -> SteppedScheduler:
-    """A scheduler with one sequence that has computed its prompt of 3 tokens and sampled one."""
-    scheduler = new_scheduler(n_cells, 4, n_batch, max_drafted=max_drafted, **limits)
-    scheduler.add(with_prompt(1, 1, 2, 3))
-    run_step(scheduler)
-    return scheduler
-
-
 def test_drafts_share_the_limit_of_a_step():
     scheduler = new_scheduler(200, 4, 100, max_drafted=8)
     for id in (1, 2, 3):

@@ -101,7 +101,10 @@ class Calls:
     def load(
         self, id: int, path: str, options: LoadOptions, log_levels: Mapping[str, int]
     ) -> tuple[ModelFacts, TokenTexts]:
-        _log_to(self._sender, log_levels)
+        logging.getLogger("localchat").handlers = [QueueHandler(self._sender)]  # type: ignore[arg-type]  # as a queue
+        threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
+        for name, level in log_levels.items():
+            logging.getLogger(name).setLevel(level)
         if options.use_extra_bufts and has_matrix_instructions():
             # If this machine faults at these instructions, then here, before a large file has been read.
             load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=1, n_gpu_layers=0)).close()
@@ -130,13 +133,6 @@ class Calls:
         self.engine.join()
         self._sender.close()
         os._exit(1)
-
-
-def _log_to(sender: Sender, levels: Mapping[str, int]) -> None:
-    logging.getLogger("localchat").handlers = [QueueHandler(sender)]  # type: ignore[arg-type]  # stands for a queue
-    threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
 
 
 def _serve(connection: Connection, calls: Calls) -> None:

@@ -126,16 +126,12 @@ class KVCache:
         """Ends the use of an active slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
         self.active.remove(slot)
         tokens = self._tokens[slot]
-        twin = next((other for other in self._tokens if other != slot and self._has_all(other, tokens)), None)
+        n = len(tokens) if self._limits.can_truncate else None
+        twin = next((other for other, held in self._tokens.items() if other != slot and held[:n] == tokens), None)
         if keep and tokens:
             self._tokens.move_to_end(slot if twin is None else twin)
         if not (keep and tokens) or twin is not None:
             self._drop(slot)
-
-    def _has_all(self, slot: int, tokens: list[int]) -> bool:
-        held = self._tokens[slot]
-        is_enough = len(held) >= len(tokens) if self._limits.can_truncate else len(held) == len(tokens)
-        return is_enough and n_common_of(held, tokens) == len(tokens)
 
     def evict(self) -> bool:
         """Drops the least recently used idle prefix. False if there is none."""
@@ -151,10 +147,6 @@ class KVCache:
 
     # Recurrent models.
 
-    @property
-    def n_snapshot_bytes(self) -> int:
-        return sum(map(len, self._snapshots.values()))
-
     def take_snapshot(self, slot: int) -> None:
         """Copies the state of a slot to memory, within `max_snapshot_bytes`. An error is only logged."""
         tokens = tuple(self._tokens[slot])
@@ -166,7 +158,7 @@ class KVCache:
         self._snapshots.pop(tokens, None)
         if len(data) <= self.max_snapshot_bytes:  # Otherwise all others would be dropped for nothing.
             self._snapshots[tokens] = data
-        while self.n_snapshot_bytes > self.max_snapshot_bytes:
+        while sum(map(len, self._snapshots.values())) > self.max_snapshot_bytes:
             self._snapshots.popitem(last=False)
 
     def restore_snapshot(self, tokens: list[int]) -> None:

@@ -256,8 +256,6 @@ class ModelFacts:
     """The token before the name of the repository in such a prompt."""
     device: str = ""
     """The device that computes its layers, such as "CPU (AMD EPYC)"."""
-    n_gpu_layers: int = 0
-    """Layers that are computed on GPUs."""
     n_threads: int = 0
     """CPU threads of a step."""
     n_context_bytes: int = 0

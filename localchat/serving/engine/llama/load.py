@@ -289,7 +289,6 @@ def _read_facts(
         fim_file=vocabulary.fim_file,
         fim_repository=vocabulary.fim_repository,
         device=model.device(),
-        n_gpu_layers=model.n_on_gpus,
         # With all layers on GPUs threads have no effect.
         n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),
         n_context_bytes=sum(memory.n_bytes(L.llama_n_ctx(context)) for memory in memories),
