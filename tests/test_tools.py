@@ -149,32 +149,29 @@ def test_mistake_of_the_model_is_sent_to_the_model(call: Any, error: str):
     assert isinstance(json.loads(sent), dict)  # Servers refuse messages with arguments that do not parse.
 
 
-def test_exception_of_a_tool_is_shortened_for_the_model_and_logged(caplog: pytest.LogCaptureFixture):
-    with playing(calls(("fail", "")), text("oh")) as (client, script), caplog.at_level(logging.WARNING):
-        client.run("x", tools=[fail])
-    assert results(script)[0].startswith("Error: RuntimeError: no luck")
-    assert len(results(script)[0]) < 600
+def find(name: str) -> str:
+    return next(known for known in ["a"] if known == name)
+
+
+def test_exception_of_a_tool_is_shortened_for_the_model_and_logged(caplog: pytest.LogCaptureFixture, client_class: Any):
+    made = calls(("fail", ""), ("find", '{"name": "z"}'), ("find", '{"name": "a"}'))
+    with playing(made, text("oh"), client_class=client_class) as (client, script), caplog.at_level(logging.WARNING):
+        client.run("x", tools=[fail, find])
+    failed, ended, found = results(script)
+    assert failed.startswith("Error: RuntimeError: no luck")
+    assert len(failed) < 600
+    assert ended == "Error: RuntimeError: the function raised StopIteration: "
+    assert found == "a"
     assert "RuntimeError" in caplog.text
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_exception_of_a_tool_is_raised_on_request(parallel: bool, client_class: Any):
-    with playing(calls(("fail", ""), ("add", '{"a": 1, "b": 1}')), client_class=client_class) as (client, script):
-        with pytest.raises(RuntimeError, match="no luck"):
-            client.run("x", tools=[fail, add], raise_errors=True, parallel=parallel)
+@pytest.mark.parametrize(("call", "words"), [(("fail", ""), "no luck"), (("find", '{"name": "z"}'), "StopIteration")])
+def test_exception_of_a_tool_is_raised_on_request(call: Any, words: str, parallel: bool, client_class: Any):
+    with playing(calls(call, ("add", '{"a": 1, "b": 1}')), client_class=client_class) as (client, script):
+        with pytest.raises(RuntimeError, match=words):
+            client.run("x", tools=[fail, find, add], raise_errors=True, parallel=parallel)
         assert len(script.requests) == 1
-
-
-def test_stop_iteration_of_a_tool_is_handled_like_other_exceptions(client_class: Any):
-    def find(name: str) -> str:
-        return next(known for known in ["a"] if known == name)
-
-    made = calls(("find", '{"name": "z"}'), ("find", '{"name": "a"}'))
-    with playing(made, text("ok"), made, client_class=client_class) as (client, script):
-        client.run("x", tools=[find])
-        assert results(script) == ["Error: RuntimeError: the function raised StopIteration: ", "a"]
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            client.run("x", tools=[find], raise_errors=True)
 
 
 async def later(a: int) -> int:
