@@ -249,7 +249,7 @@ def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
 
 
 def counts(usage: Usage) -> Mapping[str, int]:
-    """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the model is loaded at the start."""
+    """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the time of a load is not measured."""
     total, prompt, completion = (round(s * 1e9) for s in (usage.total_s, usage.prompt_s, usage.completion_s))
     return {
         "total_duration": total,
