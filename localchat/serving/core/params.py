@@ -19,8 +19,7 @@ from .text import decode_json
 # The limit of stop texts: each is searched for after every token.
 MAX_STOPS = 64
 MAX_TOKEN_ID_DIGITS = 10
-# OpenAI's limit.
-MAX_TOP_LOGPROBS = 20
+MAX_TOP_LOGPROBS = 20  # OpenAI's limit.
 
 _INT32 = 2**31 - 1
 
@@ -82,22 +81,20 @@ def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
     return tuple(sampler for sampler in chosen if sampler != _LAST_SAMPLER)
 
 
-def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
-    if body.get(name) is None:
-        return None
-    values = body.items(name, "strings")
-    if not values or not _are_texts(values, MAX_STOPS):
-        body.refuse(name, f"a list of 1 to {MAX_STOPS} strings, none of them empty")
-    return tuple(values)
-
-
-def _stop(body: Fields, name: str) -> tuple[str, ...]:
-    """A text or a list of texts. Empty texts are refused: they would end every output at once."""
+def _texts(body: Fields, name: str) -> tuple[str, ...]:
+    """A text or a list of texts. Empty ones are refused: as stop texts they would end every output at once."""
     value = body.get(name)
-    stops = [value] if isinstance(value, str) else body.items(name, "strings")
-    if not _are_texts(stops, MAX_STOPS):
+    texts = [value] if isinstance(value, str) else body.items(name, "strings")
+    # A NUL would end the text in llama.cpp.
+    if len(texts) > MAX_STOPS or not all(isinstance(text, str) and text and "\0" not in text for text in texts):
         body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
-    return tuple(stops)
+    return tuple(texts)
+
+
+def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
+    if isinstance(body.get(name), str) or body.get(name) == []:
+        body.refuse(name, f"a list of 1 to {MAX_STOPS} strings")
+    return _texts(body, name) or None
 
 
 def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
@@ -127,11 +124,6 @@ def _bias(pair: Any, path: str) -> Bias:
     if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
         raise BadRequest(f"'{path}' must be a number from -100 to 100, or false for never, got {show(bias)}", path)
     return token, float(bias)
-
-
-def _are_texts(values: list[Any], most: int) -> bool:
-    # A NUL would end the text in llama.cpp.
-    return len(values) <= most and all(isinstance(v, str) and v and "\0" not in v for v in values)
 
 
 def _prompt_logprobs(body: Fields, name: str) -> int | None:
@@ -274,11 +266,8 @@ def read_params(
 ) -> GenerationParams:
     """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
 
-    Args:
-        least_tokens: The smallest valid length limit; 0 allows requests that only prefill the prompt.
-        lengths: The names of the length limit. If a request has several, the first one here applies.
-        stop: The name of the field with the stop texts.
-        has_prompt_logprobs: Whether the responses of the interface have `prompt_logprobs`.
+    With `least_tokens=0` requests may only prefill the prompt. `lengths` and `stop` are the names of the length limit
+    (the first one in the request applies) and of the stop texts. `has_prompt_logprobs` is set if responses have them.
     """
     body.ignore(WITHOUT_EFFECT)
     refuse_unsupported(body, UNSUPPORTED if has_prompt_logprobs else {**UNSUPPORTED, "prompt_logprobs": ()})
@@ -288,7 +277,7 @@ def read_params(
         top_logprobs=top_logprobs,
         max_tokens=max_tokens,
         sampling=read_sampling(body),
-        stop=_stop(body, stop),
+        stop=_texts(body, stop),
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 # A shared encoder: json.dumps with options would build one for each call. It writes no white space, leaves non-ASCII
 # characters as they are, and refuses NaN.
@@ -16,12 +16,8 @@ to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 # The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory.
 MAX_CONTAINERS = 500_000
-
-# The limit of digits in an integer: the time that Python takes to convert one is quadratic. The largest double has 309
-# digits.
+# The limit of digits in an integer, which take quadratic time. The largest double has 309 digits.
 _MAX_INTEGER_DIGITS = 300
-
-
 # Control characters, which could forge a line of the log or control a terminal, and their escapes.
 _CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
 
@@ -48,14 +44,10 @@ def decode_json(text: str) -> Any:
     return _DECODER.decode(text)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _parse_float(digits: str) -> float:
     value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"the number {digits[:60]} is too large")
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:60]} is no number of JSON, or too large")
     return value
 
 
@@ -65,7 +57,7 @@ def _parse_int(digits: str) -> int:
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_float, parse_int=_parse_int)
+_DECODER = json.JSONDecoder(parse_constant=_parse_float, parse_float=_parse_float, parse_int=_parse_int)
 
 
 def pattern_of(texts: Iterable[str]) -> str:

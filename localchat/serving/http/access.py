@@ -75,12 +75,10 @@ class Access:
         Each given key is compared with all keys, by digest, so that the time reveals nothing about a key.
         """
         scheme, _, bearer = headers.get("Authorization", "").partition(" ")
-        is_known = False
-        for given in (bearer if scheme.lower() == "bearer" else "", headers.get("X-Api-Key", "")):
-            digest = sha256(given.strip().encode("latin-1", "replace")).digest()
-            for own in self._digests:
-                is_known |= hmac.compare_digest(digest, own)
-        return is_known
+        given = (bearer if scheme.lower() == "bearer" else "", headers.get("X-Api-Key", ""))
+        digests = [sha256(key.strip().encode("latin-1", "replace")).digest() for key in given]
+        matches = [hmac.compare_digest(digest, own) for digest in digests for own in self._digests]
+        return any(matches)
 
     def _check_page(self, headers: Message, host: str | None) -> None:
         # On the loopback interface, `host` must be a loopback name: a page of another site could make its own host name

@@ -112,7 +112,9 @@ class Endpoints:
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
         path = _without_prefix(exchange.path)
-        row = self._row(path)
+        # The path itself, or a prefix of it that ends in a slash.
+        prefixes = (row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row))
+        row = path if path in self._table else next(prefixes, None)
         exchange.route = row or "other"
         # Errors may occur before the endpoint is called.
         if path.startswith("/api/"):
@@ -150,12 +152,6 @@ class Endpoints:
         if exchange.route not in _PROBES or exchange.status not in (200, errors.ModelLoading.status):
             exchange.log()
         self._metrics.count(exchange.route, exchange.status, exchange.seconds)
-
-    def _row(self, path: str) -> str | None:
-        """The key of the table for a path: the path itself, or a prefix of it that ends in a slash."""
-        if path in self._table:
-            return path
-        return next((row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row)), None)
 
     def _served(self) -> list[str]:
         """The method and path of each endpoint, except those for browsers."""

@@ -72,8 +72,11 @@ class Catalog:
         Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid.
         """
         name = name.strip()
-        if takes_paths and (name == DEMO or _is_path(name)):
-            return ModelFile(DEMO_PATH, DEMO, "built-in") if name == DEMO else model_at(name)
+        if takes_paths and name == DEMO:
+            return ModelFile(DEMO_PATH, DEMO, "built-in")
+        is_written_as_path = name.endswith(".gguf") or name.startswith((".", "/", "~")) or "://" in name
+        if takes_paths and (is_written_as_path or os.path.exists(name)):
+            return model_at(name)
         models = self.models()
         wanted = name.casefold().removesuffix(".gguf")
         for match in (_has_name, _has_tag, _is_base):
@@ -117,10 +120,6 @@ class Catalog:
         shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
         n_more = len(names) - MAX_SHOWN_NAMES
         return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith(".gguf") or name.startswith((".", "/", "~")) or "://" in name or os.path.exists(name)
 
 
 def _names(model: ModelFile) -> Iterator[str]:
