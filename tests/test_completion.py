@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.completions import (
-    INTERFACE,
     CompletionEncoder,
     CompletionRequest,
     LogprobWriter,
@@ -73,7 +72,7 @@ def texts(engine: Engine, **fields: Any) -> list[str]:
 def streamed(engine: Engine, **fields: Any) -> list[Any]:
     """The choices of the chunks of a stream."""
     with complete(engine, stream=True, **fields) as run:
-        stream = INTERFACE.encoder(run.head, requested(stream=True, **fields), run.usage)
+        stream = CompletionEncoder(run.head, requested(stream=True, **fields), run.usage)
         chunks = []
         while run.is_running:
             for index, event in run.take():

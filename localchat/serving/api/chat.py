@@ -15,17 +15,7 @@ from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest
 from .content import AUDIO, note_of, read_text, without_nulls
-from .encoder import (
-    CALL,
-    REASONING,
-    Block,
-    Choice,
-    Encoder,
-    Interface,
-    logprob_entry,
-    progress_body,
-    prompt_logprobs,
-)
+from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry, progress_body, prompt_logprobs
 from .tools import CUSTOM_INPUT, read_response_format, read_tool_choice, read_tools, tool_call
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
@@ -178,27 +168,19 @@ def reasoning_budget(body: Fields) -> int | None:
 
 def read_text_request(body: Fields) -> dict[str, Any]:
     """The fields of a TextRequest in a body of OpenAI's APIs, except `params`."""
+    flags = ("stream", "timings_per_token", "return_progress", "echo")
+    options = body.object_or_empty("stream_options")
+    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
     return {
         "model": body.text("model") or "",
         "response_format": read_response_format(body),
-        "echo": body.boolean("echo") or False,
+        **{name: body.boolean(name) or False for name in flags},
+        "include_usage": include,
+        "continuous_usage": include and continuous is True,
         # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.
         "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
         "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
         "request_id": body.text("request_id"),
-        **read_streaming(body),
-    }
-
-
-def read_streaming(body: Fields) -> dict[str, Any]:
-    """The fields of a TextRequest that concern streaming."""
-    flags = ("stream", "timings_per_token", "return_progress")
-    options = body.object_or_empty("stream_options")
-    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
-    return {
-        **{name: body.boolean(name) or False for name in flags},
-        "include_usage": include,
-        "continuous_usage": include and continuous is True,
     }
 
 
@@ -249,6 +231,8 @@ def _called(id: str | None, function: Fields) -> dict[str, Any]:
 
 class ChatEncoder(Encoder[ChatRequest]):
     """Encodes a chat completion."""
+
+    id_prefix = "chatcmpl-"
 
     def started(self) -> None:
         # These chunks come before all text, also if tokens have been sampled already.
@@ -339,6 +323,3 @@ class ChatEncoder(Encoder[ChatRequest]):
 
 def _call(block: Block) -> dict[str, Any]:
     return {"id": block.call.id, "type": "function", "function": {"name": block.call.name, "arguments": block.text}}
-
-
-INTERFACE = Interface(id_prefix="chatcmpl-", parse=parse_chat, encoder=ChatEncoder)

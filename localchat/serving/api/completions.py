@@ -18,17 +18,7 @@ from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
 from .chat import read_text_request
 from .content import read_inputs
-from .encoder import (
-    Block,
-    Choice,
-    Encoder,
-    Interface,
-    floored,
-    id_text,
-    native_entry,
-    progress_body,
-    prompt_logprobs,
-)
+from .encoder import Block, Choice, Encoder, floored, id_text, logprob_entry, progress_body, prompt_logprobs
 
 # The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128
@@ -162,6 +152,8 @@ class LogprobWriter:
 class CompletionEncoder(Encoder[CompletionRequest]):
     """Encodes a text completion. In a stream, a separate chunk has the end of each choice."""
 
+    id_prefix = "cmpl-"
+
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
         super().__init__(head, request, usage)
         self._shared = {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model}
@@ -220,6 +212,8 @@ class CompletionEncoder(Encoder[CompletionRequest]):
 class NativeEncoder(Encoder[CompletionRequest]):
     """Encodes chunks of text, of which the last one of each output has the totals and no text, or one body."""
 
+    id_prefix = "cmpl-"
+
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if self.request.stream:
             self.emit(self._chunk(choice, text))
@@ -239,7 +233,7 @@ class NativeEncoder(Encoder[CompletionRequest]):
         """A chunk with this text, and the tokens since the last chunk."""
         params = self.request.params
         tokens = choice.take_tokens()
-        scored = [native_entry(token, after_sampling=params.post_sampling_probs) for token in tokens]
+        scored = [logprob_entry(token, after_sampling=params.post_sampling_probs, with_id=True) for token in tokens]
         return {
             "index": choice.index,
             "content": text,
@@ -272,8 +266,3 @@ class NativeEncoder(Encoder[CompletionRequest]):
 
     def _prompt(self, choice: Choice) -> tuple[int, ...]:
         return self.head.prompts[choice.index // self.request.params.n]
-
-
-INTERFACE = Interface("cmpl-", parse_completion, CompletionEncoder)
-NATIVE = Interface("cmpl-", parse_native, NativeEncoder)
-INFILL = Interface("cmpl-", parse_infill, NativeEncoder)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, refuse_unsupported, show
+from ..core.fields import Fields, refuse_unsupported
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions
 from .content import read_inputs
 
@@ -78,20 +78,19 @@ class RerankRequest:
     query: str
     documents: tuple[str, ...]
     top_n: int | None  # Return only this many documents; None: all.
-    returns_documents: bool
-    """Return the texts of the documents, too."""
+    returns_documents: bool  # Return the texts of the documents, too.
 
 
 def parse_rerank(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> RerankRequest:
     """The request in a body."""
     body.ignore(("user",))
     documents = body.items("documents", "strings")
-    if not 0 < len(documents) <= MAX_INPUTS:
+    if not 0 < len(documents) <= MAX_INPUTS or not all(isinstance(document, str) for document in documents):
         body.refuse("documents", f"a list of 1 to {MAX_INPUTS} strings")
     return RerankRequest(
         model=body.text("model") or "",
         query=body.required_text("query"),
-        documents=tuple(_document_text(value, f"documents[{i}]") for i, value in enumerate(documents)),
+        documents=tuple(documents),
         top_n=body.integer("top_n", 1),
         returns_documents=body.boolean("return_documents") or False,
     )
@@ -106,11 +105,3 @@ def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_t
 
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
     return {"object": "list", "model": model, "results": [*map(result, order)], "usage": _usage_body(n_tokens)}
-
-
-def _document_text(value: Any, path: str) -> str:
-    """The text of a document: the document itself, or its field `text`."""
-    text = value.get("text") if isinstance(value, dict) else value
-    if not isinstance(text, str):
-        raise BadRequest(f"'{path}' must be a string, or an object with a 'text', got {show(value)}", path)
-    return text

@@ -1,15 +1,13 @@
 """The base of the encoders of all interfaces for generated text: collects output events, and calls a hook for each.
 
 A stream and a whole body are made of the same events. To add an interface, write a parser and a subclass of `Encoder`,
-declare an `Interface`, and add a line to the table in http/endpoints.py. If its errors have another format, set it in
-http/endpoints.py.
+and add a line to the table in http/endpoints.py, which also has the formats of errors.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..core.errors import ApiError
@@ -28,8 +26,7 @@ from ..core.events import (
     ToolCallStart,
     Usage,
 )
-from ..core.fields import Fields
-from ..core.request import ParseOptions, TextRequest
+from ..core.request import TextRequest
 from ..core.text import to_json
 
 CONTENT, REASONING, CALL = "content", "reasoning", "call"
@@ -45,7 +42,7 @@ class Block:
         self.kind = kind
         self.index = index  # The position in the output.
         self._call = call
-        self._pieces: list[str] = []
+        self.pieces: list[str] = []
 
     @property
     def call(self) -> ToolCallStart:
@@ -54,10 +51,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
-
-    def append(self, text: str) -> None:
-        self._pieces.append(text)
+        return "".join(self.pieces)
 
 
 class Choice:
@@ -94,14 +88,15 @@ R = TypeVar("R", bound=TextRequest)
 class Encoder(Generic[R]):
     """Encodes output events as chunks or as one body. Subclasses define the hooks and `body`."""
 
+    id_prefix: str  # The beginning of the ids of responses.
+
     def __init__(self, head: ResponseHead, request: R, usage: Callable[[], Usage]) -> None:
         """`usage` returns the counts so far, over all outputs."""
         self.head = head
         self.request = request
         self.usage = usage
         self.choices = [Choice(i) for i in range(request.n_choices)]
-        # The chunks since the last `take`, as JSON values.
-        self._chunks: list[Any] = []
+        self._chunks: list[Any] = []  # Those since the last `take`, as JSON values.
         self._is_started = False
 
     # --- for the sender of the response ---
@@ -200,7 +195,7 @@ class Encoder(Generic[R]):
         if not choice.is_open or choice.blocks[-1].kind != kind:
             self._open(choice, kind)
         block = choice.blocks[-1]
-        block.append(text)
+        block.pieces.append(text)
         if text:
             self.delta(choice, block, text)
 
@@ -216,15 +211,6 @@ class Encoder(Generic[R]):
             self.closed(choice, choice.blocks[-1])
 
 
-@dataclass(frozen=True)
-class Interface(Generic[R]):
-    """A wire interface for generated text."""
-
-    id_prefix: str
-    parse: Callable[[Fields, ParseOptions], R]  # Parses a request body; raises BadRequest.
-    encoder: Callable[[ResponseHead, R, Callable[[], Usage]], Encoder[R]]
-
-
 # --- parts of responses that several interfaces have ---
 
 
@@ -238,23 +224,23 @@ def progress_body(progress: PromptProgress) -> dict[str, Any]:
     }
 
 
-def logprob_entry(token: OutputToken, *, as_ids: bool = False, after_sampling: bool = False) -> dict[str, Any]:
+def logprob_entry(
+    token: OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
+) -> dict[str, Any]:
     """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
 
     With `as_ids`, tokens are shown as "token_id:N". With `after_sampling`, the entry has probabilities instead of
-    their logarithms, under llama.cpp's names.
+    their logarithms, under llama.cpp's names. With `with_id`, as in llama.cpp's own format, it has the id, too.
     """
-    own = _entry(token.id, token.piece, token.logprob or 0.0, as_ids, after_sampling)
-    top = [_entry(other.token, other.piece, other.logprob, as_ids, after_sampling) for other in token.top]
+
+    def entry(id: int, piece: bytes, logprob: float) -> dict[str, Any]:
+        text = id_text(id) if as_ids else piece.decode("utf-8", "replace")
+        value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": floored(logprob)}
+        return {**({"id": id} if with_id else {}), "token": text, **value, "bytes": list(piece)}
+
+    top = [entry(other.token, other.piece, other.logprob) for other in token.top]
+    own = entry(token.id, token.piece, token.logprob or 0.0)
     return {**own, "top_probs" if after_sampling else "top_logprobs": top}
-
-
-def native_entry(token: OutputToken, *, after_sampling: bool) -> dict[str, Any]:
-    """One entry of llama.cpp's `completion_probabilities`: like `logprob_entry`, with the id of each token."""
-    entry = logprob_entry(token, after_sampling=after_sampling)
-    name = "top_probs" if after_sampling else "top_logprobs"
-    top = [{"id": other.token, **value} for other, value in zip(token.top, entry[name])]
-    return {"id": token.id, **entry, name: top}
 
 
 def prompt_logprobs(tokens: Sequence[OutputToken], n_top: int) -> list[Any]:
@@ -269,12 +255,6 @@ def id_text(id: int) -> str:
 
 def floored(logprob: float) -> float:
     return max(logprob, LOGPROB_FLOOR)
-
-
-def _entry(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: bool) -> dict[str, Any]:
-    text = id_text(id) if as_ids else piece.decode("utf-8", "replace")
-    value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": floored(logprob)}
-    return {"token": text, **value, "bytes": list(piece)}
 
 
 def _prompt_entry(token: OutputToken, n_top: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..core.params import read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
 from .content import part_text, read_text, without_nulls
-from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
 from .tools import Tool, chosen_tools, function_tool, read_format_object, tool_call
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
@@ -197,6 +197,8 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
 class MessageEncoder(Encoder[ChatRequest]):
     """Encodes a message."""
 
+    id_prefix = "msg_"
+
     def started(self) -> None:
         self._emit("message_start", message=self._message([]))
         self._emit("ping")
@@ -279,6 +281,3 @@ def _arguments(text: str) -> Any:
     except ValueError:
         return {"_incomplete_json": text}
     return value if isinstance(value, dict) else {"_value": value}
-
-
-INTERFACE = Interface(id_prefix="msg_", parse=parse_messages, encoder=MessageEncoder)

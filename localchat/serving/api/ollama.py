@@ -23,7 +23,7 @@ from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .content import IMAGE, note_of, refuse_media, without_nulls
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_embeddings
-from .encoder import CALL, REASONING, Block, Choice, Encoder, Interface, logprob_entry
+from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .tools import read_schema, read_tools, tool_call
 
 # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
@@ -185,6 +185,8 @@ def error_body(error: ApiError) -> dict[str, str]:
 class ChatEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
+    id_prefix = "chat-"
+
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind != CALL:
             self._emit(**{block.kind: text})
@@ -232,6 +234,8 @@ class ChatEncoder(Encoder[TextRequest]):
 class GenerateEncoder(ChatEncoder):
     """Encodes the same with the fields of /api/generate."""
 
+    id_prefix = "gen-"
+
     def _text(self, content: str, thinking: dict[str, Any], called: dict[str, Any]) -> dict[str, Any]:
         return {"response": content, **thinking}
 
@@ -259,10 +263,6 @@ def counts(usage: Usage) -> Mapping[str, int]:
         "eval_count": usage.n_completion,
         "eval_duration": completion,
     }
-
-
-CHAT: Interface[TextRequest] = Interface("chat-", parse_chat, ChatEncoder)
-GENERATE: Interface[TextRequest] = Interface("gen-", parse_generate, GenerateEncoder)
 
 
 # --- models and embeddings ---

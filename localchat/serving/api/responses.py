@@ -17,7 +17,7 @@ from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from ..core.text import to_json
-from .chat import ChatRequest, read_streaming, reasoning_budget, template_vars
+from .chat import ChatRequest, reasoning_budget, template_vars
 from .content import part_text, read_text, texts_in, without_nulls
 from .tools import CUSTOM_INPUT, Tool, function_tool, qualified, read_format_object, read_tool_choice, tool_call
 
@@ -29,7 +29,7 @@ _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 _SUMMARIES = ("auto", "concise", "detailed")
-_WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation")
+_WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation", "stream_options")
 _SYSTEM = ("system", "developer")
 
 # Prefix of the `encrypted_content` of this server, to distinguish it from content that other servers have encrypted.
@@ -158,7 +158,7 @@ def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = D
         template_vars=template_vars(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
-        **read_streaming(body),
+        stream=body.boolean("stream") or False,
         request_id=body.text("request_id"),
         offered=offered,
         settings=_settings(body, reasoning),
@@ -315,8 +315,7 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "reasoning_content": text}
     elif kind != "additional_tools":  # `parse_response` has read these tools.
         item.skip()
-        own = decode_reasoning(str(item.get("encrypted_content") or ""))
-        text = "\n".join([*filter(None, [own]), *texts_in({**item.raw, "title": None, "url": None})])
+        text = "\n".join(texts_in({**item.raw, "title": None, "url": None}))
         role = item.get("role")
         if text:  # In the words of the user, unless the item names another role.
             yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}

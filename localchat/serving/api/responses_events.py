@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead, Usage
-from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, Interface, logprob_entry
-from .responses import ResponsesRequest, ResponseStore, encode_reasoning, parse_response
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
+from .responses import ResponsesRequest, encode_reasoning
 from .tools import CUSTOM_INPUT
 
 
@@ -45,6 +44,8 @@ _CUSTOM_CALL = _Names("custom_tool_call", "response.custom_tool_call_input", "in
 
 class ResponseEncoder(Encoder[ResponsesRequest]):
     """Encodes a response, and stores it if the request asks for that."""
+
+    id_prefix = "resp_"
 
     def __init__(self, head: ResponseHead, request: ResponsesRequest, usage: Callable[[], Usage]) -> None:
         super().__init__(head, request, usage)
@@ -223,8 +224,3 @@ def custom_input(arguments: str) -> str:
     # A backslash that begins no escape of JSON stands for itself: models forget to escape those of patterns.
     text = _ESCAPE.sub(lambda escape: escape[1] or r"\\", found[1])
     return str(json.loads(f'"{text}"', strict=False))
-
-
-def interface(store: ResponseStore) -> Interface[ResponsesRequest]:
-    """The interface with a store for its responses."""
-    return Interface("resp_", partial(parse_response, store), ResponseEncoder)

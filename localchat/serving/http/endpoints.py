@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,8 +18,8 @@ from urllib.parse import unquote
 from ... import __version__
 from ..api import chat, completions, messages, ollama, responses_events, tokens
 from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
-from ..api.encoder import Interface
-from ..api.responses import ResponseStore
+from ..api.encoder import Encoder
+from ..api.responses import ResponseStore, parse_response
 from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
@@ -73,6 +74,7 @@ class Endpoints:
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
         text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
+        parse_responses = partial(parse_response, self._store)
         rerank = vectors(parse_rerank, VectorRun.scores, rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
@@ -85,26 +87,26 @@ class Endpoints:
             "/models/load": {"POST": models.load},
             "/models/unload": {"POST": models.unload},
             "/models/": {"GET": models.get},
-            "/chat/completions": {"POST": text(chat.INTERFACE)},
-            "/completions": {"POST": text(completions.INTERFACE)},
-            "/completion": {"POST": text(completions.NATIVE, WITHOUT_END)},
-            "/infill": {"POST": text(completions.INFILL, WITHOUT_END)},
+            "/chat/completions": {"POST": text(chat.parse_chat, chat.ChatEncoder)},
+            "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
+            "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
+            "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
             "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
-            "/responses": {"POST": text(responses_events.interface(self._store), NAMED)},
+            "/responses": {"POST": text(parse_responses, responses_events.ResponseEncoder, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
-            "/messages": {"POST": text(messages.INTERFACE, _MESSAGES)},
+            "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama.VERSION})},
             "/api/tags": {"GET": models.tags},
             "/api/ps": {"GET": models.running},
             "/api/show": {"POST": models.show},
-            "/api/chat": {"POST": text(ollama.CHAT, LINES)},
-            "/api/generate": {"POST": text(ollama.GENERATE, LINES)},
+            "/api/chat": {"POST": text(ollama.parse_chat, ollama.ChatEncoder, LINES)},
+            "/api/generate": {"POST": text(ollama.parse_generate, ollama.GenerateEncoder, LINES)},
             "/api/embed": {"POST": vectors(ollama.parse_embed, VectorRun.embed, ollama.embed_body)},
             "/api/embeddings": {"POST": vectors(ollama.parse_old_embed, VectorRun.embed, ollama.old_embed_body)},
         }
@@ -160,24 +162,29 @@ class Endpoints:
 
     # --- generated text ---
 
-    def _text(self, interface: Interface[Any], format: StreamFormat = CHAT) -> Handler:
+    def _text(
+        self,
+        parse: Callable[[Fields, ParseOptions], TextRequest],
+        encoder_type: type[Encoder[Any]],
+        format: StreamFormat = CHAT,
+    ) -> Handler:
         """The handler of an interface for generated text: parse, start, encode."""
 
         def handle(exchange: Exchange) -> None:
-            request: TextRequest = self._parsed(exchange, interface.parse)
+            request: TextRequest = self._parsed(exchange, parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s or None)
             try:
                 ping = stream.ping if request.stream and format.ping else None
                 model = self._model(exchange, request.model, request.keep_alive_s, ping)
-                run = _start(model, request, interface.id_prefix)
+                run = _start(model, request, encoder_type.id_prefix)
             except Exception as error:
                 stream.fail(error)
                 return
             exchange.id = run.head.id
             try:
                 with run, self._in_flight(exchange, run):
-                    encoder = interface.encoder(run.head, request, run.usage)
+                    encoder = encoder_type(run.head, request, run.usage)
                     if request.stream:
                         stream.run(run, encoder)
                     else:
