@@ -121,6 +121,14 @@ def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, 
         read(parse, fields, strict=True)
 
 
+def test_replayed_parts_of_a_tool_result_are_skipped_or_replaced_by_a_note():
+    """S2."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [REFERENCE, image, {"type": "text", "text": "!"}]}
+    fields = messages(messages=[{"role": "user", "content": [result]}, *HI])
+    assert read(parse_messages, fields).messages[0] == {"role": "tool", "tool_call_id": "t", "content": f"f{NOTE}!"}
+
+
 @pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
 def test_media_of_the_assistant_are_replaced_by_a_note(message: dict[str, Any]):
     request = read(parse_chat, {"messages": [{"role": "assistant", **message}, *HI]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import shutil
@@ -20,6 +19,7 @@ from localchat.serving.models.catalog import DEMO_PATH
 from .exchanges import ask
 from .live import ServerProcess, running_process
 from .serving import wait_for
+from .soak.faults import engines_of
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
@@ -46,14 +46,7 @@ def server(folder: Path) -> Iterator[ServerProcess]:
 
 
 def engines(server: ServerProcess) -> list[int]:
-    """The ids of the engine processes."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # a process that has just ended
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == server.process.pid and state != "Z":
-                found.append(int(path.parent.name))
-    return sorted(found)
+    return engines_of(server.process.pid)
 
 
 def resident_bytes(server: ServerProcess) -> int:

@@ -27,14 +27,20 @@ def served(*arguments: str) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
         yield Target(server.url, server.process.pid), server.process
 
 
-def engine_of(pid: int) -> int | None:
-    """The engine process of a server, if it has one; Linux."""
+def engines_of(pid: int) -> list[int]:
+    """The engine processes of a server; Linux."""
+    found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a process that has just ended
             state, parent = file.read_text().rpartition(")")[2].split()[:2]
             if int(parent) == pid and state != "Z":
-                return int(file.parent.name)
-    return None
+                found.append(int(file.parent.name))
+    return sorted(found)
+
+
+def engine_of(pid: int) -> int | None:
+    """The engine process of a server with one model, if it has one."""
+    return next(iter(engines_of(pid)), None)
 
 
 def wait_until_served(target: Target) -> float:
