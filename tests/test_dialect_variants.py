@@ -178,7 +178,7 @@ def test_markers_within_json_do_not_end_a_value():
 
 def test_gemma_writes_names_in_the_order_of_its_template():
     arguments = {"B": [True, None, "x", []], "a": {"d": 2, "C": 3}}
-    text = DIALECTS["gemma-4"].write_calls([{"name": "f", "arguments": arguments}])
+    text = DIALECTS["gemma-4"].calls[0].written([{"name": "f", "arguments": arguments}])
     assert text == '<|tool_call>call:f{a:{C:3,d:2},B:[true,null,<|"|>x<|"|>,[]]}<tool_call|>'
 
 

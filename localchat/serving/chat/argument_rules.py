@@ -28,7 +28,6 @@ _ANNOTATIONS = frozenset(
 _ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
 _MAX_DEPTH = 20
-
 # Values that some templates print as Python does.
 _PYTHON_VALUES = {
     "boolean": "/True|False/",
@@ -192,9 +191,8 @@ class _Arguments:
         if not schema.get("properties") and others is not False and not schema.get("required"):
             if not schema.keys() <= _OF_OBJECT | _ANNOTATIONS:
                 raise NotExact
-            return _repeated(
-                "{", self._rules.rule(seq(_GEMMA_NAME, self._rules.rule(self.gemma(others, depth + 1)))), "}"
-            )
+            value = self._rules.rule(self.gemma(others, depth + 1))
+            return _repeated("{", self._rules.rule(seq(_GEMMA_NAME, value)), "}")
         pairs = []
         for name, value, is_required in sorted(self._properties(schema), key=lambda item: item[0].lower()):
             if not _UNQUOTED_NAME.fullmatch(name):

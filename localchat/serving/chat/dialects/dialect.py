@@ -6,9 +6,8 @@ prompt use this declaration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from .call_layout import CallLayout
 from .parser import OutputParser
@@ -96,10 +95,6 @@ class Dialect:
         """Whether a template belongs to this family."""
         sets = ((self.calls[0].opener,),) if self.detected_by is None else self.detected_by
         return any(all(mark in template for mark in marks) for marks in sets)
-
-    def write_calls(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Write calls (dicts with `name` and `arguments`) in the preferred layout of the family."""
-        return self.calls[0].written(calls)
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""

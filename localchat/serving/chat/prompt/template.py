@@ -91,7 +91,7 @@ class ChatTemplate:
         try:
             given = {
                 **(variables or {}),
-                "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.write_calls),
+                "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.calls[0].written),
                 "tools": adapt_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
                 "add_generation_prompt": add_generation_prompt or bool(continue_final_message),
             }
@@ -107,7 +107,7 @@ class ChatTemplate:
         return prefilled(self.dialect, prompt, reasoning, text) if reasoning or text else prompt
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
-        adapted = adapt_messages(messages, None, capabilities, self.dialect.write_calls)
+        adapted = adapt_messages(messages, None, capabilities, self.dialect.calls[0].written)
         given = {"messages": adapted, "tools": tools or capabilities.no_tools}
         return render_template(self._template, {**given, **self._tokens})
 
