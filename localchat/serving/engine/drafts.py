@@ -33,15 +33,21 @@ class Lookup:
     n-gram is compared at its newest positions, and the longest match gives the draft."""
 
     def __init__(self) -> None:
-        # The positions after each n-gram, the newest one last.
-        self._positions: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        # By n-gram: its newest position. By position: the previous one of the same n-gram. These are no lists of
+        # positions, since the garbage collector would visit as many lists as the text has tokens.
+        self._last: dict[tuple[int, ...], int] = {}
+        self._before: dict[int, int] = {}
         self._n_indexed = N_GRAM
 
     def index(self, tokens: list[int]) -> bool:
         """Indexes new tokens, a limited number at a time. Returns whether all are indexed."""
         end = min(len(tokens), self._n_indexed + _MAX_INDEXED)
         for position in range(self._n_indexed, end):
-            self._positions[tuple(tokens[position - N_GRAM : position])].append(position)
+            n_gram = tuple(tokens[position - N_GRAM : position])
+            before = self._last.get(n_gram)
+            if before is not None:
+                self._before[position] = before
+            self._last[n_gram] = position
         self._n_indexed = max(end, self._n_indexed)
         return end == len(tokens)
 
@@ -51,10 +57,15 @@ class Lookup:
         After the shortest match it is one token, and one more for each further token of the match: a short match is
         often by chance, and while a text is copied the match grows with each accepted token.
         """
-        positions = self._positions.get(tuple(tokens[-N_GRAM:]), [])[-_MAX_POSITIONS:]
-        if not positions:
+        position = self._last.get(tuple(tokens[-N_GRAM:]))
+        best = n_best = n_searched = 0
+        while position is not None and n_searched < _MAX_POSITIONS and n_best < _MAX_COMPARED:
+            n = _n_common_before(tokens, position)
+            if n > n_best:
+                best, n_best = position, n
+            position, n_searched = self._before.get(position), n_searched + 1
+        if not best:
             return []
-        n_best, best = max((_n_common_before(tokens, position), position) for position in positions)
         # A draft that reaches the end of the text continues at `best` again.
         period = len(tokens) - best
         return [tokens[best + i % period] for i in range(min(n_tokens, n_best - N_GRAM + 1))]
