@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from localchat.serving.api.tokens import parse_tokenize, text_body, tokens_body
+from localchat.serving.api.embeddings import parse_tokenize, text_body, tokens_body
 from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
 from localchat.serving.engine.values import SequenceStats

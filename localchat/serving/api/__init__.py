@@ -1,4 +1,4 @@
 """Wire formats: for each API, parses request bodies, and encodes results as response bodies or stream chunks.
 
-This package is independent of HTTP, the engine, templates and models. errors.py has its exceptions.
+Parsers raise BadRequest for an invalid field. This package is independent of HTTP, the engine, templates and models.
 """

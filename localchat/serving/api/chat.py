@@ -14,9 +14,18 @@ from ..core.events import PromptProgress
 from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest
-from .content import AUDIO, note_of, read_text, without_nulls
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry, progress_body, prompt_logprobs
-from .tools import CUSTOM_INPUT, read_response_format, read_tool_choice, read_tools, tool_call
+from .parts import (
+    AUDIO,
+    CUSTOM_INPUT,
+    note_of,
+    read_response_format,
+    read_text,
+    read_tool_choice,
+    read_tools,
+    tool_call,
+    without_nulls,
+)
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
@@ -244,10 +253,7 @@ class ChatEncoder(Encoder[ChatRequest]):
     def opened(self, choice: Choice, block: Block) -> None:
         if block.kind == CALL:
             # The first chunk of a call has the name and empty arguments. Later chunks have pieces of the arguments.
-            call = block.call
-            function = {"name": call.name, "arguments": ""}
-            started = {"index": call.index, "id": call.id, "type": "function", "function": function}
-            self._emit(choice, {"tool_calls": [started]})
+            self._emit(choice, {"tool_calls": [{"index": block.call.index, **_call(block)}]})
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind == CALL:

@@ -17,8 +17,8 @@ from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
 from .chat import read_text_request
-from .content import read_inputs
 from .encoder import Block, Choice, Encoder, floored, id_text, logprob_entry, progress_body, prompt_logprobs
+from .parts import read_inputs
 
 # The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128

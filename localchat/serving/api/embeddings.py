@@ -1,18 +1,22 @@
-"""POST /v1/embeddings and /v1/rerank: parses the requests, and encodes vectors and scores."""
+"""The endpoints that generate no text: parses the requests, and encodes vectors, scores and tokens.
+
+They are /v1/embeddings, /v1/rerank, and llama.cpp's /tokenize and /detokenize.
+"""
 
 from __future__ import annotations
 
 import base64
 import struct
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.fields import Fields, refuse_unsupported
+from ..core.fields import Fields, first_given, refuse_unsupported
+from ..core.params import is_token
 from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions
-from .content import read_inputs
+from .parts import read_inputs
 
 # OpenAI's limit.
 MAX_INPUTS = 2048
@@ -105,3 +109,62 @@ def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_t
 
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
     return {"object": "list", "model": model, "results": [*map(result, order)], "usage": _usage_body(n_tokens)}
+
+
+@dataclass(frozen=True)
+class TokenizeRequest:
+    """A text to tokenize."""
+
+    model: str
+    text: str
+    adds_special: bool  # Add the model's BOS.
+    parses_special: bool  # Parse the texts of control tokens as control tokens.
+    with_pieces: bool  # Return the text of each token, too.
+
+
+@dataclass(frozen=True)
+class DetokenizeRequest:
+    """Tokens to convert to text."""
+
+    model: str
+    tokens: tuple[int, ...]
+
+
+def parse_tokenize(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> TokenizeRequest:
+    """The request in a body. `prompt` and `text` are other servers' names for `content`."""
+    text = first_given([body.text(name) for name in ("content", "prompt", "text")])
+    if text is None:
+        body.refuse("content", "a string")
+    return TokenizeRequest(
+        model=body.text("model") or "",
+        text=text,
+        adds_special=first_given([body.boolean("add_special"), body.boolean("add_special_tokens")]) or False,
+        parses_special=body.boolean("parse_special") is not False,
+        with_pieces=body.boolean("with_pieces") or False,
+    )
+
+
+def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable[[int], bytes]) -> dict[str, Any]:
+    if request.with_pieces:
+        return {"tokens": [{"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens]}
+    return {"tokens": list(tokens)}
+
+
+def parse_detokenize(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> DetokenizeRequest:
+    """The request in a body."""
+    tokens = body.get("tokens")
+    if not isinstance(tokens, list) or not all(map(is_token, tokens)):
+        body.refuse("tokens", "a list of token ids")
+    return DetokenizeRequest(body.text("model") or "", tuple(tokens))
+
+
+def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
+    """The text of the pieces. Bytes that are not valid UTF-8 become U+FFFD."""
+    return {"content": b"".join(pieces).decode("utf-8", "replace")}
+
+
+def _text_or_bytes(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

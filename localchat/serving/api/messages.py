@@ -18,9 +18,8 @@ from ..core.fields import Fields
 from ..core.params import read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
-from .content import part_text, read_text, without_nulls
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
-from .tools import Tool, chosen_tools, function_tool, read_format_object, tool_call
+from .parts import Tool, chosen_tools, function_tool, part_text, read_format_object, read_text, tool_call, without_nulls
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
 # not need it, and it would prevent requests from sharing a cached prefix.

@@ -21,10 +21,9 @@ from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat, TextRequest
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
-from .content import IMAGE, note_of, refuse_media, without_nulls
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
-from .tools import read_schema, read_tools, tool_call
+from .parts import IMAGE, note_of, read_schema, read_tools, refuse_media, tool_call, without_nulls
 
 # The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 VERSION = "0.13.0"
@@ -373,9 +372,6 @@ def read_keep_alive(body: Fields) -> float | None:
     """How many seconds the model stays loaded after the request: a number, or a duration such as "5m" or "1h30m".
 
     A negative value means for ever; None: the server's default.
-
-    Raises:
-        BadRequest: The value is neither.
     """
     value = body.get("keep_alive")
     if value is None:

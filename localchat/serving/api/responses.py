@@ -18,8 +18,19 @@ from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from ..core.text import to_json
 from .chat import ChatRequest, reasoning_budget, template_vars
-from .content import part_text, read_text, texts_in, without_nulls
-from .tools import CUSTOM_INPUT, Tool, function_tool, qualified, read_format_object, read_tool_choice, tool_call
+from .parts import (
+    CUSTOM_INPUT,
+    Tool,
+    function_tool,
+    part_text,
+    qualified,
+    read_format_object,
+    read_text,
+    read_tool_choice,
+    texts_in,
+    tool_call,
+    without_nulls,
+)
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation": (), "prompt": (), "moderation": ()}
@@ -70,11 +81,7 @@ class ResponseStore:
                 self._drop(next(iter(self._entries)))
 
     def get(self, id: str, param: str | None = None, code: str | None = None) -> Stored:
-        """The entry with this id, which becomes the most recently used one.
-
-        Raises:
-            NotFound: No such response was stored, or it was deleted or dropped.
-        """
+        """The entry with this id, which becomes the most recently used one. Raises NotFound."""
         with self._lock:
             entry = self._entries.get(id)
             if entry is None:
@@ -127,11 +134,7 @@ class ResponsesRequest(ChatRequest):
 
 
 def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ResponsesRequest:
-    """The request in a body, which may refer to responses in `store`.
-
-    Raises:
-        NotFound: The request refers to a response or an item that is not stored.
-    """
+    """The request in a body. Raises NotFound if it refers to a response or an item that is not in the store."""
     refuse_unsupported(body, REFUSED)
     body.ignore(_WITHOUT_EFFECT)
     previous = body.text("previous_response_id")

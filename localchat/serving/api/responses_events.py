@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ..core.errors import ApiError
 from ..core.events import OutputToken, ResponseHead, Usage
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
+from .parts import CUSTOM_INPUT
 from .responses import ResponsesRequest, encode_reasoning
-from .tools import CUSTOM_INPUT
 
 
 class _Names(NamedTuple):

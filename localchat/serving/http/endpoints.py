@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ... import __version__
-from ..api import chat, completions, messages, ollama, responses_events, tokens
-from ..api.embeddings import embeddings_body, parse_embeddings, parse_rerank, rerank_body
+from ..api import chat, completions, embeddings, messages, ollama, responses_events
 from ..api.encoder import Encoder
 from ..api.responses import ResponseStore, parse_response
 from ..chat.embeddings import VectorRun
@@ -75,7 +74,7 @@ class Endpoints:
         self._logged: set[str] = set()
         text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
         parse_responses = partial(parse_response, self._store)
-        rerank = vectors(parse_rerank, VectorRun.scores, rerank_body)
+        rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
             "/v1": {"GET": lambda exchange: exchange.send_json(200, {"endpoints": self._served()})},
@@ -91,7 +90,7 @@ class Endpoints:
             "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
             "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
             "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
-            "/embeddings": {"POST": vectors(parse_embeddings, VectorRun.embed, embeddings_body)},
+            "/embeddings": {"POST": vectors(embeddings.parse_embeddings, VectorRun.embed, embeddings.embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
@@ -256,16 +255,17 @@ class Endpoints:
         return request
 
     def _tokenize(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, tokens.parse_tokenize)
+        request, model = self._parsed_for_model(exchange, embeddings.parse_tokenize)
         engine = model.engine
         with wire_errors("content"):
             ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
-        exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.texts.piece(token, True)))
+        exchange.send_json(200, embeddings.tokens_body(ids, request, lambda token: engine.texts.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, tokens.parse_detokenize)
+        request, model = self._parsed_for_model(exchange, embeddings.parse_detokenize)
         check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
-        exchange.send_json(200, tokens.text_body([model.engine.texts.piece(token, True) for token in request.tokens]))
+        pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
+        exchange.send_json(200, embeddings.text_body(pieces))
 
     def _apply_template(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, chat.parse_chat)
