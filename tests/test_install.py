@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import wheelhouse
+from tools import install, wheelhouse
 from tools.install import packages_for
 
 from .raw_server import HELLO, always
@@ -38,6 +38,17 @@ def test_advice_names_the_packages_of_the_system(platform_name, os_release, comm
     advice = packages_for(platform_name, os_release)
     assert command in advice
     assert "\n" not in advice
+
+
+def test_wheelhouse_beside_the_project_is_found_unless_a_variable_says_otherwise(tmp_path, monkeypatch):
+    for folder in ("wheelhouse", "other"):
+        (tmp_path / folder / "wheels").mkdir(parents=True)
+    monkeypatch.setattr(install, "ROOT", tmp_path / "project")
+    monkeypatch.delenv("WHEELHOUSE", raising=False)
+    assert install.find_wheelhouse() == tmp_path / "wheelhouse"
+    for named, found in ((str(tmp_path / "other"), tmp_path / "other"), ("", None)):
+        monkeypatch.setenv("WHEELHOUSE", named)
+        assert install.find_wheelhouse() == found
 
 
 @pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")
