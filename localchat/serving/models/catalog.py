@@ -40,7 +40,7 @@ class ModelFile:
     # Where it was found: "path", "models folder", "mapping file", "built-in", or the name of another program.
     source: str = "path"
     aliases: tuple[str, ...] = ()  # Further names in requests.
-    # Settings of a mapping file, which replace those of the command line for this model.
+    # Settings of a mapping file, which apply where the command line sets none.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def is_named(self, requested: str) -> bool:
