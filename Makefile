@@ -11,7 +11,7 @@ CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3
 CLIENT_TESTS := messages_live ollama responses_live program_requests reported node_clients
 INSTALL := $(CHECKED) tools/install.py $(VENV)
 
-.PHONY: run test check lint types bench soak client-tests formats wheelhouse clean
+.PHONY: run test check lint types bench soak client-tests formats wheelhouse install-tests clean
 
 run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
@@ -46,6 +46,9 @@ EXTRAS ?= server
 PYTHONS ?= $(PYTHON)
 wheelhouse:  ## write a folder to install from without a network; EXTRAS=server,test ACCEL=cuda PYTHONS="python3.9 python3.12"
 	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --pythons '$(PYTHONS)'
+
+install-tests:  ## write a wheelhouse and install it without a network, without a compiler and so on; CASES="no_network ..."
+	$(CHECKED) -m tests.install $(CASES)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

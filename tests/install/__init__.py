@@ -1,0 +1,1 @@
+"""Installs a folder of `make wheelhouse` in several ways: `make install-tests`."""

@@ -1,0 +1,169 @@
+"""`python -m tests.install [CASE...]`: write a wheelhouse, install it in several ways, and print the times.
+
+A case that is impossible on this machine is skipped and reported. The exit status is 1 if a case failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tools import wheelhouse
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = Path(__file__).with_name("chat.py")
+PYTHONS = ("3.9", "3.11", "3.13")
+LIMIT_S = 600
+
+# Runs a command in a new network namespace that has only a loopback interface.
+ISOLATED = ("unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
+
+class Skipped(Exception):
+    """A case cannot run on this machine. The message has the reason."""
+
+
+class Failed(Exception):
+    """A command of a case failed. The message has its output."""
+
+
+def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
+    """Run a command for at most `LIMIT_S`; returns its output."""
+    # Variables and files that configure pip on this machine must not affect the case.
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON", "MAKE"))}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    environment = {**own, "PIP_CONFIG_FILE": os.devnull, **environment}
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, cwd=cwd, env=environment, text=True, timeout=LIMIT_S, check=False, **streams)
+    if done.returncode:
+        raise Failed(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def isolated(*command: str | Path) -> list[str | Path]:
+    """The command, in a network namespace without a network."""
+    try:
+        run([*ISOLATED, "true"])
+    except (Failed, OSError) as error:
+        raise Skipped(f"`unshare --net` is not permitted here: {error}") from error
+    return [*ISOLATED, *command]
+
+
+def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
+    """Install the folder and chat with its server, without a network; returns the interpreter of the installation."""
+    run(isolated("sh", folder / "install.sh", scratch / target), scratch, **environment)
+    python = scratch / target / "bin" / "python"
+    run(isolated(python, CHAT), scratch, **environment)
+    return python
+
+
+def no_network(folder: Path, scratch: Path) -> None:
+    """In a network namespace without a network, with spaces in all paths."""
+    copy = scratch / "my folder"
+    copy.symlink_to(folder)
+    python = install_and_chat(copy, scratch, target="my programs")
+    for client in ("localchat.pyz", "chat_client.py"):
+        assert "usage" in run([python, "-I", folder / client, "--help"], scratch)
+
+
+def no_compiler(folder: Path, scratch: Path) -> None:
+    """Without compiler, CMake and network: `make` uses the folder beside the project; without it, `make` fails."""
+    commands = scratch / "commands"
+    commands.mkdir()
+    for name in ("sh", "make", "touch", "env", "dirname"):
+        (commands / name).symlink_to(shutil.which(name) or name)
+    (commands / "python3").symlink_to(sys.executable)
+    project = copy_of_project(scratch)
+    (scratch / "wheelhouse").symlink_to(folder)
+    environment = {"PATH": str(commands)}
+    run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
+    run([project / ".venv" / "bin" / "python", CHAT], project, **environment)
+    run(["make", "clean"], project)
+    try:
+        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", **environment)
+    except Failed as error:
+        if "no C++ compiler was found" not in str(error):
+            raise
+    else:
+        raise Failed("make built llama-cpp-python without a compiler")
+
+
+def copy_of_project(scratch: Path) -> Path:
+    """A copy of the files that git tracks."""
+    project = scratch / "project"
+    for name in run(["git", "ls-files"]).splitlines():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, project / name)
+    return project
+
+
+def interpreter(version: str) -> str | None:
+    """An interpreter of this version, in PATH or of pyenv."""
+    homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for python in (f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
+        try:
+            if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+                return python
+        except OSError:
+            continue
+    return None
+
+
+def under(version: str) -> Callable[[Path, Path], None]:
+    """The case for a version of Python."""
+
+    def case(folder: Path, scratch: Path) -> None:
+        python = interpreter(version)
+        if python is None:
+            raise Skipped(f"there is no python{version}")
+        install_and_chat(folder, scratch, PYTHON=python)
+
+    return case
+
+
+CASES: dict[str, Callable[[Path, Path], None]] = {
+    "no_network": no_network,
+    "no_compiler": no_compiler,
+    **{f"python{version}": under(version) for version in PYTHONS},
+}
+
+
+def main() -> int:
+    """Run the named cases, by default all, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)} (default: all)")
+    options = parser.parse_args()
+    unknown = set(options.case) - set(CASES)
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    folder = ROOT / "wheelhouse"
+    pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
+    start = time.monotonic()
+    if wheelhouse.main([str(folder), "--extras", "server,test", "--pythons", " ".join(sorted(pythons))]):
+        return 1
+    print(f"{'wheelhouse':20} {time.monotonic() - start:6.1f} s  ok", flush=True)
+    failures = 0
+    for name in options.case or CASES:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                CASES[name](folder, Path(scratch).resolve())
+                result = "ok"
+            except Skipped as reason:
+                result = f"SKIPPED: {reason}"
+            except (Failed, AssertionError, subprocess.TimeoutExpired) as error:
+                result = f"FAILED: {error}"
+                failures += 1
+        print(f"{name:20} {time.monotonic() - start:6.1f} s  {result}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
