@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
     if not options.api_keys and not options.uds and not is_loopback(options.host):
-        log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", options.host)
+        log.warning("every client that reaches %s can use this server: set LOCALCHAT_API_KEY", options.host)
     try:
         with listening(options) as listener:
             return _serve(options, file, catalog if serves_all else None, listener)

@@ -64,7 +64,7 @@ def started(command: Sequence[str]) -> Iterator[ServerProcess]:
             assert process.stderr is not None
             for line in process.stderr:
                 lines.append(line)
-                if match := re.search(r"ready.*?(http://[\w.]+:\d+/v1)", line):
+                if match := re.search(r"ready.*?(https?://[\w.]+:\d+/v1)", line):
                     found.append(match[1])
                     is_ready.set()
             is_ready.set()

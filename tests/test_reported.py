@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import importlib.util
 import json
 import os
@@ -16,7 +18,7 @@ import pytest
 
 from .exchanges import exchange
 from .live import running_server
-from .serving import BIG, generating, serving
+from .serving import BIG, CERTIFICATE, CLIENT_TLS, generating, serving
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -117,6 +119,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_models.write_bert(folder / "rank.gguf", gguf.PoolingType.RANK)
     tiny_models.write_bert(folder / "mean.gguf", gguf.PoolingType.MEAN)
     return folder
+
+
+def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with running_server(str(folder / "rank.gguf")) as url:
+        body = {"query": "a", "documents": ["b", "a " * 2_100_000]}
+        response, found = exchange(urlsplit(url).netloc, "/v1/rerank", body)
+    assert (response.status, found["error"]["code"]) == (400, "context_length_exceeded")
+    assert "2100000" in found["error"]["message"]
+    assert "2000000" in found["error"]["message"]
+
+
+def test_constraint_is_followed_over_tls():
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"], "additionalProperties": False}
+    format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"messages": [USER], "response_format": format, "enable_thinking": False, "max_tokens": 30}
+    with running_server("--tls-cert", str(CERTIFICATE)) as url:
+        port = urlsplit(url).port
+        with contextlib.closing(http.client.HTTPSConnection("localhost", port, timeout=60, context=CLIENT_TLS)) as peer:
+            peer.request("POST", "/v1/chat/completions", json.dumps(body))
+            content = json.loads(peer.getresponse().read())["choices"][0]["message"]["content"]
+    assert json.loads(content) == {"a": 7}
 
 
 def test_ollama_cuts_long_inputs_of_embeddings_unless_told_not_to(folder: Path):

@@ -319,3 +319,26 @@ def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
         closing.join(30)
         thread.join(30)
         assert waiting[0][0] == 503
+
+
+def test_model_in_use_is_unloaded_after_the_request(tmp_path):
+    with running(tmp_path) as server:
+        model = server.service.find("one")
+        with server.service.using(model) as loaded:
+            server.service.unload(model)
+            assert model.model is loaded
+        wait_for(lambda: model.state == "unloaded" and server.loads.n_open == 0)
+
+
+def test_server_that_closes_while_a_load_waits_for_a_model_in_use_ends_its_thread(tmp_path):
+    with running(tmp_path, max_models=1) as server, ThreadPoolExecutor() as threads:
+        model = server.service.find("one")
+        with server.service.using(model):
+            waiting = threads.submit(server.chat, "two")
+            wait_for(lambda: model.is_ending)
+            server.service.stop()
+            assert waiting.result(30)[0] == 503
+            thread = server.service._thread
+            assert thread is not None
+            thread.join(30)
+            assert not thread.is_alive()

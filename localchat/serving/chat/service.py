@@ -253,7 +253,9 @@ class Service:
             with self._changed:
                 served.n_users -= 1
                 served.used_at = self.clock()
-                served.expires_at = served.used_at + (self._idle_unload_s if keep_alive_s is None else keep_alive_s)
+                if served.expires_at != -math.inf:  # `unload` was not called meanwhile.
+                    keep_alive_s = self._idle_unload_s if keep_alive_s is None else keep_alive_s
+                    served.expires_at = served.used_at + keep_alive_s
                 self._changed.notify_all()
 
     def load(self, served: ServedModel) -> None:
@@ -305,6 +307,8 @@ class Service:
                     self._changed.wait(None if left_s == math.inf else left_s)
                     continue
                 next_one = self._to_load.popleft() if left_s > 0 else None
+                if next_one is None and idle is not None:
+                    idle.is_ending = True
             if next_one is not None:
                 self._load_one(next_one)
             elif idle is not None:
@@ -316,8 +320,8 @@ class Service:
 
     def _load_one(self, served: ServedModel) -> None:
         assert self._load is not None
-        while self._max_models and len(self._loaded()) >= self._max_models and self._end_least_recent(served):
-            pass
+        while self._max_models and len(self._loaded()) >= self._max_models and not self.is_stopped:
+            self._end_least_recent(served)
         model: Model | None = None
         reason = ""
         while model is None and not reason and not self.is_stopped:
@@ -339,21 +343,23 @@ class Service:
 
     def _end_least_recent(self, new: ServedModel) -> bool:
         """End the least recently used model for a new one. Idle ones come first. False: there is none."""
-        victim = min(self._loaded(), key=lambda served: (served.n_users > 0, served.used_at), default=None)
-        if victim is None:
-            return False
+        with self._changed:
+            victim = min(self._loaded(), key=lambda served: (served.n_users > 0, served.used_at), default=None)
+            if victim is None:
+                return False
+            victim.is_ending = True
         self._end(victim, f"{new.file.name} takes its place")
         return True
 
     def _end(self, served: ServedModel, why: str) -> None:
-        """End a model after the requests that use it. Its memory is free when this returns."""
+        """End a model whose `is_ending` is set, after the requests that use it. Its memory is free when this returns,
+        unless the server stops."""
         with self._changed:
-            served.is_ending = True
             self._changed.wait_for(lambda: not served.n_users or self.is_stopped)
-            model = served.model
-            if model is None or self.is_stopped:
+            if self.is_stopped:
                 return
-            served.model = None
+            model, served.model = served.model, None
+        assert model is not None, "only this thread ends models"
         model.engine.close()
         log.info("the model %s has been unloaded: %s", served.file.name, why)
         with self._changed:
