@@ -21,7 +21,8 @@ from .serving.core.errors import NO_MEMORY
 from .serving.engine.tuning import LIBRARY
 from .serving.http.access import is_loopback
 from .serving.http.connections import listening, why_not_listening
-from .serving.http.loading import Loader, log_to_stderr, report_failure
+from .serving.http.loading import Loader
+from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import Options, chosen_model, read_options
 from .serving.models.catalog import ModelFile, ModelFileError, list_text
 from .serving.models.gguf import GGUFError, read_start

@@ -19,7 +19,7 @@ import pytest
 from localchat.serving.chat.service import ServedModel
 from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineError
-from localchat.serving.http import loading
+from localchat.serving.http import loading, logs
 from localchat.serving.http.options import Options, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
@@ -201,10 +201,10 @@ def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.Monk
 def test_lines_for_people_have_no_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with restored():
-        loading.log_to_stderr()
-        loading.report("plain")
-        loading.log.info("timed")
-        assert loading.report_failure("bad") == 1
+        logs.log_to_stderr()
+        logs.report("plain")
+        logs.log.info("timed")
+        assert logs.report_failure("bad") == 1
         assert re.fullmatch(r"plain\n\d\d:\d\d:\d\d timed\nlocalchat\.server: bad\n", sys.stderr.getvalue())
 
 

@@ -1,4 +1,4 @@
-"""How a model is loaded: from options to an engine process; and the log, with the messages at the start."""
+"""How a model is loaded: from options to an engine process, with the messages at the start of the server."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..engine.front import Front
 from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts, NotEnoughMemory
 from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
+from .logs import report, report_failure
 from .options import Options
 
 if TYPE_CHECKING:
@@ -34,35 +35,6 @@ _SETTINGS = {"ctx": "n_ctx", "parallel": "n_parallel", "gpu_layers": "n_gpu_laye
 _BAR_WIDTH = 30
 # Seconds between log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
-# The attribute of log records that are written without the time: the messages at the start.
-_PLAIN = "is_plain"
-
-
-def log_to_stderr() -> None:
-    """Write the log of this package to stderr from now on. Without a stderr, as in some services, write nothing."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    package_log = logging.getLogger("localchat")
-    package_log.handlers = [handler]
-    package_log.setLevel(logging.INFO)
-    # llama.cpp logs many lines while it loads a model.
-    logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
-
-
-def report(message: str) -> None:
-    """Write a message at the start of the server."""
-    log.info("%s", message, extra={_PLAIN: True})
-
-
-def report_failure(message: str) -> int:
-    """Write why the server cannot start, and return the exit status."""
-    log.error("localchat.server: %s", message, extra={_PLAIN: True})
-    return 1
-
-
-class _Formatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return record.getMessage() if getattr(record, _PLAIN, False) else super().format(record)
 
 
 class Loader:
