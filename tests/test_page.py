@@ -249,6 +249,27 @@ def import_text(page: Page, text: str) -> None:
     )
 
 
+def test_tool_calls_are_shown_and_sent_again(browser):
+    with page_of(browser, generating("after")) as (page, _):
+        call = {"id": "c1", "name": "look<b>", "arguments": '{"at": "<i>Rome"}'}
+        turns = [{"role": "user", "content": "where?"}, {"role": "assistant", "content": "", "calls": [call]}]
+        import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": "T", "messages": turns}]}))
+        page.wait("document.querySelector('#list .pick')")
+        page.click("#list .pick")
+        page.wait("document.querySelector('.assistant')")
+        shown = page.eval("document.querySelector('.assistant').textContent")
+        assert "look<b>" in shown
+        assert "<i>Rome" in shown
+        page.eval(
+            "window.sent = []; const real = fetch; fetch = (u, o) => { sent.push(o && o.body); return real(u, o) }"
+        )
+        say(page, "and then?")
+        page.wait(f"{IS_IDLE} && [...document.querySelectorAll('{RESPONSE}')].at(-1).innerText === 'after'")
+        messages = next(json.loads(body) for body in page.eval("sent") if body)["messages"]
+        assert messages[1]["tool_calls"][0]["function"] == {"name": "look<b>", "arguments": call["arguments"]}
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
+
+
 def test_the_list_is_searched_renamed_deleted_exported_and_imported(browser):
     with page_of(browser, generating("An answer about bees")) as (page, _):
         for text in ("bees", "wasps"):
