@@ -73,7 +73,8 @@ class Model:
         try:
             return self._compiled_once(chat_template)
         except TemplateError as error:
-            raise errors.BadRequest(str(error), "chat_template") from error
+            error.param = "chat_template"
+            raise
 
     def tokenize_prompt(
         self, parts: Iterable[tuple[str, bool]], params: GenerationParams, *, add_bos: bool = False

@@ -18,14 +18,14 @@ from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken, 
 from ..core.params import GenerationParams
 from ..core.request import Input
 from ..engine.front import AnyEngine
-from ..engine.values import ModelFacts
+from ..engine.values import GenerationRequest, ModelFacts
 from .constraint import constraint_for, plain_constraint
 from .dialects import Dialect
 from .dialects.parser import OutputParser, ReasoningTracker
 from .model import Model, check_tokens
 from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate
-from .run import GenerationRun, Output, PlainText, PromptTokens, copies, item_path, wire_errors
+from .run import GenerationRun, Output, PlainText, PromptTokens, item_path, wire_errors
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
@@ -49,12 +49,22 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
             new_budget_tracker=budget_tracker(model, request, template.dialect, parsing),
             reports_progress=request.stream and request.return_progress,
         )
-    first, *others = copies(sequence, request.params.n)
+    n = request.params.n
     # All choices have the same prompt, so only the first sequence computes its log probabilities.
-    params = replace(first.params, prompt_logprobs=None)
-    sequences = [first, *(replace(other, params=params) for other in others)]
-    outputs = [_output(request, template.dialect, parsing, i) for i in range(len(sequences))]
-    return GenerationRun(model, sequences, outputs, id_prefix, n_each=len(sequences), prompt_field="messages")
+    sequences = _copies(sequence, n, params=replace(sequence.params, prompt_logprobs=None))
+    outputs = [_output(request, template.dialect, parsing, i) for i in range(n)]
+    return GenerationRun(model, sequences, outputs, id_prefix, n_each=n, prompt_field="messages")
+
+
+def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
+    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts.
+
+    `options` are other fields of all sequences but the first, which reports the progress of the prompt for all.
+    """
+    sampling = sequence.sampling
+    seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
+    samplings = (replace(sampling, seed=seed) for seed in seeds)
+    return [sequence, *(replace(sequence, sampling=own, reports_progress=False, **options) for own in samplings)]
 
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
@@ -124,19 +134,18 @@ def _output(request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any], 
 
 def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run."""
-    n, n_prompts = request.params.n, len(request.prompts)
+    n = request.params.n
     options = {"constraint": plain_constraint(request), "reports_progress": request.stream and request.return_progress}
     with wire_errors("prompt"):
-        prompts = [_prompt(model, request, i) for i in range(n_prompts)]
+        prompts = [_prompt(model, request, i) for i in range(len(request.prompts))]
         of_prompts = [model.sequence(prompt, _text_params(request), **options) for prompt in prompts]
     return GenerationRun(
         model,
-        [sequence for of_prompt in of_prompts for sequence in copies(of_prompt, n)],
+        [sequence for of_prompt in of_prompts for sequence in _copies(of_prompt, n)],
         [_text_output(model.engine, request, given) for given in request.prompts for _ in range(n)],
         id_prefix,
         n_each=n,
         prompt_field="prompt",
-        count_field="prompt" if n_prompts > 1 else "n",
     )
 
 

@@ -34,7 +34,6 @@ from .dialects.dialect import ReasoningTags
 from .dialects.parser import OutputParser, merged
 from .dialects.scan import Markers
 from .model import Model
-from .prompt.sandbox import TemplateError
 
 # Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill.
 PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
@@ -209,7 +208,6 @@ class GenerationRun:
         *,
         n_each: int,
         prompt_field: str,
-        count_field: str = "n",
     ) -> None:
         """Submit the sequences.
 
@@ -218,13 +216,13 @@ class GenerationRun:
             outputs: The converter of the output of each sequence.
             n_each: The number of sequences for each prompt.
             prompt_field: The field of the request that has the prompt, for error messages.
-            count_field: The field that sets the number of sequences, for error messages.
 
         Raises:
             ApiError: The request cannot run; none of its sequences is in the engine.
         """
         n, max_open = len(sequences), model.engine.max_open
         if n > max_open:
+            count_field = prompt_field if n > n_each else "n"
             raise errors.BadRequest(
                 f"'{count_field}' requests {n} sequences, and this server accepts {max_open} at once, running or "
                 "queued: request fewer, or start the server with a larger --queue",
@@ -307,22 +305,11 @@ class GenerationRun:
         )
 
 
-def copies(sequence: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts."""
-    sampling = sequence.sampling
-    seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
-    # The first sequence reports the progress of the prompt for all.
-    others = (replace(sequence, sampling=replace(sampling, seed=seed), reports_progress=False) for seed in seeds)
-    return [sequence, *others]
-
-
 @contextlib.contextmanager
 def wire_errors(prompt_field: str) -> Iterator[None]:
     """Complete errors of the engine and the template, which do not know the field of the prompt, such as "messages"."""
     try:
         yield
-    except TemplateError as error:
-        raise errors.BadRequest(str(error), prompt_field) from error
     except errors.BadRequest as error:
         error.param = error.param or prompt_field
         raise

@@ -22,6 +22,7 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from ...core.errors import BadRequest
 from .marked import Marked, has_user_text, join, marked, printed, replace
 
 # The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
@@ -46,7 +47,7 @@ _LIST_METHODS = frozenset({"append", "pop"})
 _STEPS = "_steps"
 
 
-class TemplateError(ValueError):
+class TemplateError(BadRequest):
     """The template is invalid, or refuses the conversation."""
 
 
