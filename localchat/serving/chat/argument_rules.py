@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
-from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced
+from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced, value_json
 from .lark import ANY, Rules, json_rule, layout_regex, regex_literal, seq
 
-# Strings that no parser converts to a value of another type.
-_CERTAINLY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
 # The names of undeclared fields of objects in the notation of Gemma 4, and those that it can represent.
 _GEMMA_NAME = "/[A-Za-z0-9_.-]+:/"
 _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
@@ -27,7 +25,6 @@ _ANNOTATIONS = frozenset(
 )
 _ANNOTATIONS |= {"$defs", "definitions", "$schema", "$id", "format_description", "nullable", "x-guidance"}
 _OF_OBJECT = frozenset(("type", "properties", "required", "additionalProperties", "strict"))
-_MAX_DEPTH = 20
 # Values that some templates print as Python does.
 _PYTHON_VALUES = {
     "boolean": "/True|False/",
@@ -48,8 +45,8 @@ def argument_rule(rules: Rules, parameters: dict[str, Any], layout: CallLayout) 
             return rules.rule(arguments.one_by_one(layout.arguments))
         if layout.notation == "gemma":
             return rules.rule(arguments.gemma(parameters))
-    except NotExact:
-        pass
+    except (NotExact, RecursionError):
+        pass  # The layout cannot enforce the schema, or the schema contains itself.
     return rules.rule(json_rule(parameters))
 
 
@@ -63,15 +60,11 @@ class _Arguments:
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
         """The schema that references lead to."""
-        for _ in range(_MAX_DEPTH):
-            if not isinstance(schema, dict) or "$ref" not in schema:
-                break
-            if schema.keys() - _ANNOTATIONS != {"$ref"}:
-                raise NotExact
-            schema = referenced(schema, self._root)
-        if schema is False or schema is None or (isinstance(schema, dict) and "$ref" in schema):
+        if schema is True:
+            return {}
+        if not isinstance(schema, dict) or ("$ref" in schema and schema.keys() - _ANNOTATIONS != {"$ref"}):
             raise NotExact
-        return schema if isinstance(schema, dict) else {}
+        return self._resolved(referenced(schema, self._root)) if "$ref" in schema else schema
 
     def _json(self, schema: dict[str, Any]) -> str:
         """A value as JSON. References lead from the root to definitions only."""
@@ -151,20 +144,17 @@ class _Arguments:
         return self._rules.terminal(seq(f"/{start}{line}/", text, f"/{line}{end}/"))
 
     def _listed_text(self, value: Any, types: frozenset[str], layout: ValueLayout) -> str:
-        if not isinstance(value, str):
-            return regex_literal(json.dumps(value))
-        is_plain = layout.marker not in value and value == value.strip("\n")
-        is_another_layout = layout.not_start and value.startswith(layout.not_start)
-        if not is_plain or is_another_layout or not (types == STRING or _CERTAINLY_TEXT.fullmatch(value)):
+        text = value if isinstance(value, str) else json.dumps(value)
+        is_plain = layout.marker not in text and text == text.strip("\n")
+        is_another_layout = layout.not_start and text.startswith(layout.not_start)
+        if not is_plain or is_another_layout or json.loads(value_json(text, types)) != value:
             raise NotExact
-        return regex_literal(value)
+        return regex_literal(text)
 
     # --- the notation of Gemma 4 ---
 
-    def gemma(self, schema: Any, depth: int = 0) -> str:
+    def gemma(self, schema: Any) -> str:
         schema = self._resolved(schema)
-        if depth > _MAX_DEPTH:
-            raise NotExact
         values = _listed_values(schema)
         if values is not None:
             return self._rules.regex("|".join(regex_literal(_gemma_constant(value)) for value in values))
@@ -173,31 +163,31 @@ class _Arguments:
         if isinstance(type_, list):
             options = [{**schema, "type": name} for name in type_]
         if isinstance(options, list):
-            return "(" + " | ".join(self.gemma(option, depth + 1) for option in options) + ")"
+            return "(" + " | ".join(self.gemma(option) for option in options) + ")"
         if not keywords:
             return self._gemma_any()
         if type_ == "object":
-            return self._gemma_object(schema, depth)
+            return self._gemma_object(schema)
         if type_ == "string":
             return self._gemma_string(_text_sets(schema))
         if type_ == "array" and keywords <= {"type", "items"}:
-            return _repeated("[", self._rules.rule(self.gemma(schema.get("items", True), depth + 1)), "]")
+            return _repeated("[", self._rules.rule(self.gemma(schema.get("items", True))), "]")
         if type_ in ("boolean", "null", "integer", "number"):
             return self._json(schema)
         raise NotExact
 
-    def _gemma_object(self, schema: dict[str, Any], depth: int) -> str:
+    def _gemma_object(self, schema: dict[str, Any]) -> str:
         others = schema.get("additionalProperties", True)
         if not schema.get("properties") and others is not False and not schema.get("required"):
             if not schema.keys() <= _OF_OBJECT | _ANNOTATIONS:
                 raise NotExact
-            value = self._rules.rule(self.gemma(others, depth + 1))
+            value = self._rules.rule(self.gemma(others))
             return _repeated("{", self._rules.rule(seq(_GEMMA_NAME, value)), "}")
         pairs = []
         for name, value, is_required in sorted(self._properties(schema), key=lambda item: item[0].lower()):
             if not _UNQUOTED_NAME.fullmatch(name):
                 raise NotExact
-            pairs.append((seq(f"/{regex_literal(name)}:/", f"({self.gemma(value, depth + 1)})"), is_required))
+            pairs.append((seq(f"/{regex_literal(name)}:/", f"({self.gemma(value)})"), is_required))
         return seq("/\\{/", f"({self._in_order(pairs, ',')})", "/\\}/")
 
     def _gemma_any(self) -> str:
