@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import re
@@ -167,34 +166,40 @@ def normalized(schema: Any) -> Any:
     A keyword that is null is absent, unknown formats are annotations, and `nullable` adds a type. Objects that declare
     properties have no others, unless the schema says so: no other is generated.
     """
-    keywords = set(re.findall(r'"(\w+)": ', json.dumps(schema)))
-    return _normalized(schema, is_closed=not _COMBINED & keywords)
+    text = json.dumps(schema)
+    result = json.loads(text)
+    _normalize(result, is_closed=not _COMBINED & set(re.findall(r'"(\w+)": ', text)))
+    return result
 
 
-def _normalized(schema: Any, *, is_closed: bool) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    result: dict[str, Any] = {}
-    convert = functools.partial(_normalized, is_closed=is_closed)
-    for keyword, value in schema.items():
+def _normalize(node: Any, *, is_closed: bool) -> None:
+    if not isinstance(node, dict):
+        return
+    for keyword, value in list(node.items()):
         is_unknown_format = keyword == "format" and str(value) not in _FORMATS
         if keyword == "x-guidance" or is_unknown_format or (value is None and keyword not in ("const", "default")):
-            continue
-        if isinstance(value, list) and keyword in _ONE | _SEVERAL:
-            value = list(map(convert, value))
-        elif isinstance(value, dict) and keyword in _SEVERAL:
-            value = {name: convert(child) for name, child in value.items()}
-        result[keyword] = convert(value) if keyword in _ONE else value
-    if result.get("nullable") is True and "type" in result:
-        types = result["type"] if isinstance(result["type"], list) else [result["type"]]
-        result["type"] = [*types, *({"null"} - set(map(str, types)))]
+            del node[keyword]
+    if node.get("nullable") is True and "type" in node:
+        types = node["type"] if isinstance(node["type"], list) else [node["type"]]
+        node["type"] = [*types, *({"null"} - set(map(str, types)))]
     # Beside other schemas of the same object, each would refuse the properties of the others.
-    is_alone = not result.keys() & {"anyOf", "oneOf", "$ref", "additionalProperties"}
-    names, required = result.get("properties"), result.get("required", [])
+    is_alone = not node.keys() & {"anyOf", "oneOf", "$ref", "additionalProperties"}
+    names, required = node.get("properties"), node.get("required", [])
     are_known = isinstance(names, dict) and isinstance(required, list) and set(map(str, required)) <= names.keys()
     if is_closed and is_alone and are_known:
-        result["additionalProperties"] = False
-    return result
+        node["additionalProperties"] = False
+    for _, child in _children(node):
+        _normalize(child, is_closed=is_closed)
+
+
+def _children(schema: Any) -> Iterator[tuple[str, Any]]:
+    """The schemas directly inside a schema, each with the JSON pointer to it."""
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        if keyword in _ONE and isinstance(value, dict):
+            yield f"/{keyword}", value
+        elif keyword in _ONE | _SEVERAL and isinstance(value, (dict, list)):
+            for name, child in value.items() if isinstance(value, dict) else enumerate(value):
+                yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
 
 
 def loosened(schema: dict[str, Any]) -> dict[str, Any]:
@@ -239,12 +244,3 @@ def error_place(schema: Any) -> tuple[str, str]:
         pointer += name
     keyword = re.search(r'Unimplemented keys: \["([^"]+)"', reason)
     return (f"{pointer}/{keyword[1]}" if keyword else pointer), reason
-
-
-def _children(schema: Any) -> Iterator[tuple[str, Any]]:
-    for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        if keyword in _ONE and isinstance(value, dict):
-            yield f"/{keyword}", value
-        elif keyword in _SEVERAL and isinstance(value, (dict, list)):
-            for name, child in value.items() if isinstance(value, dict) else enumerate(value):
-                yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
