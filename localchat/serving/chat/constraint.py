@@ -157,11 +157,7 @@ class _Grammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
-            body = f"(?:{_without_anchors(value)})"
-            reason = error_in(f"start: /{body}/")
-            if reason:
-                raise ValueError(f"the regular expression has an error: {reason}")
-            return self._rules.regex(body)
+            return self._rules.regex(f"(?:{_without_anchors(value)})")
         return self._rules.rule(gbnf_rule(value))
 
     def _formatted(self, text: str) -> str:
