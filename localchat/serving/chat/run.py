@@ -87,8 +87,8 @@ class Output:
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
         self._n_reasoning = 0
         self._has_reasoning = False
-        # The tokens so far that may be the start tag of reasoning. None: they have been counted, or are something else.
-        self._n_start_tokens: int | None = 0
+        # The tokens since the last event, which may be the start tag of reasoning.
+        self._n_pending = 0
         # Whether the content so far ends inside the tags.
         self._is_inside_tags = False
 
@@ -149,11 +149,12 @@ class Output:
     def _count_reasoning(self, events: Sequence[Event], was_open: bool) -> None:
         """Count a token with these events, if it is a part of the reasoning or of its tags."""
         self._has_reasoning = self._has_reasoning or _has_reasoning(events)
+        self._n_pending += 1
         if was_open or self._parser.reasoning_is_open or _has_reasoning(events):
-            self._n_reasoning += 1 + (self._n_start_tokens or 0)
-            self._n_start_tokens = None
-        elif self._n_start_tokens is not None:
-            self._n_start_tokens = None if events else self._n_start_tokens + 1
+            self._n_reasoning += self._n_pending
+            self._n_pending = 0
+        elif events:
+            self._n_pending = 0
 
     def _up_to_stop(self, events: Iterable[Event]) -> Iterator[Event]:
         """The events with the content up to the first stop text. A stop text does not extend across other events.
