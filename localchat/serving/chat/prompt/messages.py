@@ -49,7 +49,6 @@ class Capabilities(NamedTuple):
     has_developer_role: bool = False  # if not, a message of this role gets the role "system"
     has_system_role: bool = True  # if not, the first user message begins with the text
     shows_tools: bool = True  # if not, a system message describes the tools
-    whole_tools: bool = False  # fails on tools without a description or parameters
     shows_calls: bool = True  # if not, calls are written into the text of the message
     shows_results: bool = True  # supports the role "tool"; if not, a user message has the result
     no_tools: tuple[()] | None = None  # `tools` of a request without tools: some templates iterate over it
@@ -73,13 +72,11 @@ def adapt_messages(
     return [_with_content(message, capabilities) for message in adapted]
 
 
-def adapt_tools(tools: Messages, capabilities: Capabilities) -> list[Mapping[str, Any]]:
-    """Convert tools for a template: add fields that are optional in the API and required by the template."""
-    return [_whole_tool(tool) for tool in tools] if capabilities.whole_tools else list(tools)
+def whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool with the fields that are optional in the API, and without which many templates fail.
 
-
-def _whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    # The fields keep their order, and those that are added come last.
+    The fields keep their order, and those that are added come last.
+    """
     function = {**tool["function"]}
     function.setdefault("description", "")
     parameters = function["parameters"] = {**function.get("parameters", {})}
@@ -218,15 +215,13 @@ def find_capabilities(source: str, render: Callable[[Messages, Messages | None, 
 
     plain = (Capabilities(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ()))
     found = first_that_shows(_USER, plain) or Capabilities()
-    shows_tools = shows(_HAY, found, tools=_TOOLS)
     keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", source)]
     found = found._replace(
         # Both tests are needed: some templates print any role, and some contain the word for another purpose.
         has_developer_role="developer" in source and shows(_DEVELOPER, found._replace(has_developer_role=True)),
         has_system_role=shows(_SYSTEM, found),
         # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
-        shows_tools="tools" in source or shows_tools,
-        whole_tools=shows_tools and not shows(_HAY, found, tools=_BARE_TOOLS),
+        shows_tools="tools" in source or shows(_HAY, found, tools=_TOOLS),
         reasoning_key=keys[0] if keys else _REASONING_KEYS[0],
     )
     options = itertools.product((False, True), repeat=3)
@@ -251,7 +246,6 @@ _HAY: Messages = ({"role": "user", "content": "hay"},)
 _USER: Messages = ({"role": "user", "content": _NEEDLE},)
 _SYSTEM: Messages = ({"role": "system", "content": _NEEDLE}, *_HAY)
 _DEVELOPER = ({"role": "developer", "content": _NEEDLE}, *_HAY)
-_BARE_TOOLS: Messages = ({"type": "function", "function": {"name": _NEEDLE}},)
 _TOOL = {"name": _NEEDLE, "description": "hay", "parameters": {**_NO_PARAMETERS, "required": []}}
 _TOOLS: Messages = ({"type": "function", "function": _TOOL},)
 

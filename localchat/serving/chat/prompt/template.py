@@ -14,7 +14,7 @@ from typing import Any, Callable
 from ...core.text import pattern_of
 from ..dialects import Dialect, detect
 from .marked import Marked, marked, user_ranges
-from .messages import Capabilities, Messages, adapt_messages, adapt_tools, find_capabilities
+from .messages import Capabilities, Messages, adapt_messages, find_capabilities, whole_tool
 from .sandbox import TemplateError, compile_template, render_template
 
 # The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
@@ -92,7 +92,7 @@ class ChatTemplate:
             given = {
                 **(variables or {}),
                 "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.calls[0].written),
-                "tools": adapt_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
+                "tools": list(map(whole_tool, tools or ())) or self.capabilities.no_tools,
                 "add_generation_prompt": add_generation_prompt or bool(continue_final_message),
             }
             prompt = render_template(self._template, {**_with_marks(given), **self._tokens})
