@@ -18,11 +18,11 @@ from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken, 
 from ..core.params import GenerationParams
 from ..core.request import Input
 from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest, ModelFacts
+from ..engine.values import GenerationRequest, ModelFacts, check_tokens
 from .constraint import constraint_for, plain_constraint
 from .dialects import Dialect
 from .dialects.parser import OutputParser, ReasoningTracker
-from .model import Model, check_tokens
+from .model import Model
 from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate
 from .run import GenerationRun, Output, PlainText, PromptTokens, item_path, wire_errors
@@ -30,17 +30,16 @@ from .run import GenerationRun, Output, PlainText, PromptTokens, item_path, wire
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
     """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run."""
+    prompt, template = _rendered(model, request)
+    is_continued = request.continue_final_message == "reasoning_content"
+    # The output that continues reasoning is parsed as if the prompt ended with the start tag.
+    parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
+    parsing = {
+        "tools": request.callable_tools,
+        "prompt": parser_prompt,
+        "is_constrained": request.response_format is not None,
+    }
     with wire_errors("messages"):
-        template = model.template_for(request.chat_template)
-        prompt = _rendered(model, request, template)
-        is_continued = request.continue_final_message == "reasoning_content"
-        # The output that continues reasoning is parsed as if the prompt ended with the start tag.
-        parser_prompt = template.dialect.reasoning.start if is_continued else str.__str__(prompt)
-        parsing = {
-            "tools": request.callable_tools,
-            "prompt": parser_prompt,
-            "is_constrained": request.response_format is not None,
-        }
         sequence = model.sequence(
             model.tokenize_prompt(parts_of(prompt, template.special), request.params),
             request.params,
@@ -69,27 +68,30 @@ def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[Generat
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
     """The rendered prompt as plain text. Raises BadRequest if the template refuses the request."""
-    with wire_errors("messages"):
-        return str.__str__(_rendered(model, request, model.template_for(request.chat_template)))
+    return str.__str__(_rendered(model, request)[0])
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
     """The number of tokens of the prompt, also beyond the context. Raises BadRequest as `prompt_text` does."""
+    prompt, template = _rendered(model, request)
     with wire_errors("messages"):
-        template = model.template_for(request.chat_template)
-        parts = parts_of(_rendered(model, request, template), template.special)
+        parts = parts_of(prompt, template.special)
         return sum(len(model.engine.tokenize(text, parse_special=is_markup)) for text, is_markup in parts)
 
 
-def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> str:
-    return template.render(
-        request.messages,
-        tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
-        add_generation_prompt=request.add_generation_prompt,
-        continue_final_message=request.continue_final_message,
-        prefix=request.prefix,
-        variables=request.template_vars,
-    )
+def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
+    """The prompt, whose user text is marked, and its template."""
+    with wire_errors("messages"):
+        template = model.template_for(request.chat_template)
+        prompt = template.render(
+            request.messages,
+            tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            prefix=request.prefix,
+            variables=request.template_vars,
+        )
+    return prompt, template
 
 
 def budget_tracker(
@@ -166,9 +168,7 @@ def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]
             tokens = model.tokenize_prompt([(given, True)], request.params, add_bos=request.adds_special)
         else:
             tokens = _fim_tokens(model.engine, given, request.suffix, request)
-    if not tokens:
-        raise errors.BadRequest(f"'{name}' has no tokens: the text is empty and no BOS is added", name)
-    check_tokens(tokens, model.engine.facts.n_vocab, name)
+        check_tokens(tokens, model.engine.facts.n_vocab)
     return tokens
 
 
