@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser
-from localchat.serving.chat.run import GenerationRun, Output, PlainText
+from localchat.serving.chat.run import Output, PlainText
 from localchat.serving.core.events import (
     ContentDelta,
     OutputEnd,
@@ -22,7 +20,6 @@ from localchat.serving.core.events import (
     SampledTokens,
 )
 
-from .engines import request_for
 from .serving import BIG, TOOLS, generating, serving
 
 TOKEN = OutputToken(97, b"a")
@@ -47,7 +44,7 @@ def read(output: Output, *items: PromptProgress | SampledTokens | OutputEnd) -> 
 def test_k6_finish_reason(text: str, reason: str, expected: str):
     """V31: an output with a call that is cut does not end with "tool_calls", since clients would run it."""
     output = Output(OutputParser(DIALECTS["hermes"], tools=TOOLS))
-    events = read(output, SampledTokens((OutputToken(0, text.encode()),)), OutputEnd(reason, None))
+    events = read(output, sampled(text.encode()), OutputEnd(reason))
     assert events[-1] == OutputEnd(expected)
     assert output.finish_reason == expected
 
@@ -65,52 +62,33 @@ def test_first_events_come_before_the_first_token_and_after_progress():
     ]
 
 
-class ScriptedRun:
-    """The engine's run of one sequence, whose first token ends the output."""
-
-    def __init__(self) -> None:
-        self.ended: list[int] = []
-
-    def take(self, timeout_s: float | None) -> list[tuple[int, SampledTokens | OutputEnd]]:
-        return [(0, SampledTokens((TOKEN,))), (0, SampledTokens((TOKEN,))), (0, OutputEnd("stop", 5))]
-
-    def prompt_tokens(self, index: int) -> tuple[OutputToken, ...]:
-        return ()
-
-    def end(self, index: int) -> None:
-        self.ended.append(index)
-
-
 def test_items_after_the_end_of_an_output_are_dropped():
-    scripted = ScriptedRun()
-    model = SimpleNamespace(name="m", engine=SimpleNamespace(max_open=1, submit=lambda sequences: scripted))
-    outputs = [Output(PlainText(), stop=("a",))]
-    run = GenerationRun(model, [request_for((1,))], outputs, "x-", n_each=1, prompt_field="prompt")  # type: ignore[arg-type]
-    assert run.take() == [(0, SampledTokens((TOKEN,))), (0, OutputEnd("stop", "a"))]
-    assert scripted.ended == [0]
+    with serving(generating("abc")) as running:
+        (choice,) = running.chat_taken_at_end(stop=["b"])["choices"]
+    assert (choice["message"]["content"], choice["stop_reason"]) == ("a", "b")
 
 
 # Stop texts end the content, at any cut. A word of the reasoning or of a call ends nothing.
 
-FINISH = OutputEnd("length", None)
+
+def sampled(*pieces: bytes) -> SampledTokens:
+    return SampledTokens(tuple(OutputToken(0, piece) for piece in pieces))
 
 
 def shown(output: Output, *pieces: bytes) -> str:
     """The text of the events of the next tokens."""
-    events = output.read(SampledTokens(tuple(OutputToken(0, piece) for piece in pieces)), tuple)
-    return "".join(event.text for event in events if isinstance(event, ContentDelta))
+    return "".join(event.text for event in read(output, sampled(*pieces)) if isinstance(event, ContentDelta))
 
 
 def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
     """The text of the pieces up to a stop text, and this stop text."""
-    output, text = Output(PlainText(), stop=stop), ""
-    for item in (*(SampledTokens((OutputToken(0, piece),)) for piece in pieces), FINISH):
-        for event in output.read(item, tuple):
-            text += event.text if isinstance(event, ContentDelta) else ""
-            if isinstance(event, OutputEnd):
-                assert event.reason == ("length" if event.stop is None else "stop")
-                return text, event.stop
-    raise AssertionError("no end")
+    output, events = Output(PlainText(), stop=stop), []
+    for item in (*map(sampled, pieces), OutputEnd("length")):
+        events += [] if output.is_over else read(output, item)
+    *_, end = events
+    assert isinstance(end, OutputEnd)
+    assert end.reason == ("length" if end.stop is None else "stop")
+    return "".join(event.text for event in events if isinstance(event, ContentDelta)), end.stop
 
 
 def cuts(data: bytes) -> list[list[bytes]]:
@@ -177,7 +155,6 @@ def test_random_texts_match_a_search_in_the_whole_text(seed: int):
         assert text_and_stop(pieces, stop) == expected
 
 
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 LOOK = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>'
 
 
@@ -195,30 +172,11 @@ LOOK = '<tool_call>\n{"name": "look", "arguments": {"at": "Rome"}}\n</tool_call>
     ],
 )
 def test_stop_text_counts_in_the_content_alone(text: str, stop: str, content: str, reason: str):
-    """S4, on all interfaces that have stop texts and calls."""
-    message = [{"role": "user", "content": "hello"}]
-    claude = {"name": "look", "input_schema": {"type": "object"}}
-    fields: dict[str, Any] = {"messages": message, "model": "Fake", "max_tokens": len(text)}
-    bodies: dict[str, dict[str, Any]] = {
-        "/v1/chat/completions": {**fields, "tools": [TOOL], "stop": [stop]},
-        "/v1/messages": {**fields, "tools": [claude], "stop_sequences": [stop]},
-        "/api/chat": {
-            "messages": message,
-            "model": "Fake",
-            "stream": False,
-            "tools": [TOOL],
-            "options": {"stop": [stop], "num_predict": len(text)},
-        },
-    }
+    """S4."""
     with serving(generating(text), **BIG) as running:
-        found = {path: running.request("POST", path, json.dumps(body))[1] for path, body in bodies.items()}
-    choice = found["/v1/chat/completions"]["choices"][0]
+        _, body = running.chat(tools=TOOLS, stop=stop, max_tokens=len(text))
+    (choice,) = body["choices"]
     assert ((choice["message"]["content"] or ""), choice["finish_reason"]) == (content, reason)
     calls = choice["message"].get("tool_calls", [])
     if reason == "tool_calls":
         assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"at": "Rome"}]
-    blocks = found["/v1/messages"]["content"]
-    assert "".join(block["text"] for block in blocks if block["type"] == "text") == content
-    ends = {"stop": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
-    assert found["/v1/messages"]["stop_reason"] == ends[reason]
-    assert found["/api/chat"]["message"]["content"] == content
