@@ -73,17 +73,6 @@ def test_k22_none_hides_the_tools_from_the_template_unless_an_option_shows_them(
             assert "look" in running.last_prompt
 
 
-def test_t47_legacy_functions_are_tools():
-    """T47, K30: the response has tool calls."""
-    call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    with serving(generating(call), **BIG) as running:
-        _, body = running.chat(functions=[TOOLS[0]["function"]], function_call="auto")
-        status, refused = running.chat(functions=[TOOLS[0]["function"]], function_call={"name": "other"})
-    assert body["choices"][0]["finish_reason"] == "tool_calls"
-    assert body["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look"
-    assert (status, refused["error"]["param"]) == (400, "function_call")
-
-
 TWO_CALLS = REASONING_AND_TEXT + "".join(
     f'<tool_call>\n{{"name": "look", "arguments": {{"at": {i}}}}}\n</tool_call>\n' for i in range(2)
 )
@@ -94,7 +83,8 @@ TWO_CALLS = REASONING_AND_TEXT + "".join(
 @pytest.mark.parametrize(
     ("text", "fields"),
     [
-        pytest.param("plain text", {}, id="v21-text"),
+        # A client that always sends tools.
+        pytest.param("plain text", {"tools": [], "tool_choice": "auto", "whatever": 1}, id="v21-text"),
         pytest.param(REASONING_AND_TEXT, {}, id="v36-reasoning"),
         pytest.param(TWO_CALLS, {"tools": TOOLS}, id="v33-auto"),
         pytest.param(TWO_CALLS, {"tools": TOOLS, "tool_choice": "none"}, id="t34-none"),
@@ -108,15 +98,6 @@ def test_order_of_a_stream_in_every_mode(text, fields, n, include_usage):
         options = {"include_usage": include_usage}
         _, chunks = running.chat(n=n, stream=True, stream_options=options, **fields)
     assert_in_order(chunks, n, usage=include_usage)
-
-
-def test_t13_text_that_was_held_back_comes_before_the_finish():
-    """T13, V20: the possible start of a stop text, a marker or a character is emitted at the end."""
-    with serving(generating("ab<tool_")) as running:
-        _, chunks = running.chat(stop=["_x"], stream=True)
-        _, body = running.chat(stop=["_x"])
-    assert delta_text(chunks) == body["choices"][0]["message"]["content"] == "ab<tool_"
-    assert chunks[-1]["choices"][0]["delta"] == {}
 
 
 def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
@@ -136,35 +117,6 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
     for choice in body["choices"]:
         arguments = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
         assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
-
-
-def test_k35_call_to_a_name_not_offered_stays_text():
-    """K35, L12, L13."""
-    call = '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>'
-    with serving(generating(call), **BIG) as running:
-        _, body = running.chat(tools=TOOLS)
-    choice = body["choices"][0]
-    assert choice["message"]["content"] == call
-    assert choice["finish_reason"] == "stop"
-
-
-def test_k6_call_cut_by_the_limit_is_length():
-    """K6, T6, K19: the incomplete call is reported."""
-    with serving(generating('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
-        _, body = running.chat(tools=TOOLS, max_tokens=50)
-    choice = body["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"at": 1')
-
-
-def test_e1_payload_of_a_client_that_always_sends_tools():
-    """K21, C5, G5, V8: an empty list of tools, `auto`, usage and unknown fields are accepted."""
-    fields = {"tools": [], "tool_choice": "auto", "temperature": 0.2, "stream_options": {"include_usage": True}}
-    with serving() as running:
-        assert running.chat(**fields, whatever=1)[0] == 200
-        status, chunks = running.chat(**fields, stream=True)
-    assert status == 200
-    assert_in_order(chunks, 1, usage=True)
 
 
 def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
@@ -260,11 +212,6 @@ PREFILLS = {
     ),
     "new turn": ({**CONTINUING, "add_generation_prompt": True}, "[user]hi[assistant]Once[assistant]", ""),
     "not continued": ({**CONTINUING, "continue_final_message": False}, "[user]hi[assistant]Once[assistant]", ""),
-    "list joined as text": (
-        {"messages": [ASKED, {"role": "assistant", "content": [{"type": "text", "text": "On"}] * 2}]},
-        "[user]hi[assistant]OnOn",
-        "OnOn",
-    ),
     "t32-response_prefix": ({"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{"),
     "message and prefix": ({**CONTINUING, "response_prefix": " upon"}, "[user]hi[assistant]Once upon", "Once upon"),
     "no generation prompt": ({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", ""),
@@ -302,25 +249,22 @@ def test_k24_reasoning_may_be_left_open(reasoning):
 
 
 OPEN = {"role": "assistant", "content": "", "reasoning_content": "So"}
-CONTINUED = {"continue_final_message": "reasoning_content"}
-IMPOSSIBLE = {
-    "both": ({**CONTINUING, "continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-    "nothing to continue": ({"messages": [ASKED], "continue_final_message": True}, "continue_final_message"),
-    "tool calls": ({"messages": [ASKED, CALLED], "continue_final_message": True}, "continue_final_message"),
-    "t32": ({"messages": [ASKED], "response_prefix": "x", "add_generation_prompt": False}, "response_prefix"),
-    "content beside reasoning": (
-        {"messages": [ASKED, {**OPEN, "content": "x"}], **CONTINUED},
-        "continue_final_message",
-    ),
-    "prefix beside reasoning": (
-        {"messages": [ASKED, OPEN], "response_prefix": "x", **CONTINUED},
-        "continue_final_message",
-    ),
-}
+FIELD = "continue_final_message"
+REASONING = {FIELD: "reasoning_content"}
 
 
-@pytest.mark.parametrize(("fields", "param"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_k24_impossible_prefills_are_refused(fields, param):
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        pytest.param(FIELD, {**CONTINUING, FIELD: True, "add_generation_prompt": True}, id="both"),
+        pytest.param(FIELD, {"messages": [ASKED], FIELD: True}, id="nothing to continue"),
+        pytest.param(FIELD, {"messages": [ASKED, CALLED], FIELD: True}, id="tool calls"),
+        pytest.param(FIELD, {"messages": [ASKED, {**OPEN, "content": "x"}], **REASONING}, id="content after reasoning"),
+        pytest.param(FIELD, {"messages": [ASKED, OPEN], "response_prefix": "x", **REASONING}, id="prefix after it"),
+        pytest.param("response_prefix", {"response_prefix": "x", "add_generation_prompt": False}, id="t32"),
+    ],
+)
+def test_k24_impossible_prefills_are_refused(param, fields):
     """T32."""
     with serving(chat_template=CHAT_TEMPLATE) as running:
         status, body = running.chat(**fields)
