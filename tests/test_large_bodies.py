@@ -50,8 +50,6 @@ def real_model() -> Iterator[Any]:
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNFIT}]}),
         ("/v1/completions", {"prompt": ["a", UNFIT]}),
-        ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": UNFIT}]}),
-        ("/api/generate", {"prompt": UNFIT, "raw": True}),
     ],
 )
 def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
@@ -72,13 +70,8 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
     with serving(is_ready=False) as running:
         running.server.service.ready(real_model)
         status, body = running.request("POST", path, json.dumps({"model": "Fake", **fields}))
-        running.server.service._model = None  # It is closed by the fixture.
-    assert status == 400
-    error = body["error"]
-    assert re.search(r"512 tokens.* at least 56\d tokens|prompt is too long: 56\d tokens > 512 maximum", str(error)), (
-        error
-    )
-    assert path.startswith(("/api", "/v1/messages")) or error["code"] == "context_length_exceeded"
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert re.search(r"512 tokens.* at least 56\d tokens", body["error"]["message"])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +87,6 @@ def test_text_of_more_tokens_than_any_context_holds_is_refused(
     with serving(is_ready=False) as running:
         running.server.service.ready(real_model)
         status, body = running.request("POST", path, json.dumps(fields))
-        running.server.service._model = None  # It is closed by the fixture.
     assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
     assert "tokens, the limit is 4" in body["error"]["message"]
 
