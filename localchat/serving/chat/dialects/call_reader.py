@@ -14,14 +14,10 @@ from typing import Any, Callable
 
 from ...core.events import Event, ToolCallArguments, ToolCallStart
 from .call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME, ArgumentsLayout, CallLayout, parts_of
-from .scan import Cursor, Markers, Reader
+from .scan import Cursor, Markers, Mismatch, Reader
 from .values import (
-    JSON,
     NAME,
-    NOTATIONS,
-    PYTHON_ARGUMENTS,
     STRING,
-    Notation,
     decoded,
     maybe_nested,
     parameter_types,
@@ -91,38 +87,34 @@ class Calls:
             self._emit(ToolCallArguments(self.made - 1, text))
 
 
-def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
+def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
 
-    Returns False if the text is not a call; then no event was emitted, and `cursor` has a record of the text.
+    Raises:
+        Mismatch: The text is not a call. No event was emitted, and `cursor` has a record of the text.
     """
     if layout.is_object or layout.notation == "python":
-        return (yield from _list(layout, cursor, calls))
-    head = yield from _head(cursor, layout.begin + layout.head, calls)
-    if head is None:
-        return False
-    name, call_id = head
+        yield from _list(layout, cursor, calls)
+        return
+    name, call_id = yield from _head(cursor, layout.begin + layout.head, calls)
     if f"{THE_NAME}:{A_NUMBER}" in layout.head:
         call_id = f"functions.{name}:{call_id}"
     # Without a marker after the name, the bracket of an object must follow it.
     is_object = layout.arguments is None and parts_of(layout.head)[-1] != THE_NAME
     if is_object or (yield from cursor.is_next("{")):
-        notation = NOTATIONS[layout.notation]
-        yield from read_arguments(cursor, calls, name, *layout.ends[:1], call_id=call_id, notation=notation)
+        is_json = layout.notation == "json"
+        yield from read_arguments(cursor, calls, name, *layout.ends[:1], call_id=call_id, is_json=is_json)
     elif layout.arguments is None:
-        return False
+        raise Mismatch
     else:
-        arguments = _Arguments(layout.arguments, cursor, calls, name, layout.ends[0])
-        if not (yield from arguments.read()):
-            return False
+        yield from _Arguments(layout.arguments, cursor, calls, name, layout.ends[0]).read()
     yield from cursor.read_end(*layout.ends)
-    return True
 
 
-def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str] | None]:
+def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str]]:
     """Read the text before arguments, with white space before each part and at the end.
 
-    Returns the name and the id in it; None if another text follows.
+    Returns the name and the id in it.
     """
     parts, name, call_id = list(parts_of(text)), "", ""
     while parts:
@@ -130,113 +122,101 @@ def _head(cursor: Cursor, text: str, calls: Calls) -> Reader[tuple[str, str] | N
         if part in (A_NUMBER, AN_ID):
             found, marker = yield from cursor.read_until(parts.pop(0))
             if marker is None:
-                return None
+                raise Mismatch
             call_id += found.strip()
             continue
         yield from cursor.read_run()
-        literal = yield from cursor.read_one_of(*(calls.schemas if part == THE_NAME else (part,)))
-        if literal is None:
-            return None
-        name = literal if part == THE_NAME else name
+        if part == THE_NAME:
+            name = yield from cursor.expect(*calls.schemas)
+        else:
+            yield from cursor.expect(part)
     yield from cursor.read_run()
     return name, call_id
 
 
-def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[bool]:
+def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read calls that may be the items of a list."""
     begin = layout.begin + (layout.head.partition("{")[0] if layout.is_object else "")
-    if (yield from _head(cursor, begin.rstrip(A_SPACE).removesuffix("["), calls)) is None:
-        return False
+    yield from _head(cursor, begin.rstrip(A_SPACE).removesuffix("["), calls)
     is_list = (yield from cursor.read_one_of("[")) is not None
     read = _object_call if layout.is_object else _python_call
-    is_call = False
-    while True:
-        if is_call:
+    n_before = calls.made
+    try:
+        while True:
+            yield from cursor.read_run()
+            yield from read(cursor, calls, layout)
+            if calls.is_open:
+                return
             cursor.begin()
             yield from cursor.read_end(",", ";")
-        yield from cursor.read_run()
-        if not (yield from read(cursor, calls, layout)):
-            break
-        is_call = True
-        if calls.is_open:
-            return True
-    if is_call:
-        cursor.put_back()
-        if is_list:
-            yield from cursor.read_end("]", ",]")
-        yield from cursor.read_end(*layout.ends)
-    return is_call
+    except Mismatch:
+        if calls.made == n_before:
+            raise
+    cursor.put_back()
+    if is_list:
+        yield from cursor.read_end("]", ",]")
+    yield from cursor.read_end(*layout.ends)
 
 
 # Calls that are JSON objects
 
 
-def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool]:
+def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
     """Read one call object: the name and arguments in either order. Other fields are skipped.
 
-    Returns False if the next text is not a call; then no event was emitted. The text of a broken call after its name is
-    emitted as arguments. If the calls have no opener, an object with any other field is not a call: it may be JSON
-    content, which is then streamed without delay.
+    The text of a broken call after its name is emitted as arguments. If the calls have no opener, an object with any
+    other field is not a call: it may be JSON content, which is then streamed without delay.
     """
-    if (yield from cursor.read_one_of("{")) is None:
-        return False
+    yield from cursor.expect("{")
     name_key, argument_keys, id_key = _keys(layout)
-    known = (name_key, *argument_keys, id_key, "type")
-    # Arguments that precede the name are held back until the call has started.
-    held: list[str] = []
-    has_arguments = has_started = False
-    call_id: str | None = None
-    while True:
-        yield from cursor.read_run()
-        mark = yield from cursor.read_one_of(",", "}")
-        if mark == "}":
-            break
-        if mark:
-            continue
-        if has_started:
-            cursor.begin()
-        key = yield from _key(cursor)
-        is_complete = key is not None and (bool(layout.opener) or key in known)
-        if is_complete and not has_started and name_key in (key, ""):
-            name: Any = decoded((yield from read_value(cursor))[0]) if name_key else key
-            if not isinstance(name, str) or name not in calls.schemas:
-                return False
-            calls.start(name, call_id)
-            calls.arguments("".join(held))
-            cursor.end_record()
-            has_started = True
-            if name_key:
+    # The JSON of the fields before the name.
+    fields: dict[str, str] = {}
+    has_started = has_arguments = False
+    try:
+        while (mark := (yield from cursor.read_end(",", "}"))) != "}":
+            if mark:
                 continue
-            key = argument_keys[0]
-        if is_complete and key in argument_keys and not has_arguments:
-            has_arguments = True
-            is_text = yield from cursor.is_next('"')
             if has_started:
+                cursor.begin()
+            key = yield from _key(cursor)
+            if not layout.opener and key not in (name_key, *argument_keys, id_key, "type"):
+                raise Mismatch
+            if not has_started and name_key in (key, ""):
+                name = decoded((yield from read_value(cursor))) if name_key else key
+                if not isinstance(name, str) or name not in calls.schemas:
+                    raise Mismatch
+                calls.start(name, decoded(fields.get(id_key, "")))
                 cursor.end_record()
-            emit = calls.arguments if has_started else held.append
-            if not is_text:
-                is_complete = yield from stream_value(cursor, emit)
+                has_started = True
+                before = next((fields[key] for key in argument_keys if key in fields), None)
+                if before is not None:
+                    calls.arguments(_object_text(before))
+                    has_arguments = True
+                if name_key:
+                    continue
+                key = argument_keys[0]
+            if not has_started or key not in argument_keys or has_arguments:
+                fields.setdefault(key, (yield from read_value(cursor)))
+                continue
+            has_arguments = True
+            if (yield from cursor.is_next('"')):
+                cursor.begin()
+                calls.arguments(_object_text((yield from read_value(cursor))))
             else:
-                # Some models write the arguments as JSON within a JSON string.
-                raw, is_complete = yield from read_value(cursor)
-                text = decoded(raw) if is_complete else None
-                emit(raw if text is None else text if text.strip() else "{}")
-        elif is_complete:
-            raw, is_complete = yield from read_value(cursor)
-            if key == id_key:
-                call_id = value if isinstance(value := decoded(raw), str) else None
-        if not is_complete:
-            if has_started:
-                calls.arguments(cursor.end_record())
-                yield from _raw_arguments(cursor, calls, *layout.ends)
-            return has_started
+                cursor.end_record()
+                yield from stream_value(cursor, calls.arguments)
+    except Mismatch:
+        if not has_started:
+            raise
+        calls.arguments(cursor.end_record())
+        yield from _raw_arguments(cursor, calls, *layout.ends)
+        return
     if not has_started:
-        return False
+        raise Mismatch
     cursor.end_record()
     if not has_arguments:
         calls.arguments("{}")
     calls.is_open = False
-    return True
 
 
 def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
@@ -250,65 +230,76 @@ def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
     return name[1] if name else "", (*arguments, "arguments", "parameters"), call_id[1] if call_id else "id"
 
 
-def _key(cursor: Cursor) -> Reader[str | None]:
-    """Read the name of a field and the colon after it; None if there is none."""
-    key = decoded((yield from read_value(cursor))[0])
+def _key(cursor: Cursor) -> Reader[str]:
+    """Read the name of a field and the colon after it."""
+    key = decoded((yield from read_value(cursor)))
     yield from cursor.read_run()
-    if not isinstance(key, str) or (yield from cursor.read_one_of(":")) is None:
-        return None
+    if not isinstance(key, str):
+        raise Mismatch
+    yield from cursor.expect(":")
     yield from cursor.read_run()
     return key
+
+
+def _object_text(raw: str) -> str:
+    """The JSON of arguments. Some models write them as JSON within a JSON string."""
+    text = decoded(raw)
+    return (text if text.strip() else "{}") if isinstance(text, str) else raw
 
 
 # Arguments in one object
 
 
 def read_arguments(
-    cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None, notation: Notation = JSON
+    cursor: Cursor,
+    calls: Calls,
+    name: str,
+    *ends: str,
+    call_id: str | None = None,
+    is_json: bool = True,
+    closer: str = "",
 ) -> Reader[None]:
     """Emit a call whose name was read, and read its arguments, one object, and one of the markers `ends`.
 
-    The text of broken arguments is emitted as it is.
+    The text of broken arguments is emitted as it is. For `is_json` and `closer` see `stream_value`.
     """
     calls.start(name, call_id)
     cursor.end_record()
     yield from cursor.read_run()
-    if notation.arguments or (yield from cursor.is_next("{")):
-        if (yield from stream_value(cursor, calls.arguments, notation, *ends)):
-            calls.is_open = False
-            yield from cursor.read_end(*ends)
-            return
-    elif (yield from cursor.read_one_of(*ends)):
-        calls.arguments("{}")
-        calls.is_open = False
+    try:
+        if closer or (yield from cursor.is_next("{")):
+            yield from stream_value(cursor, calls.arguments, *ends, is_json=is_json, closer=closer)
+        else:
+            yield from cursor.expect(*ends)
+            calls.arguments("{}")
+            ends = ()
+    except Mismatch:
+        yield from _raw_arguments(cursor, calls, *ends)
+        # A call counts as cut if its arguments were not JSON, so that only a part of them has been converted.
+        calls.is_open = calls.is_open or not is_json
         return
-    yield from _raw_arguments(cursor, calls, *ends)
-    # A call counts as cut if its arguments were not JSON, so that only a part of them has been converted.
-    calls.is_open = calls.is_open or not notation.is_json
+    calls.is_open = False
+    yield from cursor.read_end(*ends)
 
 
 def _raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
     """Emit the text of a broken call as its arguments, up to one of the markers `ends`."""
-    end = yield from cursor.emit_until(Markers(*ends), calls.arguments)
-    if end:
-        cursor.read_marker(end)
+    if (yield from cursor.emit_until(Markers(*ends), calls.arguments)):
+        yield from cursor.read_end(*ends)
         calls.is_open = False
 
 
-def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[bool]:
-    """Read a call in Python's syntax, with named arguments or with one object. Returns False if it is not a call."""
-    found = yield from cursor.read_one_of(*(name + "(" for name in calls.schemas))
-    if found is None:
-        return False
+def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
+    """Read a call in Python's syntax, with named arguments or with one object."""
+    found = yield from cursor.expect(*(name + "(" for name in calls.schemas))
     key = yield from cursor.next_run(NAME)
     first = cursor.text[cursor.at + len(key) :][:1]
     if not first or first not in ("=" if key.strip() else "{)"):
-        return False
-    notation = NOTATIONS["python"] if first == "{" else PYTHON_ARGUMENTS
-    yield from read_arguments(cursor, calls, found[:-1], *layout.ends, notation=notation)
+        raise Mismatch
+    closer = "" if first == "{" else ")"
+    yield from read_arguments(cursor, calls, found[:-1], *layout.ends, is_json=False, closer=closer)
     if first == "{" and not calls.is_open:
         yield from cursor.read_end(")")
-    return True
 
 
 # Arguments one by one
@@ -333,12 +324,10 @@ class _Arguments:
         """The text before a name."""
         return _bare(self.layout.before_key)
 
-    def read(self) -> Reader[bool]:
+    def read(self) -> Reader[None]:
         """Read the arguments. They are a call if one of them or the end of the call is next."""
         cursor, calls, end = self.cursor, self.calls, self.call_end
-        tag = yield from cursor.read_one_of(self.start, end)
-        if tag is None:
-            return False
+        tag: str | None = yield from cursor.expect(self.start, end)
         calls.start(self.name)
         cursor.end_record()
         opening = "{"
@@ -353,7 +342,6 @@ class _Arguments:
             # Any other text ends the call as well, and is content.
             calls.arguments("{}" if opening == "{" else "}")
             calls.is_open = False
-        return True
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of the argument or element `name`. `path`: see `parameter_types`.
@@ -394,12 +382,7 @@ class _Arguments:
                 return (yield from self._children(types, path))
             cursor.put_back()
         rest, mark = yield from cursor.read_until(*ends)
-        text += rest
-        if mark and not text.strip() and types in ({"object"}, {"array"}):
-            text = "{}" if types == {"object"} else "[]"
-        elif mark:
-            text = value_json(text, types)
-        calls.arguments(text)
+        calls.arguments(value_json(text + rest, types) if mark else text + rest)
         return mark
 
     def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:

@@ -70,7 +70,7 @@ class ChannelParser(OutputParser):
         is_formatted = self._is_constrained and name == "user" and not is_reasoning
         end = yield from self._body(is_reasoning=is_reasoning, is_formatted=is_formatted)
         if end in self._dialect.also_dropped:
-            self._cursor.read_marker(end)
+            self._cursor.take(len(end))
             if shows_header:
                 self._content(end)
 

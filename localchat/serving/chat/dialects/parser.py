@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from .call_layout import CallLayout
 from .call_reader import CallFound, Calls, new_call_id, read_calls
-from .scan import Cursor, Emit, Markers, Reader
+from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -127,19 +127,18 @@ class OutputParser:
         Markers `skipped` may precede it. If there is no call, nothing is read.
         """
         cursor = self._cursor
-        cursor.begin()
-        marker: str | None = ""
-        while skipped and marker is not None:
-            yield from cursor.read_run()
-            marker = yield from cursor.read_one_of(*skipped)
-        n_skipped = len(cursor.record)
         for layout in styles if self._calls.schemas else ():
-            if (yield from read_calls(layout, cursor, self._calls)):
-                cursor.end_record()
-                yield from cursor.read_run()
-                return True
-            cursor.rewind(n_skipped)
-        cursor.put_back()
+            cursor.begin()
+            while skipped and (yield from cursor.read_end(*skipped)):
+                pass
+            try:
+                yield from read_calls(layout, cursor, self._calls)
+            except Mismatch:
+                cursor.put_back()
+                continue
+            cursor.end_record()
+            yield from cursor.read_run()
+            return True
         return False
 
     def _styles(self, opener: str) -> Sequence[CallLayout]:
@@ -168,7 +167,7 @@ class OutputParser:
                 yield from self._call(marker, self._content)
                 continue
             space = yield from cursor.read_run()
-            cursor.read_marker(marker)
+            cursor.take(len(marker))
             if marker not in in_text:
                 yield from cursor.read_run()
                 continue
@@ -230,7 +229,7 @@ class OutputParser:
                     continue
             self.reasoning_may_open = dialect.reasons_anywhere
             if marker == dialect.reasoning.end:
-                self._cursor.read_marker(marker)
+                yield from self._cursor.read_end(marker)
                 yield from self._after_end_tag()
             return marker
 
@@ -283,7 +282,7 @@ class GraniteParser(OutputParser):
             elif not (yield from self._any_call(self._dialect.styles, RESPONSE_END)):
                 # An end tag that other text follows belongs to the text.
                 cursor.begin()
-                cursor.read_marker(marker)
+                yield from cursor.read_end(marker)
                 yield from cursor.read_run()
                 is_last = not (yield from cursor.has_text())
                 text = cursor.end_record()

@@ -21,6 +21,10 @@ Emit = Callable[[str], object]
 SPACE = re.compile(r"\s*")
 
 
+class Mismatch(Exception):
+    """The next text is not what a reader expects. It stays unread; text before it may have been read."""
+
+
 class Markers:
     """A set of literal texts to look for."""
 
@@ -68,10 +72,6 @@ class Cursor:
         if self._start is not None:
             self._start = 0
 
-    def peek(self) -> str:
-        """The next character. There must be one; see `has_text`."""
-        return self.text[self.at]
-
     def take(self, size: int) -> str:
         """Read `size` characters."""
         self.at += size
@@ -81,24 +81,15 @@ class Cursor:
         """Start a new record of the text that is read."""
         self._start = self.at
 
-    @property
-    def record(self) -> str:
-        """The text read since `begin`; "" if there is no record."""
-        return "" if self._start is None else self.text[self._start : self.at]
-
     def end_record(self) -> str:
-        """Stop recording, and return the record."""
-        text, self._start = self.record, None
+        """Stop recording, and return the record; "" if there is none."""
+        text = "" if self._start is None else self.text[self._start : self.at]
+        self._start = None
         return text
-
-    def rewind(self, n_kept: int) -> None:
-        """Make the recorded text unread again, except its first `n_kept` characters, and go on recording."""
-        self.at -= len(self.record) - n_kept
 
     def put_back(self) -> None:
         """Make the recorded text unread again, and stop recording."""
-        self.rewind(0)
-        self._start = None
+        self.at -= len(self.end_record())
 
     def has_text(self) -> Reader[bool]:
         """Wait until there is unread text. Returns False at the end of the output."""
@@ -110,7 +101,7 @@ class Cursor:
 
     def is_next(self, characters: str) -> Reader[bool]:
         """Whether one of these characters is next. It stays unread."""
-        return (yield from self.has_text()) and self.peek() in characters
+        return (yield from self.has_text()) and self.text[self.at] in characters
 
     def read_run(self, pattern: Pattern[str] = SPACE) -> Reader[str]:
         """Read characters of a pattern, which may match no character. Default: white space."""
@@ -144,6 +135,13 @@ class Cursor:
             yield
         found = max((text for text in literals if rest.startswith(text)), key=len, default=None)
         self.take(len(found or ""))
+        return found
+
+    def expect(self, *literals: str) -> Reader[str]:
+        """Read the longest of these literals that the next text begins with. Raises Mismatch if there is none."""
+        found = yield from self.read_one_of(*literals)
+        if found is None:
+            raise Mismatch
         return found
 
     def read_end(self, *literals: str) -> Reader[str | None]:
@@ -185,7 +183,3 @@ class Cursor:
         marker = yield from self.emit_until(Markers(*markers), texts.append, holds_space=False)
         self.take(len(marker or ""))
         return "".join(texts), marker
-
-    def read_marker(self, marker: str) -> None:
-        """Read up to and including the marker that `emit_until` returned."""
-        self.take(self.text.index(marker, self.at) + len(marker) - self.at)

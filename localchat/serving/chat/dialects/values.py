@@ -8,13 +8,13 @@ other text, so that an unclosed value does not include the rest of the output.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from .scan import Cursor, Emit, Markers, Reader
+from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
 TYPE_NAMES: Mapping[type, str] = {
     str: "string",
@@ -42,37 +42,25 @@ _PYTHON_ESCAPE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Notation:
-    """One notation of values."""
+def stream_value(cursor: Cursor, emit: Emit, *ends: str, is_json: bool = True, closer: str = "") -> Reader[None]:
+    """Emit the next value as JSON.
 
-    quotes: tuple[str, ...] = ('"', "'")
-    brackets: str = "{[("
-    """The opening brackets."""
-    is_json: bool = False
-    """Whether words and escapes are those of JSON, instead of Python's."""
-    arguments: str = ""
-    """The closing bracket of arguments with names, `f(a=1)`. "": arguments are an object."""
+    Args:
+        ends: Markers that no string without escapes may contain.
+        is_json: Whether quotes, words and escapes are those of JSON, instead of those of Gemma 4 and Python.
+        closer: The closing bracket of named arguments, `a=1)`, which become an object. "": a value is next.
 
-
-JSON = Notation(('"',), "{[", is_json=True)
-NOTATIONS = {"json": JSON, "gemma": Notation((GEMMA_QUOTE, '"', "'")), "python": Notation()}
-PYTHON_ARGUMENTS = Notation(arguments=")")
-
-
-def stream_value(cursor: Cursor, emit: Emit, notation: Notation = JSON, *ends: str) -> Reader[bool]:
-    """Emit the next value as JSON. Returns whether it is complete.
-
-    No string without escapes may contain one of the markers `ends`. The text at which a broken value ends stays unread.
+    Raises:
+        Mismatch: The value is broken. The beginning of it was emitted, and the text after that stays unread.
     """
-    return (yield from _Value(cursor, emit, notation, ends).read())
+    return _Value(cursor, emit, ends, is_json, closer).read()
 
 
-def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
-    """Read the next JSON value. Returns its text, corrected, and whether it is complete."""
+def read_value(cursor: Cursor) -> Reader[str]:
+    """Read the next JSON value. Returns its text, corrected. Raises Mismatch if it is broken."""
     texts: list[str] = []
-    is_complete = yield from stream_value(cursor, texts.append)
-    return "".join(texts), is_complete
+    yield from stream_value(cursor, texts.append)
+    return "".join(texts)
 
 
 def maybe_nested(cursor: Cursor) -> Reader[str]:
@@ -83,8 +71,8 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     cursor.begin()
     yield from cursor.read_run()
     if (yield from cursor.is_next("{[")):
-        text, is_complete = yield from read_value(cursor)
-        if is_complete:
+        with contextlib.suppress(Mismatch):
+            text = yield from read_value(cursor)
             cursor.end_record()
             return text
     cursor.put_back()
@@ -100,44 +88,48 @@ def decoded(raw: str) -> Any:
 
 
 class _Value:
-    def __init__(self, cursor: Cursor, emit: Emit, notation: Notation, ends: tuple[str, ...]) -> None:
+    def __init__(self, cursor: Cursor, emit: Emit, ends: tuple[str, ...], is_json: bool, closer: str) -> None:
         self._cursor = cursor
         self._emit = emit
-        self._notation = notation
         self._ends = ends
-        # The closing brackets of the open objects and lists.
-        self._closers = [notation.arguments] if notation.arguments else []
+        self._is_json = is_json
+        self._quotes = ('"',) if is_json else (GEMMA_QUOTE, '"', "'")
+        self._brackets = "{[" if is_json else "{[("
+        # The closing brackets of the open objects and lists, and of the named arguments around them.
+        self._closers = [closer] if closer else []
+        self._has_arguments = bool(closer)
         # The white space and commas before the next item, and whether an item precedes them.
         self._before = ""
         self._follows_item = False
 
-    def read(self) -> Reader[bool]:
-        if self._closers:
+    def read(self) -> Reader[None]:
+        if self._has_arguments:
             self._emit("{")
-        while (yield from self._part()):
-            if not self._closers:
-                return True
-        self._emit(self._before)
-        return False
+        try:
+            yield from self._part()
+            while self._closers:
+                yield from self._part()
+        except Mismatch:
+            self._emit(self._before)
+            raise
 
-    def _part(self) -> Reader[bool]:
-        """Read a comma, a closing bracket, or an item: a value, after its name in an object. False if it is broken."""
-        cursor, closers = self._cursor, self._closers
-        self._before += yield from cursor.read_run()
-        if not (yield from cursor.has_text()):
-            return False
-        are_arguments = bool(self._notation.arguments) and len(closers) == 1
+    def _part(self) -> Reader[None]:
+        """Read a comma, a closing bracket, or an item: a value, after its name in an object."""
+        closers = self._closers
+        self._before += yield from self._cursor.read_run()
+        are_arguments = self._has_arguments and len(closers) == 1
         has_names = are_arguments or closers[-1:] == ["}"]
-        if closers and cursor.peek() == ",":
-            self._before += cursor.take(1)
-            return True
-        if closers and cursor.peek() == closers[-1]:
-            cursor.take(1)
+        mark = (yield from self._cursor.read_one_of(",", closers[-1])) if closers else None
+        if mark == ",":
+            self._before += mark
+        elif mark:
             self._emit(self._before.replace(",", "") + ("}" if has_names else "]"))
             closers.pop()
             self._before, self._follows_item = "", True
-            return True
-        return (not has_names or (yield from self._name("=" if are_arguments else ":"))) and (yield from self._value())
+        else:
+            if has_names:
+                yield from self._name("=" if are_arguments else ":")
+            yield from self._value()
 
     def _emit_item(self, text: str) -> None:
         """Emit the beginning of an item after the white space and commas before it, with a comma if it is missing."""
@@ -146,77 +138,71 @@ class _Value:
         self._emit(text)
         self._follows_item = True
 
-    def _name(self, end: str) -> Reader[bool]:
+    def _name(self, end: str) -> Reader[None]:
         """Read a name and the text after it."""
         cursor = self._cursor
-        quote = yield from cursor.read_one_of(*self._notation.quotes)
+        quote = yield from cursor.read_one_of(*self._quotes)
         if quote:
-            self._emit_item('"')
-            if not (yield from self._string(quote)):
-                return False
+            yield from self._string(quote)
             self._before = yield from cursor.read_run()
-            if not (yield from cursor.is_next(end)):
-                return False
+            yield from cursor.expect(end)
         else:
             name = yield from cursor.next_run(NAME)
             if not name.strip() or cursor.text[cursor.at + len(name)] != end:
-                return False
-            cursor.take(len(name))
+                raise Mismatch
+            cursor.take(len(name) + 1)
             self._emit_item(json.dumps(name.strip(), ensure_ascii=False))
-        cursor.take(1)
         self._emit(self._before + (": " if end == "=" else ":"))
         self._before = yield from cursor.read_run()
         self._follows_item = False
-        return True
 
-    def _value(self) -> Reader[bool]:
+    def _value(self) -> Reader[None]:
         """Read a value. Of an object or a list, read only the opening bracket."""
-        opener = yield from self._cursor.read_one_of(*self._notation.brackets, *self._notation.quotes)
+        opener = yield from self._cursor.read_one_of(*self._brackets, *self._quotes)
         if opener in _CLOSERS:
             self._emit_item("{" if opener == "{" else "[")
             self._closers.append(_CLOSERS[opener])
             self._follows_item = False
-            return True
-        if opener:
-            self._emit_item('"')
-            return (yield from self._string(opener))
-        word = yield from self._word()
-        if word:
-            self._emit_item(word)
-        return bool(word)
+        elif opener:
+            yield from self._string(opener)
+        else:
+            yield from self._word()
 
-    def _word(self) -> Reader[str]:
-        """Read a value without quotes. Returns its JSON; "" if there is none."""
-        if self._notation.is_json:
-            return (yield from self._cursor.read_run(_JSON_WORD))
-        word = yield from self._cursor.next_run(_WORD)
-        if not word.strip():
-            return ""
-        self._cursor.take(len(word))
-        return value_json(word.strip(), ALL_TYPES)
+    def _word(self) -> Reader[None]:
+        """Read a value without quotes."""
+        if self._is_json:
+            word = yield from self._cursor.read_run(_JSON_WORD)
+        else:
+            text = yield from self._cursor.next_run(_WORD)
+            word = value_json(text.strip(), ALL_TYPES) if text.strip() else ""
+            self._cursor.take(len(text) if word else 0)
+        if not word:
+            raise Mismatch
+        self._emit_item(word)
 
-    def _string(self, quote: str) -> Reader[bool]:
-        """Read the rest of a string. Returns False if it is cut."""
+    def _string(self, quote: str) -> Reader[None]:
+        """Read a string after its opening quote."""
         cursor = self._cursor
+        self._emit_item('"')
         markers = Markers(quote, *(self._ends if quote == GEMMA_QUOTE else "\\"))
         while True:
             marker = yield from cursor.emit_until(markers, lambda text: self._emit(text_json(text)), holds_space=False)
             if marker == quote:
                 cursor.take(len(quote))
                 self._emit('"')
-                return True
+                return
             if marker != "\\":
-                return False
+                raise Mismatch
             while _CUT_ESCAPE.match(cursor.text, cursor.at):
                 if cursor.ended:
-                    return False
+                    raise Mismatch
                 yield
-            match = (_JSON_ESCAPE if self._notation.is_json else _PYTHON_ESCAPE).match(cursor.text, cursor.at)
+            match = (_JSON_ESCAPE if self._is_json else _PYTHON_ESCAPE).match(cursor.text, cursor.at)
             text = cursor.take(len(match[0]) if match else 1)
             if match is None:
                 self._emit(r"\\")
             else:
-                self._emit(text if self._notation.is_json else json.dumps(ast.literal_eval(f"'{text}'"))[1:-1])
+                self._emit(text if self._is_json else json.dumps(ast.literal_eval(f"'{text}'"))[1:-1])
 
 
 # Bare text
@@ -288,10 +274,13 @@ def text_json(text: str) -> str:
 def value_json(raw: str, types: frozenset[str]) -> str:
     """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
 
+    An empty text is an empty object or list if no other type is allowed.
     Python literals such as True and None are accepted, too, since some templates print them. But a number that JSON
     writes in another way, such as 0x10, stays text if text is allowed.
     """
     text, is_json = raw.strip(), True
+    if not text and types in ({"object"}, {"array"}):
+        return "{}" if types == {"object"} else "[]"
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
