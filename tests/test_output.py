@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser, merged
-from localchat.serving.chat.dialects.scan import Cursor, Markers
-from localchat.serving.chat.dialects.values import read_value
+from localchat.serving.chat.dialects.scan import Cursor, Markers, Mismatch
+from localchat.serving.chat.dialects.values import stream_value
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # The number of places at which a text is cut in two; LOCALCHAT_CASES=1000 tests all places.
@@ -239,13 +239,13 @@ def test_long_output_costs_linear_time():
 
 def value_of(pieces):
     """The text of the next JSON value in the pieces, whether it is complete, and the unread text."""
-    cursor, left = Cursor(), list(pieces)
-    reader = read_value(cursor)
+    cursor, left, texts = Cursor(), list(pieces), []
+    reader = stream_value(cursor, texts.append)
     while True:
         try:
             next(reader)
-        except StopIteration as end:
-            return *end.value, cursor.text[cursor.at :] + "".join(left)
+        except (StopIteration, Mismatch) as end:
+            return "".join(texts), isinstance(end, StopIteration), cursor.text[cursor.at :] + "".join(left)
         cursor.ended = not left
         cursor.feed(left.pop(0) if left else "")
 

@@ -43,6 +43,8 @@ class Dialect:
     """Markers that open text or a message. They are dropped from the output, and end reasoning."""
     also_dropped: tuple[str, ...] = ()
     """Other markers around text and calls that are dropped from the output."""
+    text_tags: tuple[str, ...] = ()
+    """Tags around text, which are dropped from texts that begin with the first one. Other texts may contain them."""
     reasoning: ReasoningTags = THINK
     """The reasoning tags. If a template has other known tags instead, those apply."""
     reasons_anywhere: bool = False
@@ -88,7 +90,7 @@ class Dialect:
         The parser needs these markers, also those that it then drops.
         """
         of_calls = (marker for layout in self.styles for marker in layout.markers)
-        around = (*self.dropped, *self.text_start, self.calls_start, self.reasoning.start, self.reasoning.end)
+        around = (*self.dropped, *self.text_tags, *self.text_start, self.calls_start, *self.reasoning)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls)))
 
     def matches(self, template: str) -> bool:

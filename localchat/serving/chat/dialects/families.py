@@ -10,7 +10,6 @@ from typing import Any
 from .call_layout import CallLayout, call_layouts
 from .channels import CHANNEL, MESSAGE, START, ChannelDialect
 from .dialect import THINK, Dialect, ReasoningTags
-from .parser import RESPONSE, RESPONSE_END, GraniteParser
 from .values import GEMMA_QUOTE
 
 _OBJECT = '{"name": "$name", "arguments": $args}'
@@ -111,8 +110,7 @@ _FAMILIES = (
     Dialect(
         "granite-3",
         (*_list("<|tool_call|>", other_ends=("<|/tool_call|>",)), *_list("<tool_call>", "</tool_call>")),
-        also_dropped=(RESPONSE, RESPONSE_END),
-        parser=GraniteParser,
+        text_tags=("<response>", "</response>"),
     ),
     ChannelDialect(
         "harmony",
@@ -120,7 +118,6 @@ _FAMILIES = (
         call_layouts(*(f"@({text}{MESSAGE}$args)<|end|>{START}assistant@" for text in _HARMONY_HEADERS), opener=""),
         detected_by=((START, CHANNEL, MESSAGE),),
         reasoning=ReasoningTags(CHANNEL + "analysis" + MESSAGE, "<|end|>"),
-        reasoning_header=CHANNEL + "analysis",
         also_dropped=("<|end|>", "<|call|>", "<|return|>"),
         text_start=(_FINAL, START + "assistant" + _FINAL),
         text_end=f"<|end|>{START}assistant",
@@ -256,7 +253,6 @@ _FAMILIES = (
         detected_by=((START,),),
         also_read=call_layouts(f"<atem:function_calls>~@({_MUSE_CALL})~@~</atem:function_calls>"),
         reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
-        reasoning_header="to=self",
         also_dropped=("<|eom|>", "<|eot|>"),
         text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
         text_end=_MUSE_TEXT_END,

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from .dialect import Dialect
 
 
-RESPONSE, RESPONSE_END = "<response>", "</response>"
-
-
 class OutputParser:
     """Splits one choice's output into reasoning, content and tool calls.
 
@@ -104,8 +101,7 @@ class OutputParser:
         cursor, dialect = self._cursor, self._dialect
         end = yield from self._first_reasoning()
         # A call may have ended the reasoning.
-        is_call = self.has_tool_calls
-        if not is_call:
+        if not self.has_tool_calls:
             if self._is_constrained and end in dialect.section_markers:
                 yield from cursor.read_run()
             start = dialect.text_start[end == dialect.reasoning.end]
@@ -115,8 +111,8 @@ class OutputParser:
             # In a constrained output the call may have any format, in others only one without opener.
             styles, skipped = (dialect.styles, dialect.dropped) if self._is_constrained else (self._styles(""), ())
             is_call = yield from self._any_call(styles, *skipped)
-        if self._is_constrained and not is_call:
-            yield from cursor.emit_until(Markers(), self._content)
+            if self._is_constrained and not is_call:
+                yield from cursor.emit_until(Markers(), self._content)
         yield from self._text_and_calls()
 
     # Calls
@@ -155,16 +151,38 @@ class OutputParser:
 
     # Text
 
+    def _part(self, ends: Markers, *, is_reasoning: bool = False, holds_space: bool = True) -> Reader[str]:
+        """Emit text or reasoning up to a call, or up to one of the markers `ends`, which stays unread.
+
+        Returns the opener of the call, which was read, or the marker; "" at the end of the output. Text that begins
+        like a call and is not one belongs to the part, and so does a call inside closed reasoning.
+        """
+        emit = self._reasoning_text if is_reasoning else self._content
+        markers = Markers(*ends.literals, *self._openers)
+        while True:
+            # At the end of the output, reasoning stays open.
+            self.reasoning_is_open = self.reasoning_is_open or is_reasoning
+            marker = yield from self._cursor.emit_until(markers, emit, holds_space=holds_space)
+            if marker is None:
+                return ""
+            self.reasoning_is_open = False
+            if marker not in self._openers:
+                return marker
+            if is_reasoning and (yield from self._is_closed_later(marker, ends)):
+                continue
+            if (yield from self._call(marker, emit)):
+                return marker
+
     def _text_and_calls(self) -> Reader[None]:
         cursor, tags = self._cursor, self._dialect.reasoning
         in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
-        markers = Markers(*self._openers, *self._dialect.dropped, *in_text)
-        while True:
-            marker = yield from cursor.emit_until(markers, self._content)
-            if marker is None:
-                return
+        text_tags = self._dialect.text_tags
+        is_tagged = bool(text_tags) and (yield from cursor.read_whole(text_tags[0]))
+        ends = Markers(*self._dialect.dropped, *in_text, *(text_tags if is_tagged else ()))
+        if is_tagged:
+            yield from cursor.read_run()
+        while marker := (yield from self._part(ends)):
             if marker in self._openers:
-                yield from self._call(marker, self._content)
                 continue
             space = yield from cursor.read_run()
             cursor.take(len(marker))
@@ -183,110 +201,59 @@ class OutputParser:
 
         Returns the marker that ended the reasoning, "" at the end of the output; None if there is no reasoning.
         """
-        cursor, dialect = self._cursor, self._dialect
-        cursor.begin()
-        yield from cursor.read_run()
+        dialect = self._dialect
         if not self.reasoning_is_open:
-            start = yield from cursor.read_one_of(*filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
+            start = yield from self._cursor.read_whole(dialect.reasoning.start, dialect.no_reasoning)
             self.reasoning_may_open = dialect.reasons_anywhere or start == dialect.reasoning.start
-            if start is None:
-                cursor.put_back()
+            if start != dialect.reasoning.start:
+                if start:
+                    yield from self._space_after_reasoning()
                 return None
-            if start == dialect.no_reasoning:
-                yield from self._after_end_tag()
-                return None
-        cursor.end_record()
         return (yield from self._reasoning())
-
-    def _after_end_tag(self) -> Reader[None]:
-        """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
-        if not self._is_constrained:
-            yield from self._cursor.read_run()
-        self._cursor.end_record()
 
     def _reasoning(self) -> Reader[str]:
         """Read open reasoning and its end tag.
 
-        Returns the marker that ends it; "" at the end of the output. A marker of a section stays unread. A call also
-        ends reasoning; it is read, and the marker returned is its opener. Text that begins like a call and is not one
-        is part of the reasoning.
+        Returns the marker that ends it; "" at the end of the output. Other markers than the end tag stay unread. A call
+        also ends reasoning; it is read, and the marker returned is its opener.
         """
         self.reasoning_is_open = True
         yield from self._cursor.read_run()
         dialect = self._dialect
         ends = Markers(dialect.reasoning.end, *dialect.section_markers)
-        markers = Markers(*ends.literals, *self._openers)
-        while True:
-            self.reasoning_is_open = self.reasoning_may_open = True
-            marker = yield from self._cursor.emit_until(markers, self._reasoning_text)
-            if marker is None:
-                return ""
-            self.reasoning_is_open = False
-            if marker in self._openers:
-                if (yield from self._is_closed_later(marker, ends)):
-                    continue
-                if not (yield from self._call(marker, self._reasoning_text)):
-                    continue
-            self.reasoning_may_open = dialect.reasons_anywhere
-            if marker == dialect.reasoning.end:
-                yield from self._cursor.read_end(marker)
-                yield from self._after_end_tag()
-            return marker
+        marker = yield from self._part(ends, is_reasoning=True)
+        self.reasoning_may_open = dialect.reasons_anywhere
+        if marker == dialect.reasoning.end:
+            yield from self._cursor.read_end(marker)
+            yield from self._space_after_reasoning()
+        return marker
+
+    def _space_after_reasoning(self) -> Reader[None]:
+        """Read white space, except in a constrained output, whose content may begin with it."""
+        if not self._is_constrained:
+            yield from self._cursor.read_run()
 
     def _is_closed_later(self, opener: str, ends: Markers) -> Reader[bool]:
         """Emit the open reasoning up to its end, if a call is next and the end follows. Otherwise read nothing.
 
         A call inside closed reasoning is reasoning, so it waits for the end of the reasoning or of the output.
         """
-        cursor, n_searched, is_call = self._cursor, 0, False
+        cursor, n_searched = self._cursor, 0
         self._calls.is_trial = True
         try:
             yield from self._any_call(self._styles(opener))
+            return False
         except CallFound:
-            is_call = True
             cursor.put_back()
-        self._calls.is_trial = False
-        while is_call:
-            hit = ends.find(cursor.text, cursor.at + n_searched)
-            if hit:
-                self._reasoning_text(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
-                return True
+        finally:
+            self._calls.is_trial = False
+        while (hit := ends.find(cursor.text, cursor.at + n_searched)) is None:
             if cursor.ended:
-                break
+                return False
             n_searched = ends.safe_end(cursor.text, cursor.at) - cursor.at
             yield
-        return False
-
-
-class GraniteParser(OutputParser):
-    """`<response>text</response>`, then calls. The tags are dropped only around the whole text."""
-
-    def _text_and_calls(self) -> Reader[None]:
-        cursor = self._cursor
-        cursor.begin()
-        yield from cursor.read_run()
-        is_opened = (yield from cursor.read_one_of(RESPONSE)) is not None
-        if is_opened:
-            cursor.end_record()
-            yield from cursor.read_run()
-        else:
-            cursor.put_back()
-        # Without the start tag, an end tag belongs to the text.
-        markers = Markers(*self._openers, *((RESPONSE_END,) if is_opened else ()))
-        while True:
-            marker = yield from cursor.emit_until(markers, self._content)
-            if marker is None:
-                return
-            if marker != RESPONSE_END:
-                yield from self._call(marker, self._content)
-            elif not (yield from self._any_call(self._dialect.styles, RESPONSE_END)):
-                # An end tag that other text follows belongs to the text.
-                cursor.begin()
-                yield from cursor.read_end(marker)
-                yield from cursor.read_run()
-                is_last = not (yield from cursor.has_text())
-                text = cursor.end_record()
-                self._content("" if is_last else text)
+        self._reasoning_text(cursor.take(len(cursor.text[cursor.at : hit[0]].rstrip())))
+        return True
 
 
 def merged(events: Iterable[Event]) -> list[Event]:

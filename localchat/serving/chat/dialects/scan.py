@@ -137,6 +137,17 @@ class Cursor:
         self.take(len(found or ""))
         return found
 
+    def read_whole(self, *literals: str) -> Reader[str | None]:
+        """Read white space and one of these literals. Returns None and reads nothing if another text is next."""
+        self.begin()
+        yield from self.read_run()
+        found = yield from self.read_one_of(*filter(None, literals))
+        if found:
+            self.end_record()
+        else:
+            self.put_back()
+        return found
+
     def expect(self, *literals: str) -> Reader[str]:
         """Read the longest of these literals that the next text begins with. Raises Mismatch if there is none."""
         found = yield from self.read_one_of(*literals)
