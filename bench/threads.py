@@ -87,11 +87,11 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     backend = load_backend(path, options)
     sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
+    for slot, sequence in enumerate(sequences):
+        sequence.slot = slot
 
     def step() -> None:
-        batch = Batch(
-            chunks=tuple(BatchChunk(sequence, slot, slot, 1, True) for slot, sequence in enumerate(sequences))
-        )
+        batch = Batch(tuple(BatchChunk(sequence, slot, 1, True) for slot, sequence in enumerate(sequences)))
         backend.decode(batch)
         for slot, sequence in enumerate(sequences):
             sequence.n_computed += 1

@@ -41,7 +41,7 @@ def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int
     sequence = Sequence(slot, list(tokens), 500)
     sequence.slot, sequence.n_computed = slot, n_computed
     n_new = len(tokens) - n_computed
-    backend.decode(Batch(chunks=(BatchChunk(sequence, slot, 0, n_new, wants_output=True),)))
+    backend.decode(Batch(chunks=(BatchChunk(sequence, 0, n_new, wants_output=True),)))
     logits: list[float] = backend._row(n_new - 1).tolist()
     return logits
 

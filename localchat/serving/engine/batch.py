@@ -129,10 +129,9 @@ class Sequence:
 
 @dataclass(frozen=True)
 class BatchChunk:
-    """The tokens of one sequence in a batch: rows `first` to `first + n_tokens`."""
+    """The tokens of one running sequence in a batch: rows `first` to `first + n_tokens`."""
 
     sequence: Sequence
-    slot: int
     first: int
     n_tokens: int
     wants_output: bool
@@ -141,6 +140,11 @@ class BatchChunk:
     """The draft tokens, in the last rows."""
     is_scored: bool = False
     """Whether the logits of the other rows are wanted too, for log probabilities of the prompt."""
+
+    @property
+    def slot(self) -> int:
+        assert self.sequence.slot is not None
+        return self.sequence.slot
 
     @property
     def output_rows(self) -> range:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Union
 
 from ..core.params import SamplingParams
@@ -99,16 +98,11 @@ class LookupDrafter:
     def close(self) -> None: ...
 
 
-@dataclass
-class _Text:
-    """The text of a sequence in the draft model."""
+class _Text(Sequence):
+    """A sequence in the draft model. Its tokens are those of the large model's sequence, and then its draft."""
 
-    copy: Sequence
-    """The sequence of the draft model. Its tokens are the text and the draft."""
-    slot: int
-    n_wanted: int
+    n_wanted = 0
     """The length of the next draft: one token more than were accepted of the last one."""
-    draft: list[int] = field(default_factory=list)
 
 
 class DraftModel:
@@ -142,7 +136,7 @@ class DraftModel:
         except (NoFreeCells, DecodeFailed) as error:
             log.info("the draft model could not draft: %s", error or "its KV cache is full")
             for sequence, text in wanted.items():
-                self._cache.release(text.slot, keep=False)
+                self._cache.release(text, keep=False)
                 self._texts[sequence.id] = None
             return
         for sequence, text in wanted.items():
@@ -151,7 +145,7 @@ class DraftModel:
     def forget(self, sequence: Sequence) -> None:
         text = self._texts.pop(sequence.id, None)
         if text is not None:
-            self._cache.release(text.slot, keep=True)
+            self._cache.release(text, keep=True)
 
     def close(self) -> None:
         self._backend.free_sampler(self._greedy)
@@ -163,22 +157,23 @@ class DraftModel:
             if sum(text is not None for text in self._texts.values()) == self._backend.limits.n_parallel:
                 return None
             match = self._cache.find(sequence.reusable_tokens)
-            copy = Sequence(sequence.id, sequence.tokens[: match.length if match else 0], 0)
-            copy.n_computed = len(copy.tokens)
-            self._texts[sequence.id] = _Text(copy, self._cache.acquire(match), self._tuning.draft_model_tokens)
+            text = _Text(sequence.id, sequence.tokens[: match.length if match else 0], 0)
+            text.n_wanted = self._tuning.draft_model_tokens
+            self._cache.acquire(text, match)
+            self._texts[sequence.id] = text
         return self._texts[sequence.id]
 
     def _follow(self, text: _Text, tokens: list[int]) -> None:
         """Truncates the slot to its common prefix with `tokens`, and sets these tokens."""
-        copy = text.copy
-        n_before = len(copy.tokens) - len(text.draft)
+        n_before, n_computed = len(text.tokens) - len(text.draft), text.n_computed
         if text.draft and len(tokens) > n_before:
             n_accepted = n_common_of(text.draft, tokens[n_before:])
             text.n_wanted = min(n_accepted + 1, self._tuning.draft_model_tokens)
         # At least the newest token is computed, since its logits give the first draft token.
-        copy.n_computed = min(n_common_of(copy.tokens[: copy.n_computed], tokens), len(tokens) - 1)
-        self._cache.truncate(text.slot, copy.n_computed)
-        copy.tokens, text.draft = list(tokens), []
+        text.n_computed = min(n_common_of(text.tokens[:n_computed], tokens), len(tokens) - 1)
+        if text.n_computed < n_computed:
+            self._cache.truncate(text)
+        text.tokens, text.draft = list(tokens), []
 
     def _draft(self, texts: list[_Text], n_tokens: int) -> None:
         """Computes the new tokens of the texts, then drafts at most `n_tokens` tokens, one for each text in a step.
@@ -186,41 +181,40 @@ class DraftModel:
         A text whose new tokens do not fit into the first step gets no draft.
         """
         while texts:
-            by_copy = {text.copy: text for text in texts}
-            batch, texts = self._computed_batch(texts), []
-            for chunk in batch.outputs():
-                text = by_copy[chunk.sequence]
-                token = self._backend.sample(self._greedy, chunk.output_rows[0])
+            ready, texts = self._computed(texts), []
+            for text, row in ready:
+                token = self._backend.sample(self._greedy, row)
                 if token >= self._n_vocab:
                     continue
                 text.draft.append(token)
-                text.copy.tokens.append(token)
+                text.tokens.append(token)
                 if len(text.draft) < min(n_tokens, text.n_wanted) and not self._backend.texts.is_end(token):
                     texts.append(text)
 
-    def _computed_batch(self, texts: list[_Text]) -> Batch:
-        """Computes the missing tokens of the texts, as many as fit into a step: those with the fewest first."""
+    def _computed(self, texts: list[_Text]) -> list[tuple[_Text, int]]:
+        """Computes the missing tokens of the texts, as many as fit into a step: those with the fewest first. Returns
+        the texts of which none is missing, each with its row of logits."""
         n_most = min(self._tuning.n_prompt_beside, self._backend.limits.n_batch)
         chunks: list[BatchChunk] = []
+        ready: list[tuple[_Text, int]] = []
         first = 0
-        for text in sorted(texts, key=lambda text: text.copy.n_missing):
-            n_missing = text.copy.n_missing
-            n_tokens = min(n_missing, n_most - first)
+        for text in sorted(texts, key=lambda text: text.n_missing):
+            n_tokens = min(text.n_missing, n_most - first)
             if n_tokens:
-                chunks.append(BatchChunk(text.copy, text.slot, first, n_tokens, n_tokens == n_missing))
+                chunks.append(BatchChunk(text, first, n_tokens, n_tokens == text.n_missing))
                 first += n_tokens
-        batch = Batch(tuple(chunks))
+                if n_tokens == text.n_missing:
+                    ready.append((text, first - 1))
         while True:
             try:
-                self._backend.decode(batch)
+                self._backend.decode(Batch(tuple(chunks)))
                 break
             except NoFreeCells:
                 if not self._cache.evict():
                     raise
         for chunk in chunks:
-            self._cache.append(chunk.slot, chunk.tokens())
             chunk.sequence.n_computed += chunk.n_tokens
-        return batch
+        return ready
 
 
 Drafter = Union[LookupDrafter, DraftModel]

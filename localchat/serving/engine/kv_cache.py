@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .backend import CacheBackend, Data
-from .batch import n_common_of
+from .batch import Sequence, n_common_of
 
 log = logging.getLogger("localchat.engine")
 
@@ -26,8 +26,7 @@ log = logging.getLogger("localchat.engine")
 _MIN_COPIED = 4
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """The first `length` tokens of a prompt, for which `slot` has cells."""
 
     slot: int
@@ -42,9 +41,10 @@ class KVCache:
         self.max_snapshot_bytes = max_snapshot_bytes
         # States by their tokens, the least recently used first.
         self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
-        # The tokens of each slot in use, the least recently used first.
-        self._tokens: OrderedDict[int, list[int]] = OrderedDict()
-        self.active: set[int] = set()
+        # By slot: the running sequence, whose computed tokens have cells in it.
+        self.active: dict[int, Sequence] = {}
+        # By slot: the tokens of an idle prefix, the least recently used one first.
+        self._idle: OrderedDict[int, list[int]] = OrderedDict()
         self._free = set(range(self._limits.n_slots))
 
     def forget(self) -> None:
@@ -56,9 +56,9 @@ class KVCache:
     def n_cells(self) -> tuple[int, int]:
         """Cells of running sequences, and of idle prefixes; any thread. A shared cell counts for each sequence, up to
         the capacity."""
-        sizes = [(slot in self.active, len(tokens)) for slot, tokens in list(self._tokens.items())]
-        n_active = min(sum(n for is_active, n in sizes if is_active), self._limits.n_cells)
-        return n_active, min(sum(n for is_active, n in sizes if not is_active), self._limits.n_cells - n_active)
+        n_cells = self._limits.n_cells
+        n_active = min(sum(sequence.n_computed for sequence in list(self.active.values())), n_cells)
+        return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
 
     def find(self, tokens: list[int]) -> Match | None:
         """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none.
@@ -66,37 +66,47 @@ class KVCache:
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
         if the cells are shared, and the shortest one if they are copied.
         """
-        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._tokens.items()]
-        n_least = 1 if self._limits.is_unified else _MIN_COPIED
-        if not self._limits.can_truncate:
-            known = [(slot, n, common) for slot, n, common in known if n == common and slot not in self.active]
-            n_least = 0
-        slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, -1))
-        return Match(slot, length) if length >= n_least else None
+        known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._idle.items()]
+        if self._limits.can_truncate:
+            for slot, sequence in self.active.items():
+                n_held = sequence.n_computed
+                known.append((slot, n_held, min(n_common_of(sequence.tokens, tokens), n_held)))
+        else:
+            known = [(slot, n_held, n_common) for slot, n_held, n_common in known if n_held == n_common]
+        slot, _, length = max(known, key=lambda each: (each[2], self._rank(*each)), default=(0, 0, 0))
+        return Match(slot, length) if length >= (1 if self._limits.is_unified else _MIN_COPIED) else None
 
     def _rank(self, slot: int, n_held: int, n_common: int) -> tuple[int, int]:
         is_active = slot in self.active
         return int(n_held == n_common and not is_active), int(is_active) if self._limits.is_unified else -n_held
 
-    def acquire(self, match: Match | None) -> int:
-        """Makes a slot active that has the tokens of `match` and no others: the slot of the match, or another one that
-        shares or copies its prefix. Not all slots may be active."""
+    def acquire(self, sequence: Sequence, match: Match | None) -> None:
+        """Gives a sequence a slot that has the tokens of `match` and no others. Not all slots may be active."""
         if match is None:
-            return self._take_slot([])
-        n_more = len(self._tokens[match.slot]) - match.length
-        # The idle slot itself, if it loses no tokens; or few, where the prefix would be copied, or another one evicted.
-        is_cheap = n_more <= match.length and not (self._limits.is_unified and self._free)
-        if match.slot not in self.active and (n_more == 0 or is_cheap):
-            self.active.add(match.slot)
-            self.truncate(match.slot, match.length)
-            return match.slot
-        self._tokens.move_to_end(match.slot)
-        slot = self._take_slot(self._tokens[match.slot][: match.length])
+            slot, sequence.n_computed = self._take_slot(), 0
+        else:
+            slot, sequence.n_computed = self._slot_with(match), match.length
+        sequence.slot = slot
+        self.active[slot] = sequence
+
+    def _slot_with(self, match: Match) -> int:
+        """The slot of the match, or another one that shares or copies its prefix."""
+        held = self._idle.get(match.slot)
+        if held is not None:
+            n_more = len(held) - match.length
+            # It loses no tokens; or few, where the prefix would be copied, or another one evicted.
+            if n_more == 0 or (n_more <= match.length and not (self._limits.is_unified and self._free)):
+                del self._idle[match.slot]
+                if n_more:
+                    self._backend.truncate(match.slot, match.length)
+                return match.slot
+            self._idle.move_to_end(match.slot)
+        slot = self._take_slot()
         self._backend.share(match.slot, slot, match.length)
         return slot
 
-    def _take_slot(self, tokens: list[int]) -> int:
-        """Makes a free slot active for these tokens, after the eviction of an idle prefix if there is none.
+    def _take_slot(self) -> int:
+        """A free slot, after the eviction of an idle prefix if there is none.
 
         If each slot has its own cells, sequences in neighbouring slots are computed in one pass, so it is the free slot
         nearest to an active one.
@@ -105,53 +115,46 @@ class KVCache:
             self.evict()
         slot = min(self._free, key=lambda slot: (min((abs(slot - other) for other in self.active), default=0), slot))
         self._free.remove(slot)
-        self.active.add(slot)
-        self._tokens[slot] = list(tokens)
         return slot
 
-    def append(self, slot: int, tokens: list[int], n_rejected: int = 0) -> None:
-        """Notes the tokens that the backend has computed in an active slot. Frees the cells of rejected draft tokens,
-        which it has computed after them."""
-        self._tokens[slot].extend(tokens)
-        if n_rejected:
-            self._backend.truncate(slot, len(self._tokens[slot]))
+    def truncate(self, sequence: Sequence) -> None:
+        """Frees the cells of a running sequence beyond its computed tokens, such as those of rejected draft tokens."""
+        assert sequence.slot is not None
+        self._backend.truncate(sequence.slot, sequence.n_computed)
 
-    def truncate(self, slot: int, n_tokens: int) -> None:
-        """Removes all but the first `n_tokens` tokens of an active slot."""
-        if n_tokens < len(self._tokens[slot]):
-            del self._tokens[slot][n_tokens:]
-            self._backend.truncate(slot, n_tokens)
-
-    def release(self, slot: int, *, keep: bool) -> None:
-        """Ends the use of an active slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
-        self.active.remove(slot)
-        tokens = self._tokens[slot]
-        n = len(tokens) if self._limits.can_truncate else None
-        twin = next((other for other, held in self._tokens.items() if other != slot and held[:n] == tokens), None)
-        if keep and tokens:
-            self._tokens.move_to_end(slot if twin is None else twin)
-        if not (keep and tokens) or twin is not None:
-            self._drop(slot)
+    def release(self, sequence: Sequence, *, keep: bool) -> None:
+        """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
+        assert sequence.slot is not None
+        slot, tokens = sequence.slot, sequence.tokens[: sequence.n_computed]
+        sequence.slot, sequence.n_computed = None, 0
+        del self.active[slot]
+        twin = self.find(tokens) if keep else None
+        if keep and tokens and (twin is None or twin.length < len(tokens)):
+            self._idle[slot] = tokens
+            return
+        self._give_back(slot)
+        if twin is not None and twin.slot in self._idle:
+            self._idle.move_to_end(twin.slot)
 
     def evict(self) -> bool:
         """Drops the least recently used idle prefix. False if there is none."""
-        slot = next((slot for slot in self._tokens if slot not in self.active), None)
-        if slot is not None:
-            self._drop(slot)
-        return slot is not None
+        if not self._idle:
+            return False
+        self._give_back(self._idle.popitem(last=False)[0])
+        return True
 
-    def _drop(self, slot: int) -> None:
-        del self._tokens[slot]
+    def _give_back(self, slot: int) -> None:
         self._free.add(slot)
         self._backend.clear(slot)
 
     # Recurrent models.
 
-    def take_snapshot(self, slot: int) -> None:
-        """Copies the state of a slot to memory, within `max_snapshot_bytes`. An error is only logged."""
-        tokens = tuple(self._tokens[slot])
+    def take_snapshot(self, sequence: Sequence) -> None:
+        """Copies the state of a running sequence to memory, within `max_snapshot_bytes`. An error is only logged."""
+        assert sequence.slot is not None
+        tokens = tuple(sequence.tokens[: sequence.n_computed])
         try:
-            data = self._backend.read_state(slot)
+            data = self._backend.read_state(sequence.slot)
         except Exception:
             log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", len(tokens))
             return
@@ -168,10 +171,10 @@ class KVCache:
         if len(best) <= (0 if match is None else match.length):
             return
         self._snapshots.move_to_end(best)
-        slot = self._take_slot(list(best))
+        slot = self._take_slot()
         while not self._backend.write_state(slot, self._snapshots[best], len(best)):
             if not self.evict():
                 log.warning("the snapshot of %d tokens cannot be restored: they are computed again", len(best))
-                self._drop(slot)
-                break
-        self.active.remove(slot)
+                self._give_back(slot)
+                return
+        self._idle[slot] = list(best)

@@ -80,14 +80,15 @@ class Scheduler:
         for chunk in batch.chunks:
             run = next(runs) if chunk.wants_output else []
             n_kept = chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run)
-            sequence, tokens = chunk.sequence, chunk.tokens()
-            self._cache.append(chunk.slot, tokens[:n_kept], chunk.n_tokens - n_kept)
+            sequence = chunk.sequence
             sequence.n_computed += n_kept
             sequence.tokens.extend(run)
+            if n_kept < chunk.n_tokens:
+                self._cache.truncate(sequence)
             if chunk.is_scored:
                 sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
             if not self._limits.can_truncate and sequence.is_at_checkpoint:
-                self._cache.take_snapshot(chunk.slot)
+                self._cache.take_snapshot(sequence)
 
     def refuse(self) -> Sequence | None:
         """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch. If only one
@@ -117,9 +118,8 @@ class Scheduler:
                 self._cache.restore_snapshot(sequence.reusable_tokens)
                 match = self._cache.find(sequence.reusable_tokens)
             self.waiting.remove(sequence)
-            sequence.slot = self._cache.acquire(match)
+            self._cache.acquire(sequence, match)
             _insert(self.running, sequence)
-            sequence.n_computed = 0 if match is None else match.length
             sequence.n_shared = n_shared
             if sequence.n_cached is None:
                 sequence.n_cached = sequence.n_computed
@@ -145,10 +145,9 @@ class Scheduler:
         return n_checkpoint if MIN_SAVED <= n_checkpoint <= n_common else 0
 
     def _stop(self, sequence: Sequence, keep: bool) -> None:
-        assert sequence.slot is not None
-        slot, sequence.slot, sequence.n_computed, sequence.draft = sequence.slot, None, 0, []
+        sequence.draft = []
         self.running.remove(sequence)
-        self._cache.release(slot, keep=keep)
+        self._cache.release(sequence, keep=keep)
 
     def _chunks(self) -> Iterator[BatchChunk]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
@@ -162,9 +161,8 @@ class Scheduler:
             n_drafted = max(min(n_to_draft, n_each, sequence.max_length - len(sequence.tokens) - 1), 0)
             draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
             n_to_draft -= len(draft)
-            assert sequence.slot is not None
             n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
-            yield BatchChunk(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
+            yield BatchChunk(sequence, first, n_rows, wants_output, draft, sequence.is_to_score)
             first += n_rows
 
     def _plan(self) -> dict[Sequence, int]:
