@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
@@ -49,7 +48,7 @@ LONG = "a prompt that is long enough to be worth a copy; "
 
 
 @pytest.mark.parametrize("n_batch", [8, 64])
-def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batch: int):
+def test_next_turn_of_a_conversation_uses_the_last_prompt(n_batch: int):
     """The next prompt has the output as other tokens."""
     backend = FakeBackend(endless, can_truncate=False, n_batch=n_batch)
     with stepped(backend) as engine:
@@ -60,22 +59,6 @@ def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batc
             n_cached.append((finish.usage.n_cached, len(text)))
             text += output.upper() + "; and what else?"
         assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
-
-
-@pytest.mark.parametrize(("method", "result"), [("read_state", MemoryError()), ("write_state", False)])
-def test_snapshot_that_fails_changes_no_text(method: str, result: Any):
-    """It cannot be taken, or not be restored."""
-
-    def refuse(*_: Any) -> Any:
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    backend = FakeBackend(can_truncate=False)
-    setattr(backend, method, refuse)
-    with stepped(backend) as engine:
-        for _ in range(2):
-            assert complete(engine, request(LONG))[0] == LONG
 
 
 @pytest.mark.parametrize("seed", range(10))

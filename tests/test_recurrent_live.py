@@ -71,17 +71,6 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
         assert_same_or_near_tie(alone[i % 3], together)
 
 
-def test_snapshots_take_at_most_a_quarter_of_the_free_memory(model: str, monkeypatch: pytest.MonkeyPatch):
-    """S16: in a small container, snapshots would otherwise be the last memory that is taken."""
-    monkeypatch.setattr("localchat.serving.engine.llama.load.free_memory", lambda: 40 << 20)
-    with load(model, LoadOptions(n_parallel=2)) as engine:
-        state = len(engine.backend.read_state(0)) or 1
-        for i in range(3):
-            read(engine, greedy_request(prompt(engine, f"{i}: " + LONG), 2))
-        assert state < sum(map(len, engine._cache._snapshots.values())) <= 10 << 20
-        assert engine._cache.max_snapshot_bytes == 10 << 20
-
-
 def test_recurrent_model_is_refused_as_draft_model(model: str):
     with pytest.raises(WrongDraftModel, match="recurrent"):
         load(model, LoadOptions(n_parallel=2, draft_path=model))

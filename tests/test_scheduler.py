@@ -29,9 +29,9 @@ def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
 class SteppedScheduler(Scheduler):
     """A scheduler on fake cells, which check its operations and record them."""
 
-    def __init__(self, limits: CacheLimits, max_snapshot_bytes: int = 0):
+    def __init__(self, limits: CacheLimits):
         self.cells = FakeCells(limits)
-        self.cache = KVCache(self.cells, max_snapshot_bytes)
+        self.cache = KVCache(self.cells)
         super().__init__(limits, self.cache)
 
     def compute(self, batch: Batch, sample: Callable[[BatchChunk], list[int]]) -> Batch:
@@ -52,9 +52,8 @@ class SteppedScheduler(Scheduler):
 
 
 def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) -> SteppedScheduler:
-    max_snapshot_bytes = limits.pop("max_snapshot_bytes", 0)
     limits = {"n_slots": n_parallel + limits.pop("n_idle", 4), **limits}
-    return SteppedScheduler(CacheLimits(n_cells, n_parallel, n_batch=n_batch, **limits), max_snapshot_bytes)
+    return SteppedScheduler(CacheLimits(n_cells, n_parallel, n_batch=n_batch, **limits))
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:
@@ -301,20 +300,21 @@ def test_prefix_that_is_often_used_is_evicted_last():
 def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
     scheduler = new_scheduler(1000, 4, 100, can_truncate=False)
     scheduler.add(with_prompt(1, *SYSTEM))
-    slot = run_step(scheduler).chunks[0].slot
-    run_step(scheduler)
-    scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
-    run_step(scheduler)
-    run_step(scheduler)
+    for _ in range(3):
+        run_step(scheduler)
     finish(scheduler)
-    scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
-    batch = run_step(scheduler)
-    assert {name for name, *_ in scheduler.cells.take_operations()} == {"read_state"}
-    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
+    n_cached = []
+    # Only its prompt without the last token, and its end, are kept.
+    for tokens in ((*SYSTEM, NEXT), (*SYSTEM,), (*SYSTEM[:40], 1), (*SYSTEM, NEXT, 9)):
+        scheduler.add(again := with_prompt(2, *tokens))
+        run_step(scheduler)
+        n_cached.append(again.n_cached)
+        finish(scheduler, keep=False)
+    assert n_cached == [49, 49, 0, 51]
 
 
-def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_truncated():
-    scheduler = new_scheduler(1000, 4, 30, n_idle=8, can_truncate=False, max_snapshot_bytes=1000)
+def test_equal_prompts_wait_for_the_first_one_where_slots_cannot_be_truncated():
+    scheduler = new_scheduler(1000, 4, 30, n_idle=8, can_truncate=False)
     for id in (1, 2, 3):
         scheduler.add(with_prompt(id, *SYSTEM))
     n_computed = 0
@@ -329,8 +329,8 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_truncated():
 @pytest.mark.parametrize("n_streams", [1, 8, 32])
 @pytest.mark.parametrize("n_cells_each", [120, 240], ids=["few cells", "many cells"])
 def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_cells_each: int, n_streams: int, is_unified: bool):
-    """With few cells or slots for idle prefixes, nothing is copied out of the cache, and no more is computed. If the
-    cells hold all prefixes, only the last token of each prompt is."""
+    """With few cells or slots for idle prefixes, no more is computed. If the cells hold all prefixes, only the last token
+    of each prompt is."""
     scheduler = new_scheduler(n_streams * n_cells_each, n_streams, 512, n_idle=4, is_unified=is_unified)
     costs = []
     for _ in range(3):
@@ -342,10 +342,7 @@ def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_cells_each: int
             n_steps += 1
             for running in [running for running in scheduler.running if running.is_full]:
                 scheduler.remove(running)
-        operations = [name for name, *_ in scheduler.cells.take_operations()]
-        assert "read_state" not in operations
-        assert "write_state" not in operations
-        costs.append((n_tokens, n_steps, len(operations) <= 3 * n_streams))
+        costs.append((n_tokens, n_steps, len(scheduler.cells.take_operations()) <= 3 * n_streams))
     assert costs[1] <= costs[0]
     assert costs[2] <= costs[0]
     assert all(is_bounded for _, _, is_bounded in costs)
@@ -370,8 +367,8 @@ def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_pla
     assert scheduler.cells.take_operations() == [("share", 1, 2, 50)]
 
 
-def test_snapshots_stay_within_their_limit_and_the_least_recent_are_dropped():
-    scheduler = new_scheduler(1000, 4, 100, n_idle=2, can_truncate=False, max_snapshot_bytes=3 * 4 * 49)
+def test_least_recent_prompts_are_dropped_where_slots_cannot_be_truncated():
+    scheduler = new_scheduler(1000, 1, 100, n_idle=3, can_truncate=False)
     for id in (1, 2, 3, 1, 4):
         scheduler.add(sequence(id, 50))
         run_step(scheduler)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 from .batch import Batch, CacheLimits
 from .values import GenerationRequest, ModelFacts, TokenTexts
-
-Data = Union[bytes, memoryview]
-"""The state of a slot, copied from the KV cache of a recurrent model."""
 
 
 class NoFreeCells(Exception):
@@ -29,16 +26,11 @@ class CacheBackend(Protocol):
     def clear(self, slot: int) -> None: ...
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
-        """Gives an empty slot the first `n_tokens` cells of another slot, shared or copied."""
+        """Gives an empty slot the first `n_tokens` cells of another slot, shared or copied. These are all of its cells
+        unless `limits.can_truncate`."""
 
     def truncate(self, slot: int, n_tokens: int) -> None:
         """Frees all but the first `n_tokens` cells of a slot. Called only if `limits.can_truncate`."""
-
-    def read_state(self, slot: int) -> Data:
-        """A copy of the state of a slot."""
-
-    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        """Fills an empty slot with a state of `n_tokens` tokens. False if it does not fit: the slot stays empty."""
 
 
 class Backend(CacheBackend, Protocol):

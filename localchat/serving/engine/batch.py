@@ -13,7 +13,7 @@ from .values import GenerationRequest, SequenceStats, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
-# A shorter prefix is computed as fast as a snapshot of it is taken or restored.
+# If slots cannot be truncated, no copy of a shorter prompt is kept, since this takes a step of its own.
 MIN_SAVED = 32
 
 
@@ -87,8 +87,8 @@ class Sequence:
 
     @property
     def is_at_checkpoint(self) -> bool:
-        """Whether the prompt is computed up to its last token. If slots cannot be truncated, a snapshot is taken here
-        for later requests that begin with this prompt."""
+        """Whether the prompt is computed up to its last token. If slots cannot be truncated, a copy is kept here for
+        later requests that begin with this prompt."""
         return self.n_computed == self.n_prompt - 1 >= MIN_SAVED
 
     @property
@@ -209,7 +209,7 @@ class CacheLimits:
     """The limit of tokens in a step."""
     can_truncate: bool = True
     """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
-    drafted, and a step ends before the last token of a prompt, so that a snapshot can be taken there."""
+    drafted, and a step ends before the last token of a prompt, so that a copy can be kept there."""
     max_drafted: int = 0
     """The limit of draft tokens in a step; 0 for no speculative decoding."""
     is_unified: bool = True

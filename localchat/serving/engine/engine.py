@@ -85,7 +85,7 @@ class Engine:
         self._stopped: EngineDied | EngineStopped | None = None
         # Only the engine thread changes the rest.
         self._stats = EngineStats()
-        self._cache = KVCache(backend, self.facts.max_snapshot_bytes)
+        self._cache = KVCache(backend)
         self._scheduler = Scheduler(backend.limits, self._cache)
         self._drafters: list[Drafter] = [LookupDrafter()]
         if draft_backend is not None:

@@ -5,22 +5,19 @@ was preempted, and its cells stay for requests that begin with the same tokens, 
 least recently used idle prefix is evicted first.
 
 If all slots share one buffer of cells, a prefix is shared without a copy; if each has its own cells, it is copied. The
-state of a recurrent model can be neither truncated nor shared: a request continues only a whole idle prefix, or a
-snapshot, which is a copy of a state in memory that is taken before the last token of each prompt.
+state of a recurrent model cannot be truncated: a request continues a copy of a whole idle prefix. One is kept of each
+prompt without its last token.
 
 Every method runs on the engine thread and applies its operations to the backend at once. The backend counts the cells.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from typing import NamedTuple
 
-from .backend import CacheBackend, Data
+from .backend import CacheBackend
 from .batch import Sequence, n_common_of
-
-log = logging.getLogger("localchat.engine")
 
 # If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
 _MIN_COPIED = 4
@@ -34,13 +31,10 @@ class Match(NamedTuple):
 
 
 class KVCache:
-    """The slots of one backend, and the snapshots of a recurrent model."""
+    """The slots of one backend."""
 
-    def __init__(self, backend: CacheBackend, max_snapshot_bytes: int = 0):
+    def __init__(self, backend: CacheBackend):
         self._backend, self._limits = backend, backend.limits
-        self.max_snapshot_bytes = max_snapshot_bytes
-        # States by their tokens, the least recently used first.
-        self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
         # By slot: the running sequence, whose computed tokens have cells in it.
         self.active: dict[int, Sequence] = {}
         # By slot: the tokens of an idle prefix, the least recently used one first.
@@ -48,10 +42,9 @@ class KVCache:
         self._free = set(range(self._limits.n_slots))
 
     def forget(self) -> None:
-        """Drops all idle prefixes and all snapshots."""
+        """Drops all idle prefixes."""
         while self.evict():
             pass
-        self._snapshots.clear()
 
     def n_cells(self) -> tuple[int, int]:
         """Cells of running sequences, and of idle prefixes; any thread. A shared cell counts for each sequence, up to
@@ -95,7 +88,8 @@ class KVCache:
         if held is not None:
             n_more = len(held) - match.length
             # It loses no tokens; or few, where the prefix would be copied, or another one evicted.
-            if n_more == 0 or (n_more <= match.length and not (self._limits.is_unified and self._free)):
+            is_cheap = n_more == 0 or (n_more <= match.length and not (self._limits.is_unified and self._free))
+            if is_cheap and self._limits.can_truncate:
                 del self._idle[match.slot]
                 if n_more:
                     self._backend.truncate(match.slot, match.length)
@@ -122,6 +116,15 @@ class KVCache:
         assert sequence.slot is not None
         self._backend.truncate(sequence.slot, sequence.n_computed)
 
+    def keep_copy(self, sequence: Sequence) -> None:
+        """Makes an idle prefix of the computed tokens of a running sequence, whose slot cannot be truncated later."""
+        assert sequence.slot is not None
+        tokens = sequence.tokens[: sequence.n_computed]
+        if tokens not in self._idle.values():
+            slot = self._take_slot()
+            self._backend.share(sequence.slot, slot, len(tokens))
+            self._idle[slot] = tokens
+
     def release(self, sequence: Sequence, *, keep: bool) -> None:
         """Ends the use of a slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
         assert sequence.slot is not None
@@ -146,35 +149,3 @@ class KVCache:
     def _give_back(self, slot: int) -> None:
         self._free.add(slot)
         self._backend.clear(slot)
-
-    # Recurrent models.
-
-    def take_snapshot(self, sequence: Sequence) -> None:
-        """Copies the state of a running sequence to memory, within `max_snapshot_bytes`. An error is only logged."""
-        assert sequence.slot is not None
-        tokens = tuple(sequence.tokens[: sequence.n_computed])
-        try:
-            data = self._backend.read_state(sequence.slot)
-        except Exception:
-            log.exception("no snapshot of a prefix: its %d tokens are computed again when needed", len(tokens))
-            return
-        self._snapshots.pop(tokens, None)
-        if len(data) <= self.max_snapshot_bytes:  # Otherwise all others would be dropped for nothing.
-            self._snapshots[tokens] = data
-        while sum(map(len, self._snapshots.values())) > self.max_snapshot_bytes:
-            self._snapshots.popitem(last=False)
-
-    def restore_snapshot(self, tokens: list[int]) -> None:
-        """Makes an idle prefix from the longest snapshot for `tokens`, if it has more of them than an idle prefix."""
-        wanted, match = tuple(tokens), self.find(tokens)
-        best = max((known for known in self._snapshots if known == wanted[: len(known)]), key=len, default=())
-        if len(best) <= (0 if match is None else match.length):
-            return
-        self._snapshots.move_to_end(best)
-        slot = self._take_slot()
-        while not self._backend.write_state(slot, self._snapshots[best], len(best)):
-            if not self.evict():
-                log.warning("the snapshot of %d tokens cannot be restored: they are computed again", len(best))
-                self._give_back(slot)
-                return
-        self._idle[slot] = list(best)

@@ -88,7 +88,7 @@ class Scheduler:
             if chunk.is_scored:
                 sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
             if not self._limits.can_truncate and sequence.is_at_checkpoint:
-                self._cache.take_snapshot(sequence)
+                self._cache.keep_copy(sequence)
 
     def refuse(self) -> Sequence | None:
         """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch. If only one
@@ -114,9 +114,6 @@ class Scheduler:
             n_cells = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
             if self.running and n_cells + len(sequence.tokens) - n_shared + 1 > self._limits.n_cells:
                 return
-            if not self._limits.can_truncate:
-                self._cache.restore_snapshot(sequence.reusable_tokens)
-                match = self._cache.find(sequence.reusable_tokens)
             self.waiting.remove(sequence)
             self._cache.acquire(sequence, match)
             _insert(self.running, sequence)
@@ -138,7 +135,7 @@ class Scheduler:
         )
 
     def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
-        """How many of `tokens` can be reused, from cells or a snapshot, when `sequence` has computed its prompt."""
+        """How many of `tokens` can be reused when `sequence` has computed its prompt."""
         n_common, n_checkpoint = n_common_of(sequence.tokens, tokens), sequence.n_prompt - 1
         if self._limits.can_truncate:
             return n_common
@@ -210,7 +207,7 @@ class Scheduler:
         return {sequence: n_share for sequence, n_share in shares.items() if n_share}
 
     def _n_to_compute(self, sequence: Sequence) -> int:
-        """The prompt tokens that a step may compute: up to the last one first, if a snapshot is to be taken there."""
+        """The prompt tokens that a step may compute: up to the last one first, if a copy is to be kept there."""
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
         if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_SAVED:
             return sequence.n_missing

@@ -264,11 +264,6 @@ class ModelFacts:
     """The memory that is free after the model was loaded; None if it is not known."""
 
     @property
-    def max_snapshot_bytes(self) -> int:
-        """The limit of the snapshots of a recurrent model: a quarter of the free memory. A state takes a few MB."""
-        return 1 << 30 if self.n_free_bytes is None else min(1 << 30, self.n_free_bytes // 4)
-
-    @property
     def pooling(self) -> str:
         """How the model pools the vectors of an input; "mean" if the metadata does not have it."""
         return _POOLINGS.get(self.metadata.get(f"{self._architecture}.pooling_type", ""), "mean")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import Data, DecodeFailed, NoFreeCells
+from ..backend import DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
 from ..values import EngineError, GenerationRequest, ModelFacts
 from .embed import LlamaEmbedding, pair_tokens
@@ -71,7 +71,12 @@ class LlamaBackend:
             return
         # Between streams `llama_memory_seq_cp` copies the whole stream.
         n_source = self._length(source)
-        if not self.write_state(target, self.read_state(source), n_source):
+        n_bytes = L.llama_state_seq_get_size(self._context, source)
+        state = np.empty(n_bytes, np.uint8)
+        data = pointer_to(state, ctypes.c_uint8)
+        L.llama_state_seq_get_data(self._context, data, n_bytes, source)
+        L.llama_state_seq_set_data(self._context, data, n_bytes, target)
+        if self._length(target) != n_source:
             raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {last_errors()}")
         if n_tokens < n_source:
             self.truncate(target, n_tokens)
@@ -79,24 +84,6 @@ class LlamaBackend:
     def truncate(self, slot: int, n_tokens: int) -> None:
         if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
             raise DecodeFailed(f"the KV cache cannot be truncated to {n_tokens} tokens")
-
-    def read_state(self, slot: int) -> Data:
-        n_bytes = L.llama_state_seq_get_size(self._context, slot)
-        data = np.empty(n_bytes, np.uint8)
-        n_read = L.llama_state_seq_get_data(self._context, pointer_to(data, ctypes.c_uint8), n_bytes, slot)
-        if n_read == 0:
-            raise EngineError(f"llama.cpp cannot copy the state of a sequence: {last_errors()}")
-        return data[:n_read].data
-
-    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        array = np.frombuffer(data, np.uint8)
-        n_written = L.llama_state_seq_set_data(self._context, pointer_to(array, ctypes.c_uint8), len(array), slot)
-        if n_written and self._length(slot) == n_tokens:
-            for id in self._ids[slot][1:]:
-                L.llama_memory_seq_cp(self._memory, slot, id, 0, n_tokens)
-            return True
-        self.clear(slot)
-        return False
 
     def decode(self, batch: Batch) -> None:
         """Compute a batch. After a failure, the cells that the batch may have used are freed."""
