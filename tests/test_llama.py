@@ -188,7 +188,7 @@ PLENTY = 1 << 40
 
 
 def gpu(n_free: int) -> Device:
-    return Device("CUDA0", "a GPU", "GPU", n_free, n_free)
+    return Device("CUDA0", "a GPU", "GPU", n_free)
 
 
 def layers(n_gpu_layers: int | None, *gpus: Device, free: int = PLENTY, **options: object) -> int | None:

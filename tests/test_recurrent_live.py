@@ -11,7 +11,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 from localchat.serving.core.events import SampledTokens
 from localchat.serving.engine import load
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import GenerationRequest, LoadOptions, WrongDraftModel
+from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
 
 from .demo_model import GREEDY, assert_same_or_near_tie, read
 from .engines import request_for, submit
@@ -72,5 +72,5 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
 
 
 def test_recurrent_model_is_refused_as_draft_model(model: str):
-    with pytest.raises(WrongDraftModel, match="recurrent"):
+    with pytest.raises(EngineError, match="recurrent"):
         load(model, LoadOptions(n_parallel=2, draft_path=model))

@@ -33,8 +33,7 @@ def load(
     `progress` is called with the loaded share of the model, 0 to 1; for `after_step` see `Engine`.
 
     Raises:
-        WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be truncated.
-        EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
+        EngineError: llama-cpp-python is missing or unusable here, a model cannot be loaded, or cannot draft.
     """
     from .llama import load_backend, load_draft_backend, supports_gpu
 

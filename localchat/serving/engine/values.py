@@ -291,10 +291,6 @@ class NotEnoughMemory(EngineError):
         super().__init__(f"{path}: the weights take {taken}, and {free} are free{where}: {advice}")
 
 
-class WrongDraftModel(EngineError):
-    """A model that cannot draft for another one."""
-
-
 class EngineDied(EngineError):
     """The engine failed with requests in flight, or its process ended, perhaps before it had loaded the model."""
 

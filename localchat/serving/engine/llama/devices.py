@@ -19,8 +19,8 @@ from typing import Any
 from ..values import LoadOptions
 from .library import L
 
-# enum ggml_backend_dev_type
-_KINDS = ("CPU", "GPU", "GPU", "accelerator")
+# enum ggml_backend_dev_type; other numbers are accelerators.
+_KINDS = {0: "CPU", 1: "GPU", 2: "GPU"}
 # The folder of the memory control groups, and their files for limit and usage, by version. The statistics have the
 # bytes of inactive pages of files, which the system reclaims first.
 _GROUPS = {
@@ -43,7 +43,6 @@ class Device:
     """"CPU", "GPU" (integrated ones too) or "accelerator"."""
     n_free: int
     """Free bytes; 0 if the driver does not report them."""
-    n_total: int
 
 
 def devices() -> list[Device]:
@@ -81,9 +80,8 @@ def _device(i: int) -> Device:
     return Device(
         name.decode("utf-8", "replace"),
         description.decode("utf-8", "replace").strip(),
-        _KINDS[kind] if kind < len(_KINDS) else "accelerator",
+        _KINDS.get(kind, "accelerator"),
         free.value,
-        total.value,
     )
 
 

@@ -84,9 +84,7 @@ class LlamaEmbedding:
         vectors: dict[int, Any] = {}
         for step in steps([len(tokens) for tokens in inputs], self._n_step, self._n_inputs):
             self._compute(inputs, step, vectors)
-        is_sum = not self._is_pooled and self._pooling == "mean"
-        found = (vectors[i] / len(tokens) if is_sum else vectors[i] for i, tokens in enumerate(inputs))
-        return [array("f", vector.tolist()) for vector in found]
+        return [array("f", vectors[i].tolist()) for i in range(len(inputs))]
 
     def _compute(self, inputs: Sequence[Sequence[int]], step: list[Piece], vectors: dict[int, Any]) -> None:
         """Computes a step, and adds its rows to the vectors of its inputs."""
@@ -103,22 +101,17 @@ class LlamaEmbedding:
         for index, start, stop in step:
             slot, end = index % self._n_inputs, first + stop - start
             if rows is None:
-                vector = self._array(L.llama_get_embeddings_seq(self._context, slot), self._width).copy()
+                vectors[index] = self._array(L.llama_get_embeddings_seq(self._context, slot), self._width).copy()
+            elif self._pooling == "last":
+                vectors[index] = rows[end - 1].copy()
+            elif self._pooling == "cls":
+                vectors.setdefault(index, rows[first].copy())
             else:
-                vector = self._pooled(vectors.get(index), rows[first:end])
-            vectors[index] = vector
+                share = rows[first:end].sum(axis=0, dtype=np.float64) / len(inputs[index])
+                vectors[index] = vectors.get(index, 0) + share
             if self._memory and stop == len(inputs[index]):
                 L.llama_memory_seq_rm(self._memory, slot, -1, -1)
             first = end
-
-    def _pooled(self, before: Any, rows: Any) -> Any:
-        """The pooled vector of an input with these further rows; their sum for the mean."""
-        if self._pooling == "last":
-            return rows[-1].copy()
-        if self._pooling == "cls":
-            return rows[0].copy() if before is None else before
-        total = rows.sum(axis=0, dtype=np.float64)
-        return total if before is None else before + total
 
     def _array(self, pointer: Any, *shape: int) -> Any:
         if not pointer:

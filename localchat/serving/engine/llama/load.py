@@ -17,7 +17,7 @@ from ...core.params import NUMBERS, SAMPLERS, SamplingParams
 from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_context
 from ..tuning import CPU, GPU
-from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
+from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
 from .devices import Device, devices, free_memory, supports_gpu, used_gpus, uses_gpu
 from .library import L, Model, last_errors
@@ -69,17 +69,17 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     """Load a draft model for a loaded model.
 
     Raises:
-        WrongDraftModel: It has another vocabulary, or a KV cache that cannot be truncated.
-        EngineError: As `load_backend`.
+        EngineError: It has another vocabulary, or a KV cache that cannot be truncated; and as `load_backend`.
     """
     backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
+    problem = "the state of a recurrent model cannot be truncated" if not backend.limits.can_truncate else ""
     difference = target.vocabulary.difference(backend.vocabulary)
-    if backend.limits.can_truncate and not difference:
-        return backend
-    backend.close()
     if difference:
-        raise WrongDraftModel(f"{path!r} has another vocabulary than the model for which it would draft: {difference}")
-    raise WrongDraftModel(f"{path!r} cannot draft: the state of a recurrent model cannot be truncated")
+        problem = f"it has another vocabulary than the model for which it would draft: {difference}"
+    if problem:
+        backend.close()
+        raise EngineError(f"{path!r} cannot draft: {problem}")
+    return backend
 
 
 def default_threads(n_model_bytes: int) -> int:
@@ -268,6 +268,9 @@ def _read_facts(
 ) -> ModelFacts:
     template = L.llama_model_chat_template(model.pointer, None)
     metadata = _read_metadata(model.pointer)
+    prefix, suffix, middle, file, repository = (
+        getattr(L, f"llama_vocab_fim_{name}")(vocabulary.pointer) for name in ("pre", "suf", "mid", "sep", "rep")
+    )
     return ModelFacts(
         # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
         description=_read_text(partial(L.llama_model_desc, model.pointer)).replace(" ?B", ""),
@@ -285,9 +288,9 @@ def _read_facts(
         special_tokens=vocabulary.special_tokens,
         sampling=sampling_from(metadata),
         metadata=metadata,
-        fim_tokens=vocabulary.fim_tokens,
-        fim_file=vocabulary.fim_file,
-        fim_repository=vocabulary.fim_repository,
+        fim_tokens=None if min(prefix, suffix, middle) < 0 else (prefix, suffix, middle),
+        fim_file=None if file < 0 else file,
+        fim_repository=None if repository < 0 else repository,
         device=model.device(),
         # With all layers on GPUs threads have no effect.
         n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),

@@ -6,7 +6,7 @@ The grammar constrains the visible text, so a control token is allowed only if i
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,35 +21,29 @@ if TYPE_CHECKING:
 _MAX_GRAMMARS = 32
 
 
-class _Tokenizer:
-    """The vocabulary as llguidance reads it."""
+class Masks:
+    """Makes the matchers of requests, and is the tokenizer that llguidance calls. Any thread may use it."""
 
     bos_token_id = None
 
-    def __init__(self, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
-        # End-of-generation tokens have no text for a grammar.
-        self.tokens, self.special_token_ids, self.eos_token_id = vocabulary.all_pieces, ends, ends[0]
-        self._tokenize = vocabulary.tokenize_bytes
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        # The vocabulary as llguidance reads it. End-of-generation tokens have no text for a grammar.
+        self.tokens, self.special_token_ids = vocabulary.all_pieces, sorted(vocabulary.eog_tokens)
+        self.eos_token_id = next(iter(self.special_token_ids), None)
         # Of each thread: the tokens of its request that are shown.
-        self.local = threading.local()
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._tokenizer: Any = None
+        self._compiled = lru_cache(_MAX_GRAMMARS)(self._compile)
 
     def __call__(self, text: bytes) -> list[int]:
         """The tokens of a text that a grammar forces, with control tokens for its markers if the output shows these."""
-        is_shown: Any = getattr(self.local, "is_shown", None)
-        tokens = [] if is_shown is None else self._tokenize(text, False, True)
-        return tokens if tokens and is_shown[tokens].all() else self._tokenize(text, False, False)
-
-
-class Masks:
-    """Makes the matchers of requests. Any thread may use it."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._ends = sorted(vocabulary.eog_tokens)
-        self._lock = threading.Lock()
-        self._wrapper: Any = None
-        self._tokenizer: Any = None
-        self._compiled = lru_cache(_MAX_GRAMMARS)(self._compile)
+        is_shown: Any = getattr(self._local, "is_shown", None)
+        tokens = [] if is_shown is None else self._vocabulary.tokenize_bytes(text, False, True)
+        if tokens and is_shown[tokens].all():
+            return tokens
+        return self._vocabulary.tokenize_bytes(text, False, False)
 
     def prepare(self) -> None:
         """Read the vocabulary, once. This takes half a second for 152,000 tokens, without the GIL for the most part."""
@@ -59,11 +53,10 @@ class Masks:
                     from llguidance import LLTokenizer, TokenizerWrapper
                 except ImportError as error:
                     raise EngineError("constraints need the package llguidance: pip install llguidance") from error
-                if not self._ends:
+                if self.eos_token_id is None:
                     raise EngineError("constraints need a model with an end-of-generation token, and this one has none")
-                self._wrapper = _Tokenizer(self._vocabulary, self._ends)
-                wrapped, n_vocab = TokenizerWrapper(self._wrapper), self._vocabulary.n_tokens
-                self._tokenizer = LLTokenizer(wrapped, n_vocab=n_vocab, eos_token=self._ends)
+                n_vocab, ends = self._vocabulary.n_tokens, self.special_token_ids
+                self._tokenizer = LLTokenizer(TokenizerWrapper(self), n_vocab=n_vocab, eos_token=ends)
 
     def matcher(self, constraint: Constraint, visible: Iterable[int]) -> Matcher:
         """A matcher at the start of an output.
@@ -74,12 +67,12 @@ class Masks:
         self.prepare()
         shown = frozenset(visible)
         is_shown = ~self._vocabulary.is_control
-        is_shown[[*shown, *self._ends]] = True
-        self._wrapper.local.is_shown = is_shown
+        is_shown[[*shown, *self.special_token_ids]] = True
+        self._local.is_shown = is_shown
         base = self._compiled(constraint, shown)
         with self._lock:
             copy = base.deep_copy()
-        return Matcher(copy, is_shown, self._wrapper.local, constraint.origin)
+        return Matcher(copy, is_shown, self._local, constraint.origin)
 
     def _compile(self, constraint: Constraint, shown: frozenset[int]) -> Any:
         """The cached matcher of a grammar. It depends on `shown`, which decides the tokens of forced text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,6 @@ class Vocabulary:
         self.special_tokens = frozenset(self._text(id) for id in self._ids_with(special))
         self.bos, self.eos = self._text(L.llama_vocab_bos(pointer)), self._text(L.llama_vocab_eos(pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(pointer))
-        read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
-        before, after, here = (token(pointer) for token in read)
-        self.fim_tokens = None if min(before, after, here) < 0 else (before, after, here)
-        self.fim_file, self.fim_repository = (
-            None if token < 0 else token for token in (L.llama_vocab_fim_sep(pointer), L.llama_vocab_fim_rep(pointer))
-        )
         # Arrays over the vocabulary: the ids, and which are control tokens, whose text is empty unless it is requested.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -51,6 +45,7 @@ class Vocabulary:
         hidden = frozenset(np.flatnonzero(self.is_control).tolist())
         self.texts = TokenTexts(self.all_pieces, hidden, self.eog_tokens)
         self.masks = Masks(self)
+        self._blocks = lru_cache(self._new_blocks)
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -66,9 +61,8 @@ class Vocabulary:
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
         if len(data) > limit and self._longest_piece and len(data) > limit * self._longest_piece:
             raise text_too_long(len(data) // self._longest_piece, limit)
-        blocks = self._all_blocks if parse_special else self._plain_blocks
         tokens: list[int] = []
-        for block in [data] if add_bos and self._adds_end else blocks.split(data):
+        for block in [data] if add_bos and self._adds_end else self._blocks(parse_special).split(data):
             found, n = self._tokenize_block(block, add_bos, parse_special)
             if len(tokens) + n > limit:
                 raise text_too_long(len(tokens) + n, limit)
@@ -104,22 +98,12 @@ class Vocabulary:
         pieces = self.all_pieces
         return max(map(len, pieces)) if {piece[0] for piece in pieces if len(piece) == 1} >= _UTF8_BYTES else 0
 
-    @cached_property
-    def _all_blocks(self) -> TextBlocks:
-        """Splits texts in which the tokenizer parses control tokens."""
-        return self._blocks_at(
-            L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN | L.LLAMA_TOKEN_ATTR_USER_DEFINED
-        )
-
-    @cached_property
-    def _plain_blocks(self) -> TextBlocks:
-        """Splits texts in which control tokens are ordinary text."""
-        return self._blocks_at(L.LLAMA_TOKEN_ATTR_USER_DEFINED)
-
-    def _blocks_at(self, attributes: int) -> TextBlocks:
+    def _new_blocks(self, parse_special: bool) -> TextBlocks:
+        """Splits texts in which the tokenizer parses control tokens, or in which these are ordinary text."""
+        control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN if parse_special else 0
         special, stripping = (
             {L.llama_vocab_get_text(self.pointer, id) for id in self._ids_with(mask)} - {b""}
-            for mask in (attributes, L.LLAMA_TOKEN_ATTR_LSTRIP)
+            for mask in (control | L.LLAMA_TOKEN_ATTR_USER_DEFINED, L.LLAMA_TOKEN_ATTR_LSTRIP)
         )
         return TextBlocks(special, stripping)
 
