@@ -154,8 +154,9 @@ class FakeBackend(FakeCells):
             metadata={},
             **(fim or {}),
         )
+        n_slots = n_parallel + n_idle
         limits = CacheLimits(
-            n_cells, n_parallel, n_parallel + n_idle, n_batch, can_truncate, max_drafted, is_unified=is_unified
+            n_cells, n_parallel, n_slots, n_batch, n_slots, can_truncate, max_drafted, is_unified=is_unified
         )
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         self.texts = TokenTexts(

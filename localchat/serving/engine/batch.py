@@ -207,6 +207,8 @@ class CacheLimits:
     """Sequence ids of llama.cpp, for running sequences and idle prefixes. More than `n_parallel`."""
     n_batch: int
     """The limit of tokens in a step."""
+    n_outputs: int
+    """The limit of rows with logits in a step. More than `n_parallel`: the others are for scored prompt tokens."""
     can_truncate: bool = True
     """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
     drafted, and a step ends before the last token of a prompt, so that a copy can be kept there."""
@@ -215,15 +217,8 @@ class CacheLimits:
     is_unified: bool = True
     """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is copied
     instead of shared, and the logits of a sequence must not depend on the other running sequences."""
-    n_outputs: int = 0
-    """The limit of rows with logits in a step; 0 for one per slot."""
     tuning: Tuning = CPU
     """The sizes of steps on this device."""
-
-    @property
-    def max_scored(self) -> int:
-        """The limit of prompt tokens that a step scores. The other rows with logits are for the running sequences."""
-        return (self.n_outputs or self.n_slots) - self.n_parallel
 
 
 def n_common_of(run: list[int], tokens: list[int]) -> int:

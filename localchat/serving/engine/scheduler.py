@@ -193,7 +193,7 @@ class Scheduler:
         """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival. So a short
         prompt behind long ones takes at most about twice its own time, and many short ones do not stop a long one."""
         shares = dict.fromkeys(sequences, 0)
-        n_to_score = self._limits.max_scored
+        n_to_score = self._limits.n_outputs - self._limits.n_parallel
         shortest_first = sorted(sequences, key=_length_of_prompt)
         for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
             n_left -= sum(shares.values())

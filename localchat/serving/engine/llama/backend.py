@@ -140,14 +140,15 @@ class LlamaBackend:
 
     def _llama_batch(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
         """The rows of a batch, and one for each filler, in order of their slots."""
-        self._rows.clear()
-        waiting = sorted(fillers.items())
+        rows: list[tuple[int, int, list[int], list[int]]] = []
         for chunk in batch.chunks:
-            while waiting and waiting[0][0] < chunk.slot:
-                slot, position = waiting.pop(0)
-                self._rows.add(self._ids[slot], position, [0])
             outputs = [row - chunk.first for row in chunk.rows_with_logits]
-            self._rows.add(self._ids[chunk.slot], chunk.sequence.n_computed, chunk.tokens(), outputs)
+            rows.append((chunk.slot, chunk.sequence.n_computed, chunk.tokens(), outputs))
+        if fillers:
+            rows = sorted(rows + [(slot, position, [0], []) for slot, position in fillers.items()])
+        self._rows.clear()
+        for slot, position, tokens, outputs in rows:
+            self._rows.add(self._ids[slot], position, tokens, outputs)
         return self._rows.batch
 
     def _length(self, slot: int) -> int:

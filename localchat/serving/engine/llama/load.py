@@ -266,7 +266,6 @@ class _LoadedModel:
 def _read_facts(
     model: _LoadedModel, context: Any, n_ctx: int, vocabulary: Vocabulary, memories: Sequence[CacheMemory]
 ) -> ModelFacts:
-    template = L.llama_model_chat_template(model.pointer, None)
     metadata = _read_metadata(model.pointer)
     prefix, suffix, middle, file, repository = (
         getattr(L, f"llama_vocab_fim_{name}")(vocabulary.pointer) for name in ("pre", "suf", "mid", "sep", "rep")
@@ -281,7 +280,7 @@ def _read_facts(
         n_ctx=n_ctx,
         n_cells=L.llama_n_ctx(context),
         n_parallel=model.options.n_parallel,
-        chat_template=None if template is None else template.decode("utf-8", "replace"),
+        chat_template=metadata.get("tokenizer.chat_template"),
         bos=vocabulary.bos,
         eos=vocabulary.eos,
         add_bos=vocabulary.add_bos,
