@@ -9,13 +9,12 @@ import pytest
 
 from localchat.serving.core.events import SampledTokens
 from localchat.serving.core.params import SamplingParams
-from localchat.serving.engine.batch import Sequence
-from localchat.serving.engine.drafts import DraftModel, Lookup
+from localchat.serving.engine.drafts import Lookup
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError, GenerationRequest
 
 from .engines import Finish, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
-from .fakes import END, N_VOCAB, FakeBackend, echo
+from .fakes import END, FakeBackend, echo
 
 
 def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
@@ -173,49 +172,6 @@ def continuation(tokens: list[int], n: int) -> list[int]:
     return text[len(tokens) :]
 
 
-def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) -> list[list[int]]:
-    for sequence in sequences:
-        sequence.draft = []
-    draft_model.draft(list(sequences), n_tokens)
-    return [sequence.draft for sequence in sequences]
-
-
-def test_draft_has_one_token_more_than_were_accepted_of_the_last_one():
-    draft_model, sequence = DraftModel(FakeBackend(rule), N_VOCAB), Sequence(1, [1, 2, 3], 100)
-    lengths = []
-    for n_accepted in (2, 0, 1, 2, 3, 3):
-        (draft,) = drafted(draft_model, sequence, n_tokens=9)
-        lengths.append(len(draft))
-        sequence.tokens += [*draft[:n_accepted], (continuation(draft, 1)[0] + 1) % 250]
-    assert lengths == [4, 3, 1, 2, 3, 4]
-
-
-def test_eog_ends_a_draft_and_an_id_beyond_the_vocabulary_is_not_drafted():
-    def model(tokens: list[int], n_prompt: int) -> int:
-        return END if len(tokens) == 4 else 7
-
-    assert drafted(DraftModel(FakeBackend(model), N_VOCAB), Sequence(1, [1, 2, 3], 100)) == [[7, END]]
-    assert drafted(DraftModel(FakeBackend(model), END), Sequence(1, [1, 2, 3], 100)) == [[7]]
-
-
-def test_full_cache_costs_the_drafts_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
-    backend = FakeBackend(rule, n_real_cells=12)
-    draft_model = DraftModel(backend, N_VOCAB)
-    old, large, small = Sequence(1, [1] * 8, 100), Sequence(2, [2] * 20, 100), Sequence(3, [3] * 5, 100)
-    assert drafted(draft_model, old)[0]
-    draft_model.forget(old)
-    # An ended text frees its cells; nothing is drafted any more for a text that does not fit.
-    assert drafted(draft_model, small) == [continuation([3] * 5, 3)]
-    assert drafted(draft_model, large) == [[]]
-    with monkeypatch.context() as patched:
-        # The text is not tried again, although its cells are free.
-        patched.delattr(FakeBackend, "decode")
-        assert drafted(draft_model, large) == [[]]
-    draft_model.forget(large)
-    draft_model.forget(small)
-    assert drafted(draft_model, Sequence(4, [4] * 5, 100)) == [continuation([4] * 5, 3)]
-
-
 def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
     generations = [submit(engine, request) for request in requests]
     step_until_idle(engine)
@@ -224,9 +180,14 @@ def outputs(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]
     return [[t.id for item in of_one if isinstance(item, SampledTokens) for t in item.tokens] for of_one in items]
 
 
-@pytest.mark.parametrize("draft_rule", [rule, sometimes, other_rule], ids=["right", "mostly right", "wrong"])
+def beyond_the_vocabulary(tokens: list[int], n_prompt: int) -> int:
+    return 300 if len(tokens) % 3 else rule(tokens, n_prompt)
+
+
+@pytest.mark.parametrize("n_cells", [1024, 60], ids=["many cells", "few cells"])
+@pytest.mark.parametrize("draft_rule", [rule, sometimes, beyond_the_vocabulary, other_rule])
 @pytest.mark.parametrize("seed", range(4))
-def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
+def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int, n_cells: int):
     random_ = random.Random(seed)
     requests = [
         request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
@@ -234,7 +195,7 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     expected = [continuation(list(request.prompt), 40) for request in requests]
     backend = FakeBackend(rule, max_drafted=12, n_parallel=3)
     # Fewer slots, and some prompts take several steps, or fill the context.
-    draft = FakeBackend(draft_rule, n_parallel=2, n_batch=16, n_ctx=80)
+    draft = FakeBackend(draft_rule, n_parallel=2, n_batch=16, n_ctx=80, n_real_cells=n_cells)
     with stepped(backend, draft_backend=draft) as engine:
         assert outputs(engine, requests) == expected
         stats = engine.stats()
@@ -242,7 +203,8 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     n_steps = sum(len(record) for record in backend.batches)
     assert (n_steps < 6 * 40) == (draft_rule is not other_rule)
     assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
-    assert stats.n_drafted > 0
+    # After a wrong draft, the next one has a single token.
+    assert 0 < stats.n_drafted < stats.n_sampled + 6 * draft.limits.tuning.draft_model_tokens
 
 
 # Prompt lookup.
