@@ -106,22 +106,6 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
     assert [sequence.n_cached for sequence in scored] == [0, 0]
 
 
-def test_full_cache_preempts_the_newest_sequence_which_continues_later():
-    scheduler = new_scheduler(20, 4, 20)
-    scheduler.add(sequence(1, 8, 20))
-    scheduler.add(sequence(2, 8, 20))
-    newest = scheduler.waiting[1]
-    run_step(scheduler)
-    assert len(scheduler.running) == 2
-    while len(scheduler.running) == 2:
-        run_step(scheduler)
-    assert newest.slot is None
-    known = list(newest.tokens)
-    scheduler.remove(scheduler.running[0], keep=False)
-    run_step(scheduler)
-    assert newest.tokens == [*known, NEXT]
-
-
 def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_the_oldest():
     """So a short prompt waits for about twice its own time at most, and short ones do not stop a long one."""
     scheduler = new_scheduler(100_000, 16, 2048)
@@ -159,22 +143,6 @@ def test_long_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, 
     assert max(gaps) <= tuning.n_prompt_beside + 64
     assert waited is not None
     assert waited <= 1
-
-
-# Drafts.
-
-
-def test_drafts_share_the_limit_of_a_step():
-    scheduler = new_scheduler(200, 4, 100, max_drafted=8)
-    for id in (1, 2, 3):
-        scheduler.add(sequence(id, 3))
-    run_step(scheduler)
-    assert scheduler.n_to_draft == 2
-    for running in scheduler.running:
-        running.draft = [4] * 5
-    batch = scheduler.schedule()
-    assert [len(chunk.draft) for chunk in batch.chunks] == [5, 3, 0]
-    assert [chunk.first for chunk in batch.chunks] == [0, 6, 10]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -244,17 +212,39 @@ def test_known_prefix_is_shared_and_not_computed_again():
     assert scheduler.running[1].n_cached == 50
 
 
-def test_finished_conversation_continues_in_its_own_slot():
-    scheduler = new_scheduler(200, 4, 100)
-    scheduler.add(with_prompt(1, 1, 2, 3))
-    slot = run_step(scheduler).chunks[0].slot
-    run_step(scheduler)
-    known = list(scheduler.running[0].tokens)
-    finish(scheduler)
-    scheduler.add(with_prompt(2, *known, 8, 9))
-    batch = run_step(scheduler)
-    assert scheduler.cells.take_operations() == []
-    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
+# By name: the limits, and the prompts of requests that follow one another, each with the number of its cached tokens.
+# Each request computes its prompt, samples two tokens and computes the first one.
+CACHED: dict[str, tuple[dict[str, Any], list[tuple[tuple[int, ...], int]]]] = {
+    "same prompt": ({}, [((*SYSTEM,), 0), ((*SYSTEM,), 49)]),
+    "next turn": ({}, [((*SYSTEM,), 0), ((*SYSTEM, NEXT, 9), 51), ((*SYSTEM, NEXT, 9, NEXT, 8), 53)]),
+    "another beginning": ({}, [((*SYSTEM,), 0), ((9, *SYSTEM), 0)]),
+    "the least recent prompt is dropped": (
+        {"n_parallel": 1, "n_idle": 2},
+        [((1, 1, 1), 0), ((2, 2), 0), ((1, 1, 1), 2), ((3, 3), 0), ((4, 4), 0), ((1, 1, 1), 2), ((2, 2), 0)],
+    ),
+    # Only the prompt without its last token is kept, and the end of the output.
+    "no truncation": (
+        {"can_truncate": False},
+        [((*SYSTEM,), 0), ((*SYSTEM, NEXT), 49), ((*SYSTEM,), 49), ((*SYSTEM[:40], 1), 0), ((*SYSTEM, NEXT, 9), 51)],
+    ),
+    "no truncation, and few slots": (
+        {"can_truncate": False, "n_parallel": 1, "n_idle": 3},
+        [((*SYSTEM,), 0), ((9, *SYSTEM), 0), ((*SYSTEM,), 49), ((8, *SYSTEM), 0), ((9, *SYSTEM), 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("limits", "prompts"), CACHED.values(), ids=CACHED)
+def test_prefixes_of_ended_requests_are_cached(limits: dict[str, Any], prompts: list[tuple[tuple[int, ...], int]]):
+    scheduler = new_scheduler(1000, n_batch=100, **{"n_parallel": 4, **limits})
+    n_cached = []
+    for tokens, _ in prompts:
+        scheduler.add(one := with_prompt(1, *tokens))
+        while one.n_sampled < 2:
+            run_step(scheduler)
+        n_cached.append(one.n_cached)
+        finish(scheduler)
+    assert n_cached == [n for _, n in prompts]
 
 
 def test_requests_that_arrive_together_compute_their_common_prefix_once():
@@ -286,31 +276,6 @@ def test_sequence_that_waits_for_a_cancelled_prefix_computes_it():
     scheduler.remove(first)
     run_step(scheduler)
     assert (second.n_cached, second.n_computed) == (20, 40)
-
-
-def test_prefix_that_is_often_used_is_evicted_last():
-    scheduler = new_scheduler(1000, 1, 100, n_idle=2)
-    for id in (1, 2, 1, 3, 1, 4, 1):
-        scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
-        n_computed = run_step(scheduler).n_tokens
-        finish(scheduler)
-    assert n_computed == 1
-
-
-def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_truncated():
-    scheduler = new_scheduler(1000, 4, 100, can_truncate=False)
-    scheduler.add(with_prompt(1, *SYSTEM))
-    for _ in range(3):
-        run_step(scheduler)
-    finish(scheduler)
-    n_cached = []
-    # Only its prompt without the last token, and its end, are kept.
-    for tokens in ((*SYSTEM, NEXT), (*SYSTEM,), (*SYSTEM[:40], 1), (*SYSTEM, NEXT, 9)):
-        scheduler.add(again := with_prompt(2, *tokens))
-        run_step(scheduler)
-        n_cached.append(again.n_cached)
-        finish(scheduler, keep=False)
-    assert n_cached == [49, 49, 0, 51]
 
 
 def test_equal_prompts_wait_for_the_first_one_where_slots_cannot_be_truncated():
@@ -365,18 +330,3 @@ def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_pla
     scheduler.add(with_prompt(4, *SYSTEM, 9))
     run_step(scheduler)
     assert scheduler.cells.take_operations() == [("share", 1, 2, 50)]
-
-
-def test_least_recent_prompts_are_dropped_where_slots_cannot_be_truncated():
-    scheduler = new_scheduler(1000, 1, 100, n_idle=3, can_truncate=False)
-    for id in (1, 2, 3, 1, 4):
-        scheduler.add(sequence(id, 50))
-        run_step(scheduler)
-        finish(scheduler, keep=False)
-    n_cached = []
-    for id in (1, 4, 2):
-        scheduler.add(again := sequence(id, 50))
-        run_step(scheduler)
-        n_cached.append(again.n_cached)
-        finish(scheduler, keep=False)
-    assert n_cached == [49, 49, 0]

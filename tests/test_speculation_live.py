@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from .demo_model import (
 )
 from .engines import request_for
 from .live import running_server
+from .tiny_models import write_mamba
 
 PENALTIES = SamplingParams(temperature=0, repeat_penalty=1.3, dry_multiplier=0.8)
 PROMPTS = [
@@ -118,29 +118,19 @@ def test_server_speculates_unless_it_is_turned_off(arguments: tuple[str, ...], i
         assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0
 
 
-def write_random(path: Path, seed: int, n_vocab: int = 2000) -> str:
-    """A model with random weights by a seed."""
-    random_model.write_model(str(path), random_model.shape_for(1e6, n_vocab, 512), seed)
+def write_random(path: Path, n_vocab: int) -> str:
+    random_model.write_model(str(path), random_model.shape_for(1e6, n_vocab, 512), seed=3)
     return str(path)
 
 
-def test_bad_draft_model_changes_nothing(tmp_path: Path):
-    path, options = write_random(tmp_path / "1.gguf", 1), LoadOptions(n_parallel=2)
-    with load(path, replace(options, speculates=False)) as engine:
-        prompt = chat(engine, "Hello!")
-        request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
-        alone = read(engine, request)[1]
-    with load(path, replace(options, draft_path=write_random(tmp_path / "2.gguf", 2))) as engine:
-        _, drafted, finish = read(engine, request)
-    assert_same_or_near_tie(alone, drafted)
-    assert finish.usage.n_drafted > 0
-
-
 def test_draft_model_that_cannot_be_used_is_refused(tmp_path: Path):
-    path = write_random(tmp_path / "random.gguf", 3)
+    path = write_random(tmp_path / "random.gguf", 2000)
     with pytest.raises(EngineError, match="another vocabulary"):
         load(DEMO, LoadOptions(n_parallel=2, draft_path=path))
     with pytest.raises(EngineError, match="2000 tokens and 3000"):
-        load(path, LoadOptions(n_parallel=2, draft_path=write_random(tmp_path / "larger.gguf", 3, 3000)))
+        load(path, LoadOptions(n_parallel=2, draft_path=write_random(tmp_path / "larger.gguf", 3000)))
+    write_mamba(tmp_path / "mamba.gguf")
+    with pytest.raises(EngineError, match="recurrent"):
+        load(str(tmp_path / "mamba.gguf"), LoadOptions(n_parallel=2, draft_path=str(tmp_path / "mamba.gguf")))
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
         load(DEMO, LoadOptions(n_parallel=2, draft_path="nowhere.gguf"))

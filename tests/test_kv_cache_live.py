@@ -1,4 +1,4 @@
-"""Streams of the KV cache, one for each sequence: a greedy text does not depend on other sequences."""
+"""The KV cache of llama.cpp: streams of sequences, sliding windows, and recurrent states that cannot be truncated."""
 
 from __future__ import annotations
 
@@ -8,15 +8,27 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
+pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.serving.engine import load
+from localchat.serving.engine.batch import Batch, BatchChunk, Sequence
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama import load_backend
-from localchat.serving.engine.values import GenerationRequest, LoadOptions
+from localchat.serving.engine.llama.backend import LlamaBackend
+from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
 
 from .constraints import gbnf
-from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
+from .demo_model import (
+    DEMO,
+    GREEDY,
+    assert_same_or_near_tie,
+    assert_together_as_alone,
+    chat,
+    conversation,
+    read,
+)
 from .engines import request_for, submit
+from .tiny_models import write_mamba, write_sliding
 
 QUESTIONS = (
     *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
@@ -118,3 +130,92 @@ def test_each_sequence_has_a_stream_if_memory_holds_a_whole_context_for_each(
         assert backend.facts.n_ctx == options.n_ctx
     finally:
         backend.close()
+
+
+# A sliding window.
+
+N_WINDOW = 32
+WINDOW_OPTIONS = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
+
+
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("sliding") / "sliding.gguf"
+    write_sliding(path, N_WINDOW)
+    return str(path)
+
+
+def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int = 0) -> list[float]:
+    """The logits after the last token."""
+    sequence = Sequence(slot, list(tokens), 500)
+    sequence.slot, sequence.n_computed = slot, n_computed
+    n_new = len(tokens) - n_computed
+    backend.decode(Batch((BatchChunk(sequence, 0, n_new, wants_output=True),)))
+    logits: list[float] = backend._row(n_new - 1).tolist()
+    return logits
+
+
+def test_more_sequences_than_the_limit_of_llama_cpp_are_refused_with_both_numbers(sliding: str):
+    with pytest.raises(EngineError, match=r"--parallel 128 is more than .* is 127"):
+        load_backend(sliding, LoadOptions(n_parallel=128, n_ctx=500))
+    load_backend(sliding, LoadOptions(n_parallel=127, n_ctx=500)).close()
+
+
+def test_prefixes_of_idle_sequences_are_kept_beside_other_sequences(sliding: str):
+    """llama.cpp frees a cell when no sequence attends to it any more; a second sequence keeps it."""
+    backend, alone = (load_backend(sliding, WINDOW_OPTIONS) for _ in range(2))
+    chance = random.Random(1)
+    held: dict[int, list[int]] = {}
+    for i in range(20):
+        slot = i % 4
+        held[slot] = [chance.randrange(1, 1900) for _ in range(chance.randint(100, 120))]
+        backend.clear(slot)
+        compute(backend, slot, held[slot])
+        for source, tokens in held.items():
+            backend.share(source, 5, 20)
+            prompt = [*tokens[:20], 7]
+            expected = compute(alone, 0, prompt)
+            assert compute(backend, 5, prompt, 20) == pytest.approx(expected, abs=0.05)
+            backend.clear(5)
+            alone.clear(0)
+    backend.close()
+    alone.close()
+
+
+# A recurrent model.
+
+LONG = "Tell me of the sea, the wind and the boats that go out in the morning. " * 4
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = tmp_path_factory.mktemp("recurrent") / "mamba.gguf"
+    write_mamba(path)
+    with load(str(path), LoadOptions(n_parallel=4)) as engine:
+        yield engine
+
+
+def greedy_request(*tokens: int) -> GenerationRequest:
+    return request_for(tokens, sampling=GREEDY, max_tokens=30, ignore_eos=True, top_logprobs=5)
+
+
+def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
+    """Other requests follow in between, and the next turns have other tokens than the output."""
+    first = recurrent.tokenize(LONG)
+    turns = [recurrent.tokenize(f"an answer that was not generated; and {word}?") for word in ("then", "why", "how")]
+    requests = [greedy_request(*first), *(greedy_request(*first, *turn) for turn in turns), greedy_request(*first)]
+    found = []
+    for request in requests:
+        found.append(read(recurrent, request)[1:])
+        read(recurrent, greedy_request(*recurrent.tokenize(f"{len(found)}: {LONG}")))
+    assert [finish.usage.n_cached for _, finish in found] == [0, *[len(first) - 1] * 4]
+    for request, (cached, _) in zip(requests, found):
+        recurrent.forget()
+        fresh, finish = read(recurrent, request)[1:]
+        assert finish.usage.n_cached == 0
+        assert_same_or_near_tie(fresh, cached)
+
+
+def test_recurrent_streams_together_have_the_text_of_each_alone(recurrent: Engine):
+    requests = [greedy_request(*recurrent.tokenize(LONG + text)) for text in ("one", "two, three", "four")]
+    assert_together_as_alone(recurrent, recurrent, requests * 2)
