@@ -294,8 +294,7 @@ def test_equal_prompts_wait_for_the_first_one_where_slots_cannot_be_truncated():
 @pytest.mark.parametrize("n_streams", [1, 8, 32])
 @pytest.mark.parametrize("n_cells_each", [120, 240], ids=["few cells", "many cells"])
 def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_cells_each: int, n_streams: int, is_unified: bool):
-    """With few cells or slots for idle prefixes, no more is computed. If the cells hold all prefixes, only the last token
-    of each prompt is."""
+    """With few cells or slots, no more is computed. If the cells hold all prefixes, only the last tokens are."""
     scheduler = new_scheduler(n_streams * n_cells_each, n_streams, 512, n_idle=4, is_unified=is_unified)
     costs = []
     for _ in range(3):
