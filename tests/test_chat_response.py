@@ -11,7 +11,6 @@ from localchat.serving.core.events import (
     ReasoningDelta,
     ResponseHead,
     SampledTokens,
-    TokenLogprob,
     ToolCallArguments,
     ToolCallStart,
     Usage,
@@ -76,7 +75,7 @@ def test_chunks_byte_for_byte():
 
 def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
     """V47."""
-    sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (TokenLogprob(6, b"x", -0.5),)),))
+    sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (OutputToken(6, b"x", -0.5),)),))
     entry = {
         "token": "�",
         "logprob": -9999.0,

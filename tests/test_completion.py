@@ -26,7 +26,6 @@ from localchat.serving.core.events import (
     OutputToken,
     ResponseHead,
     SampledTokens,
-    TokenLogprob,
     Usage,
 )
 from localchat.serving.engine.engine import Engine
@@ -307,7 +306,7 @@ USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s
 
 
 def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
-    return OutputToken(7, piece, logprob, tuple(TokenLogprob(8, other, value) for other, value in top))
+    return OutputToken(7, piece, logprob, tuple(OutputToken(8, other, value) for other, value in top))
 
 
 def writer(**fields: Any) -> LogprobWriter:

@@ -132,7 +132,7 @@ class LogprobWriter:
                 value, top = floored(token.logprob), dict[str, float]()
                 # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
                 for other in token.top[: self._n_top]:
-                    top.setdefault(self._name(other.token, other.piece), floored(other.logprob))
+                    top.setdefault(self._name(other.id, other.piece), floored(other.logprob))
                 top[name] = value
             for entries, entry in zip(lists.values(), (name, value, top, self._offset)):
                 entries.append(entry)

@@ -233,14 +233,12 @@ def logprob_entry(
     their logarithms, under llama.cpp's names. With `with_id`, as in llama.cpp's own format, it has the id, too.
     """
 
-    def entry(id: int, piece: bytes, logprob: float) -> dict[str, Any]:
-        text = id_text(id) if as_ids else piece.decode("utf-8", "replace")
-        value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": floored(logprob)}
-        return {**({"id": id} if with_id else {}), "token": text, **value, "bytes": list(piece)}
+    def entry(one: OutputToken) -> dict[str, Any]:
+        text = id_text(one.id) if as_ids else one.piece.decode("utf-8", "replace")
+        value = {"prob": math.exp(one.logprob or 0.0)} if after_sampling else {"logprob": floored(one.logprob)}
+        return {**({"id": one.id} if with_id else {}), "token": text, **value, "bytes": list(one.piece)}
 
-    top = [entry(other.token, other.piece, other.logprob) for other in token.top]
-    own = entry(token.id, token.piece, token.logprob or 0.0)
-    return {**own, "top_probs" if after_sampling else "top_logprobs": top}
+    return {**entry(token), "top_probs" if after_sampling else "top_logprobs": [*map(entry, token.top)]}
 
 
 def prompt_logprobs(tokens: Sequence[OutputToken], n_top: int) -> list[Any]:
@@ -253,19 +251,19 @@ def id_text(id: int) -> str:
     return f"token_id:{id}"
 
 
-def floored(logprob: float) -> float:
-    return max(logprob, LOGPROB_FLOOR)
+def floored(logprob: float | None) -> float:
+    return max(logprob or 0.0, LOGPROB_FLOOR)
 
 
 def _prompt_entry(token: OutputToken, n_top: int) -> dict[str, Any]:
     """A token and the likeliest tokens at its position, by id. The rank is null for a token that is not among these."""
-    top = [(other.token, other.piece, other.logprob) for other in token.top[:n_top]]
-    ranks = {id: rank for rank, (id, _, _) in enumerate(top, 1)}
+    top = token.top[:n_top]
+    ranks = {one.id: rank for rank, one in enumerate(top, 1)}
     return {
-        str(id): {
-            "logprob": floored(logprob),
-            "rank": ranks.get(id),
-            "decoded_token": piece.decode("utf-8", "replace"),
+        str(one.id): {
+            "logprob": floored(one.logprob),
+            "rank": ranks.get(one.id),
+            "decoded_token": one.piece.decode("utf-8", "replace"),
         }
-        for id, piece, logprob in ((token.id, token.piece, token.logprob or 0.0), *top)
+        for one in (token, *top)
     }

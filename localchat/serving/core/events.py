@@ -20,23 +20,15 @@ class ResponseHead(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TokenLogprob:
-    """A token with its log probability."""
-
-    token: int  # The token id.
-    piece: bytes  # The bytes of the token.
-    # The natural logarithm of the probability: before all sampling steps, or after them (`post_sampling_probs`).
-    logprob: float
-
-
-@dataclass(frozen=True)
 class OutputToken:
     """A token of the output or of the prompt."""
 
     id: int
     piece: bytes  # The bytes of the token.
-    logprob: float | None = None  # None if the request does not ask for it, and for the first token of a prompt.
-    top: tuple[TokenLogprob, ...] = ()  # The likeliest tokens at this position, if the request asks for them.
+    # The natural logarithm of the probability: before all sampling steps, or after them (`post_sampling_probs`). None
+    # if the request does not ask for it, and for the first token of a prompt.
+    logprob: float | None = None
+    top: tuple[OutputToken, ...] = ()  # The likeliest tokens at this position, if the request asks for them.
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Union
 
-from ..core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, TokenLogprob, Usage
+from ..core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, Usage
 from .values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
 
 Result = Union[PromptProgress, SampledTokens, OutputEnd]
@@ -201,7 +201,7 @@ class _Output:
         if isinstance(sampled, int):
             return OutputToken(sampled, piece(sampled))
         token, logprob, top = sampled
-        return OutputToken(token, piece(token), logprob, tuple(TokenLogprob(id, piece(id), p) for id, p in top))
+        return OutputToken(token, piece(token), logprob, tuple(OutputToken(id, piece(id), p) for id, p in top))
 
     def _end(self, reason: str) -> OutputEnd:
         last = self._last
