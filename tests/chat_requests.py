@@ -7,7 +7,6 @@ import pytest
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
-from localchat.serving.core.request import DEFAULT_OPTIONS
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -29,10 +28,10 @@ NULLABLE = (
 )  # fmt: skip
 
 
-def read(parser, fields, options=DEFAULT_OPTIONS, *, strict=False):
+def read(parser, fields, *, strict=False):
     """The request that a parser of any interface reads from these fields."""
     body = parse_body(json.dumps(fields).encode())
-    request = parser(body, options)
+    request = parser(body)
     body.report_unknown()
     body.ignored(strict=strict)
     return request
@@ -41,13 +40,13 @@ def read(parser, fields, options=DEFAULT_OPTIONS, *, strict=False):
 def ignored(parser, fields):
     """What the parser ignores in these fields."""
     body = parse_body(json.dumps(fields).encode())
-    parser(body, DEFAULT_OPTIONS)
+    parser(body)
     body.report_unknown()
     return body.ignored(strict=False)
 
 
-def parse(options=DEFAULT_OPTIONS, *, strict=False, **fields):
-    return read(parse_chat, {"messages": HI, **fields}, options, strict=strict)
+def parse(*, strict=False, **fields):
+    return read(parse_chat, {"messages": HI, **fields}, strict=strict)
 
 
 def parse_messages(*messages):

@@ -13,7 +13,7 @@ from localchat.serving.api.chat import MAX_N, ChatRequest, parse_chat
 from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.params import MAX_STOPS, parse_default
-from localchat.serving.core.request import ParseOptions, ResponseFormat
+from localchat.serving.core.request import ResponseFormat
 
 from .chat_requests import ALLOWED, HI, NAMED, NULLABLE, TOOL, parse, parse_messages, refused
 
@@ -340,4 +340,4 @@ def test_half_a_surrogate_pair_is_replaced(escaped, text):
 def test_any_json_is_a_request_or_a_bad_request(value):
     for body in ({"messages": value}, value, *({"messages": HI, "tools": [TOOL], name: value} for name in NULLABLE)):
         with contextlib.suppress(errors.BadRequest):
-            parse_chat(parse_body(json.dumps(body).encode("utf-8", "surrogatepass")), ParseOptions(allow_template=True))
+            parse_chat(parse_body(json.dumps(body).encode("utf-8", "surrogatepass")), allow_template=True)

@@ -15,7 +15,6 @@ from localchat.serving.core.events import (
     ToolCallStart,
     Usage,
 )
-from localchat.serving.core.request import DEFAULT_OPTIONS
 from localchat.serving.core.text import to_json
 
 from .chat_requests import parse
@@ -37,9 +36,9 @@ def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside="")
     return f'{START}{{"index":{i},"delta":{delta},"logprobs":{logprobs},{end}}}]{beside}}}'
 
 
-def encoder_of(*events, options=DEFAULT_OPTIONS, **fields):
+def encoder_of(*events, **fields):
     """An encoder with the events of choice 0; an event may be a pair with its index."""
-    encoder = ChatEncoder(HEAD, parse(options=options, **fields), lambda: USAGE)
+    encoder = ChatEncoder(HEAD, parse(**fields), lambda: USAGE)
     for event in events:
         encoder.add(*(event if isinstance(event, tuple) else (0, event)))
     return encoder

@@ -13,7 +13,7 @@ from ..core.errors import BadRequest
 from ..core.events import PromptProgress
 from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, TextRequest
+from ..core.request import TextRequest
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry, progress_body, prompt_logprobs
 from .parts import (
     AUDIO,
@@ -63,7 +63,7 @@ class ChatRequest(TextRequest):
     reasoning_budget: int | None = None  # The limit of reasoning tokens; -1: no limit, None: the server's default.
     # The text that is appended to reasoning at the limit; None: the server's default.
     reasoning_budget_message: str | None = None
-    thought_field: bool = False  # See ParseOptions.
+    thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
 
     @property
     def role(self) -> str:
@@ -85,8 +85,8 @@ class ChatRequest(TextRequest):
         return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
 
 
-def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
-    """The request in a body."""
+def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
+    """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
     messages, tools = _messages(body), read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     return ChatRequest(
@@ -95,14 +95,14 @@ def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReq
         **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),
-        chat_template=_chat_template(body, options.allow_template),
+        chat_template=_chat_template(body, allow_template),
         **_prefill(body, messages),
         splits_reasoning=body.choice("reasoning_format", ("auto", "deepseek", "none")) != "none",
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
         params=read_params(body, n=n, top_logprobs=_top_logprobs(body), has_prompt_logprobs=True),
         **read_text_request(body),
-        thought_field=options.thought_field,
+        thought_field=thought_field,
     )
 
 

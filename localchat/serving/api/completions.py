@@ -15,7 +15,7 @@ from ..core.errors import BadRequest
 from ..core.events import OutputEnd, OutputToken, PromptProgress, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
-from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions, TextRequest
+from ..core.request import Input, TextRequest
 from .chat import read_text_request
 from .encoder import Block, Choice, Encoder, floored, id_text, logprob_entry, progress_body, prompt_logprobs
 from .parts import read_inputs
@@ -57,7 +57,7 @@ class CompletionRequest(TextRequest):
         return self.echo and self.params.top_logprobs is not None
 
 
-def parse_completion(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+def parse_completion(body: Fields) -> CompletionRequest:
     """The request in a body of /v1/completions."""
     n = body.integer("n", 1, MAX_CHOICES) or 1
     refuse_unsupported(body, {"best_of": (n,), "post_sampling_probs": (False,)})
@@ -79,13 +79,13 @@ def parse_completion(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> C
     return request
 
 
-def parse_native(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+def parse_native(body: Fields) -> CompletionRequest:
     """The request in a body of /completion."""
     n = body.integer("n_cmpl", 1, MAX_CHOICES) or 1
     return CompletionRequest(prompts=read_inputs(body, "prompt", MAX_CHOICES // n), **_read_native(body, n))
 
 
-def parse_infill(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+def parse_infill(body: Fields) -> CompletionRequest:
     """The request in a body of /infill, which editors send for fill-in-the-middle."""
     before, after = body.text("input_prefix"), body.text("input_suffix")
     if before is None and after is None:

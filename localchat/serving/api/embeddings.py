@@ -15,7 +15,7 @@ from typing import Any
 from ..core.errors import BadRequest
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import is_token
-from ..core.request import DEFAULT_OPTIONS, Input, ParseOptions
+from ..core.request import Input
 from .parts import read_inputs
 
 # OpenAI's limit.
@@ -43,7 +43,7 @@ class EmbeddingsRequest:
     keep_alive_s: float | None = None
 
 
-def parse_embeddings(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
+def parse_embeddings(body: Fields) -> EmbeddingsRequest:
     """The request in a body."""
     refuse_unsupported(body, UNSUPPORTED)
     body.ignore(("user", "priority"))
@@ -85,7 +85,7 @@ class RerankRequest:
     returns_documents: bool  # Return the texts of the documents, too.
 
 
-def parse_rerank(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> RerankRequest:
+def parse_rerank(body: Fields) -> RerankRequest:
     """The request in a body."""
     body.ignore(("user",))
     documents = body.items("documents", "strings")
@@ -130,7 +130,7 @@ class DetokenizeRequest:
     tokens: tuple[int, ...]
 
 
-def parse_tokenize(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> TokenizeRequest:
+def parse_tokenize(body: Fields) -> TokenizeRequest:
     """The request in a body. `prompt` and `text` are other servers' names for `content`."""
     text = first_given([body.text(name) for name in ("content", "prompt", "text")])
     if text is None:
@@ -150,7 +150,7 @@ def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable
     return {"tokens": list(tokens)}
 
 
-def parse_detokenize(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> DetokenizeRequest:
+def parse_detokenize(body: Fields) -> DetokenizeRequest:
     """The request in a body."""
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):

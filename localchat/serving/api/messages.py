@@ -16,7 +16,6 @@ from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
 from .parts import Tool, chosen_tools, function_tool, part_text, read_format_object, read_text, tool_call, without_nulls
@@ -31,14 +30,14 @@ _WITHOUT_EFFECT = ("cache_control", "context_management", "container", "inferenc
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
-def parse_messages(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+def parse_messages(body: Fields) -> ChatRequest:
     """The request in a body."""
     if body.integer("max_tokens", 1) is None:
         body.refuse("max_tokens", "an integer of at least 1")
-    return parse_count_tokens(body, options)
+    return parse_count_tokens(body)
 
 
-def parse_count_tokens(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+def parse_count_tokens(body: Fields) -> ChatRequest:
     """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`."""
     body.ignore(_WITHOUT_EFFECT)
     messages, tools = (*_system(body), *_messages(body)), _tools(body)

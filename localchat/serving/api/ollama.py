@@ -18,7 +18,7 @@ from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions, ResponseFormat, TextRequest
+from ..core.request import ResponseFormat, TextRequest
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_embeddings
@@ -56,13 +56,13 @@ class OllamaChat(ChatRequest):
     done_reason: str | None = None
 
 
-def parse_chat(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> OllamaChat:
+def parse_chat(body: Fields) -> OllamaChat:
     """The request in a body of /api/chat."""
     tools = read_tools(body)
     return _chat(body, _messages(body), tools=tools, tool_choice="auto" if tools else "none")
 
 
-def parse_generate(body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> OllamaChat | CompletionRequest:
+def parse_generate(body: Fields) -> OllamaChat | CompletionRequest:
     """The request in a body of /api/generate."""
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
@@ -356,9 +356,7 @@ def parse_show(body: Fields) -> str:
     return body.text("model") or body.required_text("name")
 
 
-def parse_embed(
-    body: Fields, options: ParseOptions = DEFAULT_OPTIONS, field: str = "input", most: int = MAX_INPUTS
-) -> EmbeddingsRequest:
+def parse_embed(body: Fields, field: str = "input", most: int = MAX_INPUTS) -> EmbeddingsRequest:
     """The request in a body of /api/embed, or of the older /api/embeddings with one text in `prompt`."""
     body.ignore(("options",))
     truncates = body.boolean("truncate") is not False

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ..core.errors import NotFound
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
-from ..core.request import DEFAULT_OPTIONS, ParseOptions
 from ..core.text import to_json
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .parts import (
@@ -133,7 +132,7 @@ class ResponsesRequest(ChatRequest):
     store: ResponseStore | None = None  # The store for the response; None: do not store it.
 
 
-def parse_response(store: ResponseStore, body: Fields, options: ParseOptions = DEFAULT_OPTIONS) -> ResponsesRequest:
+def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     """The request in a body. Raises NotFound if it refers to a response or an item that is not in the store."""
     refuse_unsupported(body, REFUSED)
     body.ignore(_WITHOUT_EFFECT)

@@ -21,17 +21,6 @@ class ResponseFormat:
 
 
 @dataclass(frozen=True)
-class ParseOptions:
-    """The options of the server that parsers and encoders need."""
-
-    allow_template: bool = False  # Accept `chat_template`.
-    thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
-
-
-DEFAULT_OPTIONS = ParseOptions()
-
-
-@dataclass(frozen=True)
 class TextRequest:
     """A validated request for generated text. Subclasses add the prompt."""
 

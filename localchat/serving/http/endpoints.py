@@ -26,7 +26,7 @@ from ..chat.run import GenerationRun, wire_errors
 from ..chat.service import Service
 from ..core import errors
 from ..core.fields import Fields, parse_body
-from ..core.request import ParseOptions, TextRequest
+from ..core.request import TextRequest
 from ..core.text import printable
 from ..engine.values import Cancelled, SequenceStats
 from .access import METHODS, Access
@@ -73,6 +73,8 @@ class Endpoints:
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
         text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
+        allowed = {"allow_template": options.allow_template, "thought_field": options.thought_field}
+        self._parse_chat = partial(chat.parse_chat, **allowed)
         parse_responses = partial(parse_response, self._store)
         rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
@@ -86,7 +88,7 @@ class Endpoints:
             "/models/load": {"POST": models.load},
             "/models/unload": {"POST": models.unload},
             "/models/": {"GET": models.get},
-            "/chat/completions": {"POST": text(chat.parse_chat, chat.ChatEncoder)},
+            "/chat/completions": {"POST": text(self._parse_chat, chat.ChatEncoder)},
             "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
             "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
             "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
@@ -163,7 +165,7 @@ class Endpoints:
 
     def _text(
         self,
-        parse: Callable[[Fields, ParseOptions], TextRequest],
+        parse: Callable[[Fields], TextRequest],
         encoder_type: type[Encoder[Any]],
         format: StreamFormat = CHAT,
     ) -> Handler:
@@ -223,7 +225,7 @@ class Endpoints:
 
     def _vectors(
         self,
-        parse: Callable[[Fields, ParseOptions], Any],
+        parse: Callable[[Fields], Any],
         compute: Callable[[VectorRun, Any], Sequence[Any]],
         body: Callable[[str, Any, Any, int], Any],
     ) -> Handler:
@@ -239,13 +241,13 @@ class Endpoints:
 
         return handle
 
-    def _parsed_for_model(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Any]) -> tuple[Any, Model]:
+    def _parsed_for_model(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> tuple[Any, Model]:
         request = self._parsed(exchange, parse)
         return request, self._model(exchange, request.model, getattr(request, "keep_alive_s", None))
 
-    def _parsed(self, exchange: Exchange, parse: Callable[[Fields, ParseOptions], Any]) -> Any:
+    def _parsed(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> Any:
         body = parse_body(exchange.read())
-        request = parse(body, self._options)
+        request = parse(body)
         body.report_unknown()
         # What the server ignores is logged, each name once.
         for name in {name[:MAX_LOGGED_CHARS] for name in body.ignored(strict=self._options.strict)} - self._logged:
@@ -268,7 +270,7 @@ class Endpoints:
         exchange.send_json(200, embeddings.text_body(pieces))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, chat.parse_chat)
+        request, model = self._parsed_for_model(exchange, self._parse_chat)
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
     def _count_tokens(self, exchange: Exchange) -> None:

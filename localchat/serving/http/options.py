@@ -14,7 +14,6 @@ from typing import Any
 from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
-from ..core.request import ParseOptions
 from ..engine.values import LoadOptions
 from ..models.catalog import ModelFile, printable
 from ..models.names import Catalog
@@ -30,7 +29,7 @@ _MAX_NUMBER = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Options(ParseOptions, LoadOptions):
+class Options(LoadOptions):
     """The options of the server, with their defaults, and limits that no option sets."""
 
     model: str | None = None  # The path or name of the model.
@@ -56,6 +55,8 @@ class Options(ParseOptions, LoadOptions):
     alias: str | None = None
     any_name: bool = False
     strict: bool = False  # Refuse unknown fields.
+    allow_template: bool = False  # Accept `chat_template`.
+    thought_field: bool = False  # Repeat the reasoning in a field `thought` beside `choices`.
     max_tokens: int | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)  # Defaults of sampling parameters.
     keep_tools: bool = False
