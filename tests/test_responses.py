@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.responses import (
+    ResponseEncoder,
     ResponsesRequest,
     ResponseStore,
+    custom_input,
     decode_reasoning,
     encode_reasoning,
     parse_response,
 )
-from localchat.serving.api.responses_events import ResponseEncoder, custom_input
 from localchat.serving.core.errors import BadRequest, InferenceError, NotFound, QueueFull
 from localchat.serving.core.events import (
     ContentDelta,

@@ -1,22 +1,28 @@
-"""POST /v1/responses, the request: parses a JSON body into a ResponsesRequest, or raises an ApiError.
+"""POST /v1/responses: parses a JSON body into a ResponsesRequest, encodes the response, and stores it.
 
 A ResponsesRequest is a ChatRequest. Its messages are converted from items: first those of an earlier response, then
 those of `input`. The model sees a custom tool (with free text as input) as a function with one string argument.
+
+Each block of the output becomes an item. Its events (added, deltas, done) are complete before the next item begins.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core.errors import NotFound
+from ..core.errors import ApiError, NotFound
+from ..core.events import OutputToken, ResponseHead, Usage
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.text import to_json
 from .chat import ChatRequest, reasoning_budget, template_vars
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import (
     CUSTOM_INPUT,
     Tool,
@@ -67,17 +73,16 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Stored] = OrderedDict()
-        self._n_bytes = 0
 
     def put(self, body: Mapping[str, Any], items: Sequence[Item]) -> None:
         """Store a response under its id, with the items before its output."""
         n_bytes = len(to_json([body, *items]))
         with self._lock:
-            self._drop(body["id"])
             self._entries[body["id"]] = Stored(body, (*items, *body["output"]), n_bytes)
-            self._n_bytes += n_bytes
-            while self._n_bytes > self._max_bytes:
-                self._drop(next(iter(self._entries)))
+            n_stored = sum(entry.n_bytes for entry in self._entries.values())
+            while n_stored > self._max_bytes:
+                _, dropped = self._entries.popitem(last=False)
+                n_stored -= dropped.n_bytes
 
     def get(self, id: str, param: str | None = None, code: str | None = None) -> Stored:
         """The entry with this id, which becomes the most recently used one. Raises NotFound."""
@@ -93,7 +98,7 @@ class ResponseStore:
         """Delete an entry. Raises NotFound as `get` does."""
         self.get(id)
         with self._lock:
-            self._drop(id)
+            self._entries.pop(id, None)
 
     def item(self, id: str, param: str) -> Item:
         """The item with this id, from the most recently used entry that has it."""
@@ -105,25 +110,13 @@ class ResponseStore:
                     return item
         raise NotFound(f"no item is stored under {id!r}: send the item itself, or do not set 'store' to false", param)
 
-    def _drop(self, id: str) -> None:
-        entry = self._entries.pop(id, None)
-        if entry is not None:
-            self._n_bytes -= entry.n_bytes
-
-
-class Offered(NamedTuple):
-    """A tool that the model may call, as the request names it."""
-
-    name: str
-    namespace: str | None
-    is_custom: bool
-
 
 @dataclass(frozen=True)
 class ResponsesRequest(ChatRequest):
     """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
 
-    offered: Mapping[str, Offered] = field(default_factory=dict)  # The tools by their names for the model.
+    # For each name of a tool for the model, the fields of items that call it: `type`, and the names in the request.
+    calls: Mapping[str, Item] = field(default_factory=dict)
     # The fields of the response that repeat fields of the request.
     settings: Mapping[str, Any] = field(default_factory=dict)
     items: tuple[Item, ...] = ()  # The items of the earlier response and of `input`.
@@ -141,20 +134,17 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     given = [body.child(item, "previous_response_id") for item in earlier]
     given += _input_items(body, store)
     added = [item for item in given if item.raw["type"] == "additional_tools"]
-    tools: dict[str, Tool] = {}
-    offered: dict[str, Offered] = {}
-    for holder in (body, *added):
-        for tool, names in _tools(holder, None):
-            if tool["function"]["name"] not in tools:  # Of tools with one name, the first counts.
-                tools[tool["function"]["name"]] = tool
-                offered[tool["function"]["name"]] = names
+    offered: dict[str, tuple[Tool, Item]] = {}
+    for tool, call in (one for holder in (body, *added) for one in _tools(holder, {})):
+        offered.setdefault(tool["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
+    tools = tuple(tool for tool, _ in offered.values())
     reasoning, include = body.object_or_empty("reasoning"), body.items("include", "strings")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or (0 if _LOGPROBS in include else None)
     return ResponsesRequest(
         model=body.text("model") or "",
         messages=_messages(body, given),
-        tools=tuple(tools.values()),
-        **read_tool_choice(body, tuple(tools.values())),
+        tools=tools,
+        **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         response_format=read_format_object(body.object_or_empty("text").object("format")),
         template_vars=template_vars(body, reasoning.text("effort")),
@@ -162,7 +152,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
         stream=body.boolean("stream") or False,
         request_id=body.text("request_id"),
-        offered=offered,
+        calls={name: call for name, (_, call) in offered.items()},
         settings=_settings(body, reasoning),
         items=tuple(dict(item.raw) for item in given),
         store=None if body.boolean("store") is False else store,
@@ -198,20 +188,24 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
 # --- tools ---
 
 
-def _tools(holder: Fields, namespace: str | None) -> Iterator[tuple[Tool, Offered]]:
-    """The functions and custom tools. Tools that run on OpenAI's servers, which agents also send, are skipped."""
+def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[Tool, Item]]:
+    """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
+
+    Tools that run on OpenAI's servers, which agents also send, are skipped.
+    """
     holder.check_size("tools")
     for given in holder.objects("tools"):
         kind = given.text("type")
         if kind is None:
             given.refuse("type", '"function" or "custom"')
         if kind == "namespace":
-            yield from _tools(given, given.required_text("name"))
+            yield from _tools(given, {"namespace": given.required_text("name")})
         elif kind in ("function", "custom"):
             name = given.required_text("name")
             described = _custom(given) if kind == "custom" else _function(given)
-            tool = function_tool(given.child({"name": qualified(namespace, name), **described}, given.path))
-            yield tool, Offered(name, namespace, kind == "custom")
+            whole_name = qualified(namespace.get("namespace"), name)
+            tool = function_tool(given.child({"name": whole_name, **described}, given.path))
+            yield tool, {"type": "custom_tool_call" if kind == "custom" else "function_call", "name": name, **namespace}
         else:
             given.skip()
 
@@ -334,3 +328,214 @@ def encode_reasoning(text: str) -> str:
 def decode_reasoning(content: str) -> str:
     """The text in an `encrypted_content`; empty if another server made it."""
     return content[len(_REASONING_MARK) :] if content.startswith(_REASONING_MARK) else ""
+
+
+# --- the response ---
+
+
+class _Names(NamedTuple):
+    """The names for an item of one type, and for its text."""
+
+    type: str
+    id_prefix: str
+    text_event: str  # The events of the text, without "delta" and "done".
+    text_field: str
+    part: str = ""  # The type of the part that has the text; "": the item itself has it.
+    part_event: str = "response.content_part"
+    index_field: str = "content_index"
+
+
+_MESSAGE = _Names("message", "msg", "response.output_text", "text", "output_text")
+_REASONING = _Names("reasoning", "rs", "response.reasoning_text", "text", "reasoning_text")
+# Reasoning as a summary, which has the full text.
+_SUMMARY = _REASONING._replace(
+    text_event="response.reasoning_summary_text",
+    part="summary_text",
+    part_event="response.reasoning_summary_part",
+    index_field="summary_index",
+)
+_CALL = _Names("function_call", "fc", "response.function_call_arguments", "arguments")
+_CUSTOM_CALL = _Names("custom_tool_call", "ctc", "response.custom_tool_call_input", "input")
+
+
+class ResponseEncoder(Encoder[ResponsesRequest]):
+    """Encodes a response, and stores it if the request asks for that."""
+
+    id_prefix = "resp_"
+
+    def __init__(self, head: ResponseHead, request: ResponsesRequest, usage: Callable[[], Usage]) -> None:
+        super().__init__(head, request, usage)
+        self._n_events = 0
+        # The tokens of each block of content, if the request asks for log probabilities.
+        self._tokens: dict[int, list[OutputToken]] = {}
+
+    def started(self) -> None:
+        for kind in ("response.created", "response.in_progress"):
+            self._emit(kind, response=self._response("in_progress"))
+
+    def opened(self, choice: Choice, block: Block) -> None:
+        self._emit("response.output_item.added", output_index=block.index, item=self._item(block))
+        self._emit_part(block, "added")
+
+    def delta(self, choice: Choice, block: Block, text: str) -> None:
+        tokens = choice.take_tokens()
+        if block.kind == CONTENT:
+            self._tokens.setdefault(block.index, []).extend(tokens)
+        # The input of a custom tool is decoded from the arguments when these are complete.
+        if self._names(block) is not _CUSTOM_CALL:
+            self._emit_text(block, "delta", tokens, delta=text)
+
+    def closed(self, choice: Choice, block: Block) -> None:
+        names, item, text = self._names(block), self._item(block), self._text(block)
+        if names is _CUSTOM_CALL and text:
+            self._emit_text(block, "delta", [], delta=text)
+        named = {"name": item["name"]} if names is _CALL else {}
+        self._emit_text(block, "done", self._tokens.get(block.index, []), **named, **{names.text_field: text})
+        self._emit_part(block, "done")
+        self._emit("response.output_item.done", output_index=block.index, item=item)
+
+    def ended(self, choice: Choice) -> None:
+        if not choice.blocks:  # Clients require at least one message, even an empty one.
+            self._open(choice, CONTENT)
+            self._close(choice)
+
+    def finish(self) -> None:
+        response = self.body()
+        self._emit(f"response.{response['status']}", response=response)
+
+    def failed(self, error: ApiError) -> None:
+        self._start()
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        failure = {"code": code, "message": error.message}
+        self._emit("response.failed", response=self._response("failed", error=failure))
+
+    def body(self) -> dict[str, Any]:
+        end = self.choices[0].end
+        is_cut = end is not None and end.reason == "length"
+        details = {"reason": "max_output_tokens"} if is_cut else None
+        usage = self.usage()
+        completed_at = None if is_cut else self.head.created + round(usage.total_s)
+        fields = {"incomplete_details": details, "completed_at": completed_at, "usage": _usage_body(usage)}
+        response = self._response("incomplete" if is_cut else "completed", **fields)
+        if self.request.store is not None:
+            self.request.store.put(response, self.request.items)
+        return response
+
+    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
+        head, sampling = self.head, self.head.sampling
+        return {
+            "id": head.id,
+            "object": "response",
+            "created_at": head.created,
+            "model": head.model,
+            "status": status,
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+            **fields,
+            **self.request.settings,
+            **{name: getattr(sampling, name) for name in _SAMPLING},
+            "output": [self._item(block) for block in self.choices[0].blocks],
+        }
+
+    def _item(self, block: Block) -> dict[str, Any]:
+        names, status, text = self._names(block), self._status(block), self._text(block)
+        item: dict[str, Any] = {"id": self._item_id(block), "type": names.type, "status": status}
+        if block.kind == CALL:
+            return {**item, **self._called(block), "call_id": block.call.id, names.text_field: text}
+        parts = [self._part(block)] if text or status != "in_progress" else []
+        if block.kind == CONTENT:
+            return {**item, "role": "assistant", "content": parts}
+        item.update({"summary": parts} if names is _SUMMARY else {"summary": [], "content": parts})
+        if self.request.includes_encrypted and status != "in_progress":
+            item["encrypted_content"] = encode_reasoning(text)
+        return item
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        more = {"annotations": [], **self._logprobs(block, self._tokens.get(block.index, []))}
+        part = {"type": self._names(block).part, "text": block.text}
+        return {**part, **more} if block.kind == CONTENT else part
+
+    def _logprobs(self, block: Block, tokens: list[OutputToken]) -> dict[str, Any]:
+        """The field with log probabilities, which only the text of messages has."""
+        if block.kind != CONTENT:
+            return {}
+        is_on = self.request.params.top_logprobs is not None
+        return {"logprobs": [logprob_entry(token) for token in tokens] if is_on else []}
+
+    def _names(self, block: Block) -> _Names:
+        if block.kind == CONTENT:
+            return _MESSAGE
+        if block.kind == REASONING:
+            return _SUMMARY if self.request.summarises else _REASONING
+        return _CUSTOM_CALL if self._called(block)["type"] == "custom_tool_call" else _CALL
+
+    def _called(self, block: Block) -> Item:
+        """The fields of a call that name its tool."""
+        return self.request.calls.get(block.call.name, {"type": "function_call", "name": block.call.name})
+
+    def _status(self, block: Block) -> str:
+        choice = self.choices[0]
+        is_last = block is choice.blocks[-1]
+        if is_last and choice.is_open:
+            return "in_progress"
+        is_cut = is_last and choice.end is not None and choice.end.reason == "length"
+        return "incomplete" if is_cut else "completed"
+
+    def _text(self, block: Block) -> str:
+        if self._names(block) is not _CUSTOM_CALL:
+            return block.text
+        return "" if self._status(block) == "in_progress" else custom_input(block.text)
+
+    def _item_id(self, block: Block) -> str:
+        return f"{self._names(block).id_prefix}_{self.head.id.partition('_')[2]}{block.index:x}"
+
+    def _emit_part(self, block: Block, kind: str) -> None:
+        names = self._names(block)
+        if names.part:
+            self._emit_item(block, f"{names.part_event}.{kind}", part=self._part(block))
+
+    def _emit_text(self, block: Block, kind: str, tokens: list[OutputToken], **fields: Any) -> None:
+        self._emit_item(block, f"{self._names(block).text_event}.{kind}", **fields, **self._logprobs(block, tokens))
+
+    def _emit_item(self, block: Block, kind: str, **fields: Any) -> None:
+        """Emit an event that concerns the text of an item."""
+        names = self._names(block)
+        index = {names.index_field: 0} if names.part else {}
+        self._emit(kind, item_id=self._item_id(block), output_index=block.index, **index, **fields)
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self.emit({"type": kind, "sequence_number": self._n_events, **fields})
+        self._n_events += 1
+
+
+# The sampling values that a response repeats.
+_SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+
+
+def _usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.n_prompt,
+        "input_tokens_details": {
+            "cached_tokens": usage.n_cached,
+            "cache_write_tokens": usage.n_prompt - usage.n_cached,
+        },
+        "output_tokens": usage.n_completion,
+        "output_tokens_details": {"reasoning_tokens": usage.n_reasoning},
+        "total_tokens": usage.n_prompt + usage.n_completion,
+    }
+
+
+_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+_ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+
+
+def custom_input(arguments: str) -> str:
+    """The text in the arguments of a custom tool. Arguments of any other format are returned unchanged."""
+    found = _INPUT.match(arguments)
+    if found is None:
+        return arguments
+    # A backslash that begins no escape of JSON stands for itself: models forget to escape those of patterns.
+    text = _ESCAPE.sub(lambda escape: escape[1] or r"\\", found[1])
+    return str(json.loads(f'"{text}"', strict=False))

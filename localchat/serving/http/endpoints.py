@@ -16,9 +16,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from ... import __version__
-from ..api import chat, completions, embeddings, messages, ollama, responses_events
+from ..api import chat, completions, embeddings, messages, ollama, responses
 from ..api.encoder import Encoder
-from ..api.responses import ResponseStore, parse_response
 from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
@@ -69,13 +68,13 @@ class Endpoints:
         self._service = service
         self._options = options
         self._connections = connections
-        self._store = ResponseStore()
+        self._store = responses.ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
         text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
         allowed = {"allow_template": options.allow_template, "thought_field": options.thought_field}
         self._parse_chat = partial(chat.parse_chat, **allowed)
-        parse_responses = partial(parse_response, self._store)
+        parse_responses = partial(responses.parse_response, self._store)
         rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
@@ -98,7 +97,7 @@ class Endpoints:
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
-            "/responses": {"POST": text(parse_responses, responses_events.ResponseEncoder, NAMED)},
+            "/responses": {"POST": text(parse_responses, responses.ResponseEncoder, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
             "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, _MESSAGES)},
             "/messages/count_tokens": {"POST": self._count_tokens},
