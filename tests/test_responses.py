@@ -13,8 +13,6 @@ from localchat.serving.api.responses import (
     ResponsesRequest,
     ResponseStore,
     custom_input,
-    decode_reasoning,
-    encode_reasoning,
     parse_response,
 )
 from localchat.serving.core.errors import BadRequest, InferenceError, NotFound, QueueFull
@@ -116,7 +114,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         [assistant(tool_calls=[called("crm__find", '{"a":1}')])],
     ),
     "reasoning that a client kept encrypted": (
-        [reasoning(encrypted_content=encode_reasoning("hä")), CALL],
+        [reasoning(encrypted_content="localchat:hä"), CALL],
         [assistant(reasoning_content="hä", tool_calls=[LOOK])],
     ),
     "reasoning that another server encrypted": ([reasoning(encrypted_content="gAAAA")], []),
@@ -392,7 +390,7 @@ def test_usage_has_details():
 
 def test_encrypted_reasoning_comes_back_as_text():
     chunks, response = run([ReasoningDelta("hm")], include=["reasoning.encrypted_content"])
-    assert decode_reasoning(response["output"][0]["encrypted_content"]) == "hm"
+    assert parse(input=[{**response["output"][0], "content": []}, USER]).messages[0]["reasoning_content"] == "hm"
     assert "encrypted_content" not in chunks[2]["item"]
     _, response = run([ReasoningDelta("hm")])
     assert "encrypted_content" not in response["output"][0]

@@ -48,7 +48,8 @@ _SUMMARIES = ("auto", "concise", "detailed")
 _WITHOUT_EFFECT = ("max_tool_calls", "prompt_cache_options", "background_options", "truncation", "stream_options")
 _SYSTEM = ("system", "developer")
 
-# Prefix of the `encrypted_content` of this server, to distinguish it from content that other servers have encrypted.
+# Precedes the reasoning in an `encrypted_content` of this server, to distinguish it from that of other servers. Clients
+# send the field back unchanged; some keep only this one. The text is not encrypted: the item also has it as plain text.
 _REASONING_MARK = "localchat:"
 
 
@@ -305,7 +306,7 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
         yield {"role": "tool", "tool_call_id": id, "content": read_text(item, "output", is_replayed=True)}
     elif kind == "reasoning":
         text = "".join(part_text(part, is_replayed=True) for part in item.objects("content"))
-        text = text or decode_reasoning(item.text("encrypted_content") or "")
+        text = text or (item.text("encrypted_content") or "").partition(_REASONING_MARK)[2]
         text = text or "\n\n".join(part_text(part, is_replayed=True) for part in item.objects("summary"))
         if text:
             yield {"role": "assistant", "reasoning_content": text}
@@ -315,19 +316,6 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
         role = item.get("role")
         if text:  # In the words of the user, unless the item names another role.
             yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}
-
-
-def encode_reasoning(text: str) -> str:
-    """Reasoning as the `encrypted_content` of an item, which clients send back unchanged; some keep only this field.
-
-    The text is not encrypted, since the item also has it as plain text.
-    """
-    return _REASONING_MARK + text
-
-
-def decode_reasoning(content: str) -> str:
-    """The text in an `encrypted_content`; empty if another server made it."""
-    return content[len(_REASONING_MARK) :] if content.startswith(_REASONING_MARK) else ""
 
 
 # --- the response ---
@@ -449,7 +437,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
             return {**item, "role": "assistant", "content": parts}
         item.update({"summary": parts} if names is _SUMMARY else {"summary": [], "content": parts})
         if self.request.includes_encrypted and status != "in_progress":
-            item["encrypted_content"] = encode_reasoning(text)
+            item["encrypted_content"] = _REASONING_MARK + text
         return item
 
     def _part(self, block: Block) -> dict[str, Any]:
