@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.events import PromptProgress
+from ..core.events import OutputToken
 from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import TextRequest
-from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry, progress_body, prompt_logprobs
+from .encoder import CALL, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 from .parts import (
     AUDIO,
     CUSTOM_INPUT,
@@ -238,10 +238,12 @@ def _called(id: str | None, function: Fields) -> dict[str, Any]:
 # --- the response ---
 
 
-class ChatEncoder(Encoder[ChatRequest]):
+class ChatEncoder(ChoicesEncoder[ChatRequest]):
     """Encodes a chat completion."""
 
     id_prefix = "chatcmpl-"
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+    empty: Mapping[str, Any] = {"delta": {}}
 
     def started(self) -> None:
         # These chunks come before all text, also if tokens have been sampled already.
@@ -264,67 +266,39 @@ class ChatEncoder(Encoder[ChatRequest]):
         else:
             self._emit(choice, {"content": text})
 
-    def progress(self, choice: Choice, progress: PromptProgress) -> None:
-        self._emit(choice, {}, prompt_progress=progress_body(progress))
-
     def ended(self, choice: Choice) -> None:
         # As in OpenAI's API, a separate chunk with an empty delta has the finish reason.
         # The last chunk of the stream has the timings.
         is_last = not self.request.include_usage and all(choice.end for choice in self.choices)
         self._emit(choice, {}, **({"timings": self.usage().timings()} if is_last else {}))
 
-    def finish(self) -> None:
-        if self.request.include_usage:
-            self.emit({**self._head("chat.completion.chunk"), "choices": [], **self.totals()})
-
     def body(self) -> dict[str, Any]:
-        usage, first = self.usage(), self.choices[0]
-        thought = first.text(REASONING) if self.request.thought_field else ""
-        scored = {}
-        if first.prompt_tokens is not None:
-            scored["prompt_logprobs"] = prompt_logprobs(first.prompt_tokens, self.request.params.prompt_logprobs or 0)
-        return {
-            **self._head("chat.completion"),
-            "choices": [self._choice(choice, {"message": self._message(choice)}) for choice in self.choices],
-            "usage": usage.body(),
-            **self._prompt_ids(),
-            **scored,
-            **({"thought": thought} if thought else {}),
-            "timings": usage.timings(),
-        }
+        first = self.choices[0]
+        reasoning = first.text(REASONING) if self.request.thought_field else ""
+        thought = {"thought": reasoning} if reasoning else {}
+        return {**super().body(), **self._prompt_ids(), **self.prompt_scores(first), **thought}
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.head.id, "object": kind, "created": self.head.created, "model": self.head.model}
-
-    def _prompt_ids(self) -> dict[str, Any]:
-        return {"prompt_token_ids": self.head.prompts[0]} if self.request.return_token_ids else {}
-
-    def _emit(self, choice: Choice, delta: dict[str, Any], **extra: Any) -> None:
-        if self.request.stream:
-            entry, counts = self._choice(choice, {"delta": delta}), self.counts()
-            self.emit({**self._head("chat.completion.chunk"), "choices": [entry], **counts, **extra})
-
-    def _choice(self, choice: Choice, text: dict[str, Any]) -> dict[str, Any]:
-        """A choice of a chunk or of the body, with the tokens since its last chunk."""
-        params, end = self.request.params, choice.end
-        tokens = choice.take_tokens()
-        logprobs = None
-        if params.top_logprobs is not None and tokens:
-            as_ids, after_sampling = self.request.tokens_as_ids, params.post_sampling_probs
-            logprobs = {"content": [logprob_entry(t, as_ids=as_ids, after_sampling=after_sampling) for t in tokens]}
-        ids = {"token_ids": [token.id for token in tokens]} if self.request.return_token_ids and tokens else {}
-        finish = {"finish_reason": None} if end is None else {"finish_reason": end.reason, "stop_reason": end.stop}
-        return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
-
-    def _message(self, choice: Choice) -> dict[str, Any]:
+    def whole(self, choice: Choice) -> dict[str, Any]:
         reasoning, calls = choice.text(REASONING), [_call(block) for block in choice.calls]
-        return {
+        message = {
             "role": self.request.role,
             **({"reasoning_content": reasoning} if reasoning else {}),
             # As in OpenAI's API, empty content is null if there are tool calls.
             "content": choice.text() or (None if calls else ""),
             **({"tool_calls": calls} if calls else {}),
         }
+        return {"message": message}
+
+    def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
+        as_ids, after_sampling = self.request.tokens_as_ids, self.request.params.post_sampling_probs
+        entries = [logprob_entry(token, as_ids=as_ids, after_sampling=after_sampling) for token in sampled]
+        return {"content": entries} if entries else None
+
+    def _emit(self, choice: Choice, delta: dict[str, Any], **extra: Any) -> None:
+        self.emit_choice(choice, {"delta": delta}, **extra)
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.head.prompts[0]} if self.request.return_token_ids else {}
 
 
 def _call(block: Block) -> dict[str, Any]:

@@ -7,17 +7,17 @@ over all of them.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest
-from ..core.events import OutputEnd, OutputToken, PromptProgress, ResponseHead, Usage
+from ..core.events import OutputEnd, OutputToken, ResponseHead, Usage
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import Input, TextRequest
 from .chat import read_text_request
-from .encoder import Block, Choice, Encoder, floored, id_text, logprob_entry, progress_body, prompt_logprobs
+from .encoder import Block, Choice, ChoicesEncoder, Encoder, floored, id_text, logprob_entry
 from .parts import read_inputs
 
 # The limit of sequences per request, over all prompts.
@@ -149,14 +149,15 @@ class LogprobWriter:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
-class CompletionEncoder(Encoder[CompletionRequest]):
+class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
     """Encodes a text completion. In a stream, a separate chunk has the end of each choice."""
 
     id_prefix = "cmpl-"
+    kind = chunk_kind = "text_completion"
+    empty: Mapping[str, Any] = {"text": ""}
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
         super().__init__(head, request, usage)
-        self._shared = {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model}
         self._logprobs = [LogprobWriter(request) for _ in self.choices]
         # The fields of the first chunk of each choice.
         self._first: dict[int, dict[str, Any]] = {}
@@ -165,48 +166,24 @@ class CompletionEncoder(Encoder[CompletionRequest]):
             self._first = {i: {"prompt_token_ids": prompt} for i, prompt in enumerate(prompts)}
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
-        self._emit(choice, text)
-
-    def progress(self, choice: Choice, progress: PromptProgress) -> None:
-        body = {"index": choice.index, "text": "", "logprobs": None, "finish_reason": None}
-        self.emit({**self._shared, "choices": [body], "prompt_progress": progress_body(progress), **self.counts()})
+        self.emit_choice(choice, {"text": text})
 
     def ended(self, choice: Choice) -> None:
-        self._emit(choice, "")
+        self.emit_choice(choice, self.empty)
 
-    def finish(self) -> None:
-        if self.request.include_usage:
-            self.emit({**self._shared, "choices": [], **self.totals()})
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        return {"text": choice.text()}
 
-    def body(self) -> dict[str, Any]:
-        choices = [self._choice(choice, choice.text()) for choice in self.choices]
-        return {**self._shared, "choices": choices, **self.totals()}
+    def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
+        first = self._first.pop(choice.index, {})
+        return {**super().choice_body(choice, text), **first, **self.prompt_scores(choice)}
 
-    def _emit(self, choice: Choice, text: str) -> None:
-        if self.request.stream:
-            self.emit({**self._shared, "choices": [self._choice(choice, text)], **self.counts()})
-
-    def _choice(self, choice: Choice, text: str) -> dict[str, Any]:
-        """A choice of a chunk or of the body, with the tokens since its last chunk."""
-        end, params = choice.end, self.request.params
-        sampled = choice.take_tokens()
+    def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
         tokens, choice.echoed = [*choice.echoed, *sampled], ()
-        if end is not None and end.last is not None:
+        if choice.end is not None and choice.end.last is not None:
             # The token that ended the output is in the lists, but its text is not part of the output.
-            tokens.append(replace(end.last, piece=b""))
-        scored = params.top_logprobs is not None and tokens
-        body: dict[str, Any] = {
-            "index": choice.index,
-            "text": text,
-            "logprobs": self._logprobs[choice.index].write(tokens) if scored else None,
-            "finish_reason": None if end is None else end.reason,
-            **self._first.pop(choice.index, {}),
-        }
-        if self.request.return_token_ids and sampled:
-            body["token_ids"] = [token.id for token in sampled]
-        if choice.prompt_tokens is not None and params.prompt_logprobs is not None:
-            body["prompt_logprobs"] = prompt_logprobs(choice.prompt_tokens, params.prompt_logprobs)
-        return body if end is None else {**body, "stop_reason": end.stop}
+            tokens.append(replace(choice.end.last, piece=b""))
+        return self._logprobs[choice.index].write(tokens) if tokens else None
 
 
 class NativeEncoder(Encoder[CompletionRequest]):
@@ -218,8 +195,8 @@ class NativeEncoder(Encoder[CompletionRequest]):
         if self.request.stream:
             self.emit(self._chunk(choice, text))
 
-    def progress(self, choice: Choice, progress: PromptProgress) -> None:
-        self.emit({**self._chunk(choice, ""), "prompt_progress": progress_body(progress)})
+    def progress(self, choice: Choice, progress: Mapping[str, Any]) -> None:
+        self.emit({**self._chunk(choice, ""), **progress})
 
     def ended(self, choice: Choice) -> None:
         if self.request.stream:

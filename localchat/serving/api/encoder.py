@@ -7,7 +7,7 @@ and add a line to the table in http/endpoints.py, which also has the formats of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from ..core.errors import ApiError
@@ -117,7 +117,7 @@ class Encoder(Generic[R]):
         elif isinstance(event, ToolCallArguments):
             self._grow(choice, CALL, event.text)
         elif isinstance(event, PromptProgress):
-            self.progress(choice, event)
+            self.progress(choice, {"prompt_progress": _progress_body(event)})
         elif isinstance(event, PromptLogprobs):
             choice.prompt_tokens = event.tokens
         elif isinstance(event, EchoedTokens):
@@ -157,29 +157,11 @@ class Encoder(Generic[R]):
     def closed(self, choice: Choice, block: Block) -> None:
         """A block is complete."""
 
-    def progress(self, choice: Choice, progress: PromptProgress) -> None:
-        """More tokens of the prompt are in the KV cache."""
+    def progress(self, choice: Choice, progress: Mapping[str, Any]) -> None:
+        """More tokens of the prompt are in the KV cache. `progress` is llama.cpp's field for that."""
 
     def ended(self, choice: Choice) -> None:
         """An output is complete."""
-
-    def counts(self, usage: Usage | None = None) -> dict[str, Any]:
-        """The usage and timings so far, as the request asks for them in every chunk.
-
-        `usage` is null in other chunks if only the last chunk has it.
-        """
-        request = self.request
-        so_far = (usage or self.usage()) if request.continuous_usage or request.timings_per_token else None
-        counts: dict[str, Any] = {}
-        if request.include_usage:
-            counts["usage"] = so_far.body() if so_far and request.continuous_usage else None
-        if so_far and request.timings_per_token:
-            counts["timings"] = so_far.timings()
-        return counts
-
-    def totals(self) -> dict[str, Any]:
-        usage = self.usage()
-        return {"usage": usage.body(), "timings": usage.timings()}
 
     def emit(self, chunk: Any) -> None:
         """Add a chunk, unless the response is one body."""
@@ -211,10 +193,79 @@ class Encoder(Generic[R]):
             self.closed(choice, choice.blocks[-1])
 
 
+class ChoicesEncoder(Encoder[R]):
+    """The base for OpenAI's formats, whose chunks and bodies have choices, usage and timings."""
+
+    kind: str  # The types of a body and of a chunk.
+    chunk_kind: str
+    empty: Mapping[str, Any]  # The field of a choice in a chunk without text.
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        """The field of a choice with the whole output."""
+        raise NotImplementedError
+
+    def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
+        """The log probabilities of a choice, with the tokens that were sampled since its last chunk."""
+        raise NotImplementedError
+
+    def progress(self, choice: Choice, progress: Mapping[str, Any]) -> None:
+        self.emit_choice(choice, self.empty, **progress)
+
+    def finish(self) -> None:
+        if self.request.include_usage:
+            self.emit({**self._head(self.chunk_kind), "choices": [], **self._totals()})
+
+    def body(self) -> dict[str, Any]:
+        choices = [self.choice_body(choice, self.whole(choice)) for choice in self.choices]
+        return {**self._head(self.kind), "choices": choices, **self._totals()}
+
+    def emit_choice(self, choice: Choice, text: Mapping[str, Any], **extra: Any) -> None:
+        """Emit a chunk with this field of the choice, and the `extra` fields beside it."""
+        if self.request.stream:
+            choices = [self.choice_body(choice, text)]
+            self.emit({**self._head(self.chunk_kind), "choices": choices, **self.counts(), **extra})
+
+    def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
+        """A choice of a chunk or of the body, with the tokens since its last chunk."""
+        end, sampled = choice.end, choice.take_tokens()
+        logprobs = self.logprobs(choice, sampled) if self.request.params.top_logprobs is not None else None
+        ids = {"token_ids": [token.id for token in sampled]} if self.request.return_token_ids and sampled else {}
+        finish = {"finish_reason": None} if end is None else {"finish_reason": end.reason, "stop_reason": end.stop}
+        return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
+
+    def counts(self, usage: Usage | None = None) -> dict[str, Any]:
+        """The usage and timings so far, as the request asks for them in every chunk.
+
+        `usage` is null in other chunks if only the last chunk has it.
+        """
+        request = self.request
+        so_far = (usage or self.usage()) if request.continuous_usage or request.timings_per_token else None
+        counts: dict[str, Any] = {}
+        if request.include_usage:
+            counts["usage"] = so_far.body() if so_far and request.continuous_usage else None
+        if so_far and request.timings_per_token:
+            counts["timings"] = so_far.timings()
+        return counts
+
+    def prompt_scores(self, choice: Choice) -> dict[str, Any]:
+        """vLLM's `prompt_logprobs`, if requested: an entry for each token. The first is null: no token precedes it."""
+        n_top, tokens = self.request.params.prompt_logprobs, choice.prompt_tokens
+        if n_top is None or tokens is None:
+            return {}
+        return {"prompt_logprobs": [None if one.logprob is None else _prompt_entry(one, n_top) for one in tokens]}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.head.id, "object": kind, "created": self.head.created, "model": self.head.model}
+
+    def _totals(self) -> dict[str, Any]:
+        usage = self.usage()
+        return {"usage": usage.body(), "timings": usage.timings()}
+
+
 # --- parts of responses that several interfaces have ---
 
 
-def progress_body(progress: PromptProgress) -> dict[str, Any]:
+def _progress_body(progress: PromptProgress) -> dict[str, Any]:
     """llama.cpp's `prompt_progress` object."""
     return {
         "total": progress.n_prompt,
@@ -239,11 +290,6 @@ def logprob_entry(
         return {**({"id": one.id} if with_id else {}), "token": text, **value, "bytes": list(one.piece)}
 
     return {**entry(token), "top_probs" if after_sampling else "top_logprobs": [*map(entry, token.top)]}
-
-
-def prompt_logprobs(tokens: Sequence[OutputToken], n_top: int) -> list[Any]:
-    """vLLM's `prompt_logprobs`, a list with an entry for each token. The first is null: no token precedes it."""
-    return [None if token.logprob is None else _prompt_entry(token, n_top) for token in tokens]
 
 
 def id_text(id: int) -> str:

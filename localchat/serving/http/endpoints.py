@@ -72,8 +72,9 @@ class Endpoints:
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
         text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
-        allowed = {"allow_template": options.allow_template, "thought_field": options.thought_field}
-        self._parse_chat = partial(chat.parse_chat, **allowed)
+        self._parse_chat = partial(
+            chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
+        )
         parse_responses = partial(responses.parse_response, self._store)
         rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
