@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import is_token
 from ..core.request import Input
 from .parts import read_inputs
+
+Vectors = Sequence["array[float]"]
 
 # OpenAI's limit.
 MAX_INPUTS = 2048
@@ -58,9 +60,7 @@ def read_embeddings(body: Fields, name: str = "input", most: int = MAX_INPUTS, *
     return EmbeddingsRequest(body.text("model") or "", inputs, body.integer("dimensions", 1), **more)
 
 
-def embeddings_body(
-    model: str, request: EmbeddingsRequest, vectors: Iterable[array[float]], n_tokens: int
-) -> dict[str, Any]:
+def embeddings_body(model: str, request: EmbeddingsRequest, vectors: Vectors, n_tokens: int) -> dict[str, Any]:
     encode = _base64 if request.as_base64 else array.tolist
     data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
     return {"object": "list", "data": data, "model": model, "usage": _usage_body(n_tokens)}

@@ -108,8 +108,8 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 def _convert(message: Fields) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
-    role = message.required_choice("role", ("user", "assistant", "system"))
-    if not isinstance(message.get("content"), list):
+    role, content = message.required_choice("role", ("user", "assistant", "system")), message.get("content")
+    if not isinstance(content, list) or not content:
         yield {"role": role, "content": read_text(message, "content")}
     elif role == "assistant":
         yield _assistant(message)
@@ -146,8 +146,6 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
             yield from map(_tool_result, blocks)
         else:
             yield {"role": role, "content": "".join(map(part_text, blocks))}
-    if not message.raw["content"]:
-        yield {"role": role, "content": ""}
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:

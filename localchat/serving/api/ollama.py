@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import re
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -21,7 +21,7 @@ from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import ResponseFormat, TextRequest
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
-from .embeddings import MAX_INPUTS, EmbeddingsRequest, read_embeddings
+from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
 from .encoder import CALL, REASONING, Block, Choice, Encoder, logprob_entry
 from .parts import IMAGE, note_of, read_schema, read_tools, refuse_media, tool_call, without_nulls
 
@@ -139,24 +139,20 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     """The chat messages. Ollama's calls have no ids, so results are assigned to calls in their order."""
     messages: list[dict[str, Any]] = []
     open_ids: list[str] = []
-    n_calls = 0
+    new_ids = map("call_{}".format, itertools.count())
     for given in body.objects("messages"):
         role = given.required_choice("role", _ROLES)
         note = note_of(IMAGE) if role == "tool" and given.items("images", "images") else ""
         if role != "tool":
             _refuse_images(given)
+        calls = [_call(call, next(new_ids)) for call in given.objects("tool_calls")]
+        open_ids += [call["id"] for call in calls]
         message: dict[str, Any] = {
             "role": role,
             "content": (given.text("content") or "") + note,
             "reasoning_content": given.text("thinking"),
+            "tool_calls": calls or None,
         }
-        calls = [_call(call) for call in given.objects("tool_calls")]
-        for call in calls:
-            call.setdefault("id", f"call_{n_calls}")
-            n_calls += 1
-            open_ids.append(call["id"])
-        if calls:
-            message["tool_calls"] = calls
         if role == "tool":
             id = given.text("tool_call_id") or (open_ids.pop(0) if open_ids else None)
             message.update(name=given.text("tool_name") or given.text("name"), tool_call_id=id)
@@ -164,10 +160,10 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     return tuple(messages)
 
 
-def _call(call: Fields) -> dict[str, Any]:
+def _call(call: Fields, new_id: str) -> dict[str, Any]:
     function = call.required_object("function")
     arguments = function.object_or_empty("arguments").raw
-    return tool_call(call.text("id"), function.required_text("name"), arguments)
+    return tool_call(call.text("id") or new_id, function.required_text("name"), arguments)
 
 
 def _refuse_images(holder: Fields) -> None:
@@ -385,13 +381,9 @@ def read_keep_alive(body: Fields) -> float | None:
     return seconds if seconds >= 0 else math.inf
 
 
-def embed_body(
-    model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
-) -> dict[str, Any]:
+def embed_body(model: str, request: EmbeddingsRequest, vectors: Vectors, n_tokens: int) -> dict[str, Any]:
     return {"model": model, "embeddings": [vector.tolist() for vector in vectors], "prompt_eval_count": n_tokens}
 
 
-def old_embed_body(
-    model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
-) -> dict[str, Any]:
+def old_embed_body(model: str, request: EmbeddingsRequest, vectors: Vectors, n_tokens: int) -> dict[str, Any]:
     return {"embedding": vectors[0].tolist()}

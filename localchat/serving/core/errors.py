@@ -32,10 +32,11 @@ class ApiError(Exception):
         for name, value in attributes.items():
             setattr(cls, name, value)
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.code = code or self.code
 
     def body(self) -> dict[str, Any]:
         """The error object in OpenAI's format, for response bodies and for events of a stream."""
@@ -65,9 +66,8 @@ class HttpError(ApiError):
     """The HTTP of the request is wrong, such as its key, path, method or framing."""
 
     def __init__(self, status: int, code: str | None, message: str, headers: Mapping[str, str] = {}) -> None:
-        super().__init__(message)
+        super().__init__(message, code=code)
         self.status = status
-        self.code = code
         self._headers = headers
 
     def headers(self) -> Mapping[str, str]:
@@ -76,10 +76,6 @@ class HttpError(ApiError):
 
 class NotFound(ApiError, status=404, code="not_found"):
     """There is no stored object with this id."""
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message, param)
-        self.code = code or self.code
 
 
 class ModelNotFound(ApiError, status=404, type="model_not_found"):

@@ -25,6 +25,7 @@ MAX_CONSTRAINT_CHARS = 1 << 20
 MAX_DEPTH = 200
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
@@ -50,7 +51,8 @@ def parse_body(raw: bytes) -> Fields:
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(value):
         raise BadRequest(f"the body must be a JSON object of at most {MAX_DEPTH} levels, got more", "body")
     if _SURROGATE_ESCAPE.search(raw):
-        value = _replace_surrogates(value)
+        text = to_json(value)  # Half of a pair is now a character of its own.
+        value = decode_json(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     if not isinstance(value, dict):
         raise BadRequest(f"the body must be a JSON object, got {show(value)}", "body")
     return Fields(value)
@@ -101,23 +103,21 @@ class Fields:
         return self.raw.get(name)
 
     def number(self, name: str, low: float | None = None, high: float | None = None) -> float | None:
-        value = self._number(name, "a number", low, high)
-        return None if value is None else float(value)
+        return self._number(name, float, low, high)
 
     def integer(self, name: str, low: float | None = None, high: float | None = None) -> int | None:
         """An integer. 16.0 is accepted, since some languages have only floats."""
-        value = self._number(name, "an integer", low, high)
-        return None if value is None else int(value)
+        return self._number(name, int, low, high)
 
-    def _number(self, name: str, kind: str, low: float | None, high: float | None) -> float | None:
+    def _number(self, name: str, kind: type[N], low: float | None, high: float | None) -> N | None:
         value = self.get(name)
         if value is None:
             return None
-        is_kind = type(value) in (int, float) and (kind == "a number" or value % 1 == 0)
+        is_kind = type(value) in (int, float) and (kind is float or value % 1 == 0)
         if not is_kind or (low is not None and value < low) or (high is not None and value > high):
             of = f" from {low} to {high}" if high is not None else f" of at least {low}" if low is not None else ""
-            self.refuse(name, kind + of)
-        return value  # type: ignore[no-any-return] # checked above
+            self.refuse(name, ("an integer" if kind is int else "a number") + of)
+        return kind(value)
 
     def boolean(self, name: str) -> bool | None:
         value = self.get(name)
@@ -240,14 +240,3 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _replace_surrogates(value: Any) -> Any:
-    """Copy a JSON value with U+FFFD in place of every lone surrogate."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_replace_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_replace_surrogates(name): _replace_surrogates(item) for name, item in value.items()}
-    return value

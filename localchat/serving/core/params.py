@@ -191,8 +191,6 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # Added to the logits of token ids; minus infinity bans a token.
 
 
-LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
-
 # Fields of features that this server does not have, each with the values that do not need the feature.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
@@ -260,7 +258,7 @@ def read_params(
     n: int = 1,
     top_logprobs: int | None = None,
     least_tokens: int = 1,
-    lengths: Sequence[str] = LENGTHS,
+    lengths: Sequence[str] = ("max_completion_tokens", "max_tokens", "n_predict"),
     stop: str = "stop",
     has_prompt_logprobs: bool = False,
 ) -> GenerationParams:
