@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
-from localchat.serving.api.ollama import OllamaChat, parse_chat, parse_generate, time_text
+from localchat.serving.api.ollama import parse_chat, parse_generate, time_text
 from localchat.serving.core.errors import BadRequest
 
 from .chat_requests import ignored, read
@@ -107,7 +108,7 @@ def test_options_are_mapped():
         "repeat_last_n": 9,
     }
     request = parse(options={**options, "colour": 1}, keep_alive="5m", think="high", format={"type": "object"})
-    assert isinstance(request, OllamaChat)
+    assert isinstance(request, ChatRequest)
     assert request.stream
     assert (request.params.max_tokens, request.params.stop) == (7, ("x",))
     assert request.params.sampling == {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}

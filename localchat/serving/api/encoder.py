@@ -34,20 +34,17 @@ CONTENT, REASONING, CALL = "content", "reasoning", "call"
 # Replaces a log probability of minus infinity, which JSON cannot represent.
 LOGPROB_FLOOR = -9999.0
 
+_NO_CALL = ToolCallStart(0, "", "")
+
 
 class Block:
     """A run of content or of reasoning, or a tool call with its arguments."""
 
-    def __init__(self, kind: str, index: int, call: ToolCallStart | None) -> None:
+    def __init__(self, kind: str, index: int, call: ToolCallStart) -> None:
         self.kind = kind
         self.index = index  # The position in the output.
-        self._call = call
+        self.call = call  # `_NO_CALL`, unless the kind is CALL.
         self.pieces: list[str] = []
-
-    @property
-    def call(self) -> ToolCallStart:
-        assert self._call is not None, "only a block of kind CALL has a call"
-        return self._call
 
     @property
     def text(self) -> str:
@@ -181,7 +178,7 @@ class Encoder(Generic[R]):
         if text:
             self.delta(choice, block, text)
 
-    def _open(self, choice: Choice, kind: str, call: ToolCallStart | None = None) -> None:
+    def _open(self, choice: Choice, kind: str, call: ToolCallStart = _NO_CALL) -> None:
         self._close(choice)
         choice.blocks.append(Block(kind, len(choice.blocks), call))
         choice.is_open = True

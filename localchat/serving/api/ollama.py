@@ -48,21 +48,13 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 
-@dataclass(frozen=True)
-class OllamaChat(ChatRequest):
-    """A request with messages, for which the chat template renders the prompt."""
-
-    # The `done_reason` of a request that only loads or unloads the model; None for other requests.
-    done_reason: str | None = None
-
-
-def parse_chat(body: Fields) -> OllamaChat:
+def parse_chat(body: Fields) -> ChatRequest:
     """The request in a body of /api/chat."""
     tools = read_tools(body)
     return _chat(body, _messages(body), tools=tools, tool_choice="auto" if tools else "none")
 
 
-def parse_generate(body: Fields) -> OllamaChat | CompletionRequest:
+def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
     """The request in a body of /api/generate."""
     prompt, suffix = body.text("prompt") or "", body.text("suffix")
     system, is_raw = body.text("system"), body.boolean("raw") or False
@@ -80,16 +72,15 @@ def parse_generate(body: Fields) -> OllamaChat | CompletionRequest:
     return _chat(body, tuple(messages + last) if last else ())
 
 
-def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
+def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
     variables = _think(body)
     common = _common(body)
     if not messages:
         # A request without messages loads the model, or unloads it with a `keep_alive` of 0.
         common["params"] = GenerationParams(max_tokens=0)
-        more["done_reason"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
     continues = ends_in_prefill(messages)
-    return OllamaChat(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
+    return ChatRequest(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
 
 
 def _common(body: Fields) -> dict[str, Any]:
@@ -184,46 +175,46 @@ class ChatEncoder(Encoder[TextRequest]):
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind != CALL:
-            self._emit(**{block.kind: text})
+            self._emit({"thinking" if block.kind == REASONING else "content": text})
 
     def closed(self, choice: Choice, block: Block) -> None:
         # Ollama sends calls only when they are complete.
         if block.kind == CALL and (calls := _calls([block])):
-            self._emit(calls=calls)
+            self._emit({"tool_calls": calls})
 
     def finish(self) -> None:
-        self.emit(self._ended(self._fields()))
+        self.emit(self._ended({}))
 
     def failed(self, error: ApiError) -> None:
         self.emit(error_body(error))
 
     def body(self) -> dict[str, Any]:
         choice = self.choices[0]
-        return self._ended(self._fields(choice.text(), choice.text(REASONING), _calls(choice.calls)))
+        more = {"thinking": choice.text(REASONING), "tool_calls": _calls(choice.calls)}
+        return self._ended({"content": choice.text(), **{name: value for name, value in more.items() if value}})
 
-    def _emit(self, **text: Any) -> None:
+    def message(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a message as a field of an object."""
+        return {"message": {"role": "assistant", **fields}}
+
+    def _emit(self, fields: dict[str, Any]) -> None:
         if self.request.stream:
-            self.emit({**self._head(), **self._fields(**text), "done": False})
-
-    def _head(self) -> dict[str, Any]:
-        return {"model": self.head.model, "created_at": time_text(self.head.created)}
+            self.emit({**self._object(fields), "done": False})
 
     def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
-        end, loaded = self.choices[0].end, getattr(self.request, "done_reason", None)
-        reason = loaded or ("length" if end is not None and end.reason == "length" else "stop")
-        counted = {} if loaded else counts(self.usage())
-        return {**self._head(), **fields, "done": True, "done_reason": reason, **counted}
+        end, request = self.choices[0].end, self.request
+        if request.params.max_tokens == 0:
+            loaded = "unload" if request.keep_alive_s == 0 else "load"
+            return {**self._object(fields), "done": True, "done_reason": loaded}
+        reason = "length" if end is not None and end.reason == "length" else "stop"
+        return {**self._object(fields), "done": True, "done_reason": reason, **counts(self.usage())}
 
-    def _fields(self, content: str = "", reasoning: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
-        """The text of an object, with the tokens since the last one."""
+    def _object(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """An object with fields of the message, and the tokens since the last object."""
         tokens = self.choices[0].take_tokens()
         scored = [logprob_entry(token) for token in tokens] if self.request.params.top_logprobs is not None else []
-        logprobs = {"logprobs": scored} if scored else {}
-        thinking = {"thinking": reasoning} if reasoning else {}
-        return {**self._text(content, thinking, {"tool_calls": calls} if calls else {}), **logprobs}
-
-    def _text(self, content: str, thinking: dict[str, Any], called: dict[str, Any]) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": content, **thinking, **called}}
+        head = {"model": self.head.model, "created_at": time_text(self.head.created)}
+        return {**head, **self.message({"content": "", **fields}), **({"logprobs": scored} if scored else {})}
 
 
 class GenerateEncoder(ChatEncoder):
@@ -231,8 +222,8 @@ class GenerateEncoder(ChatEncoder):
 
     id_prefix = "gen-"
 
-    def _text(self, content: str, thinking: dict[str, Any], called: dict[str, Any]) -> dict[str, Any]:
-        return {"response": content, **thinking}
+    def message(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"response": fields.pop("content"), **fields}
 
 
 def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
