@@ -1,8 +1,10 @@
-"""Checks a stream of the Responses API event by event, and its events against the types of the `openai` package."""
+"""Checks a stream of the Responses API event by event."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from .wire_schemas import validate
 
 # For each kind of text the additional index field of its events, and the field of the text in its last event.
 _TEXTS = {
@@ -16,7 +18,9 @@ _PARTS = {"response.content_part": "content_index", "response.reasoning_summary_
 
 
 def check_stream(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Check the order of the events of a stream; returns the response of the last event."""
+    """Check the fields and the order of the events of a stream; returns the response of the last event."""
+    for event in events:
+        validate(event, "responses-event")
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     first, second, *rest, last = events
     assert (first["type"], second["type"]) == ("response.created", "response.in_progress")
@@ -86,32 +90,3 @@ class _OpenItem:
         assert item.get("arguments", item.get("input", "".join(texts))) == self.ended
         assert self.parts == (["added", "done"] if texts else [])
         return item
-
-
-def check_types(events: list[dict[str, Any]]) -> None:
-    """Check that the `openai` package declares each event, and that the event has all required fields."""
-    from openai.types.responses import ResponseStreamEvent
-    from pydantic import TypeAdapter
-
-    adapter: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-    for event in events:
-        adapter.validate_python(event)
-
-
-def check_body(body: dict[str, Any]) -> None:
-    """Check that a response object matches the type of the `openai` package and has all fields of `REQUIRED`."""
-    from openai.types.responses import Response
-
-    Response.model_validate(body)
-    missing = REQUIRED - set(body)
-    assert not missing, missing
-
-
-# The fields that every response object has according to OpenAI's reference; they may be null.
-REQUIRED = {
-    "id", "object", "created_at", "completed_at", "status", "error", "incomplete_details", "instructions",
-    "max_output_tokens", "max_tool_calls", "model", "output", "parallel_tool_calls", "previous_response_id",
-    "reasoning", "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "usage", "metadata",
-    "background", "service_tier", "top_logprobs", "presence_penalty", "frequency_penalty", "prompt_cache_key",
-    "safety_identifier", "user", "conversation",
-}  # fmt: skip

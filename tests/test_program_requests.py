@@ -17,7 +17,7 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 
 from .exchanges import exchange
 from .live import running_server
-from .response_events import check_body, check_stream
+from .response_events import check_stream
 from .wire_schemas import validate
 
 REQUESTS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "program_requests.json").read_text())
@@ -142,7 +142,7 @@ def check(address: str, request: dict[str, Any], *, stream: bool, **fields: Any)
         return found
     assert has_ended(interface, found)
     if interface == "/responses":
-        check_body(check_stream(found))
+        validate(check_stream(found), "responses")
     for event in found:
         if event != "[DONE]":
             validate(event, f"{interface.strip('/').replace('/', '-')}-event")
