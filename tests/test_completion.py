@@ -1,85 +1,45 @@
-"""Text completions on a fake model: fields, choices, log probabilities, fill-in-the-middle, and the end of a run."""
+"""Text completions over HTTP with a fake model: fields, choices, log probabilities, fill-in-the-middle, and usage."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from localchat.serving.api.completions import (
-    CompletionEncoder,
-    CompletionRequest,
-    LogprobWriter,
-    parse_completion,
-)
-from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompts import start_text
-from localchat.serving.chat.run import GenerationRun
-from localchat.serving.core.errors import BadRequest, ContextLengthExceeded
-from localchat.serving.core.events import (
-    ContentDelta,
-    OutputEnd,
-    OutputEvent,
-    OutputToken,
-    ResponseHead,
-    SampledTokens,
-    Usage,
-)
-from localchat.serving.engine.engine import Engine
+from localchat.serving.api.completions import LogprobWriter, parse_completion
+from localchat.serving.core.errors import BadRequest
+from localchat.serving.core.events import OutputToken
 from localchat.serving.engine.values import EngineError
 
 from .chat_requests import ignored, read
-from .fakes import FakeBackend, echo, endless
-from .serving import Serving, dechunked, payloads, raw_request, read_until, serving
+from .exchanges import ask
+from .fakes import FakeBackend, endless
+from .serving import Serving, raw_request, read_until, serving
 
 
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    with Engine(FakeBackend(echo), max_queue=4).start() as engine:
-        yield engine
+@pytest.fixture(scope="module")
+def running() -> Iterator[Serving]:
+    with serving() as running:
+        yield running
 
 
-def requested(*, strict: bool = False, **fields: Any) -> CompletionRequest:
-    return read(parse_completion, fields, strict=strict)
+def complete(running: Serving, **fields: Any) -> Any:
+    """The body, or the chunks of the stream."""
+    status, found = ask(running.port, "/v1/completions", fields)
+    assert status == 200, found
+    return found[:-1] if fields.get("stream") else found
 
 
-def complete(engine: Engine, **fields: Any) -> GenerationRun:
-    return start_text(Model("fake", engine), requested(**fields), "cmpl-")
+def choices(running: Serving, **fields: Any) -> list[Any]:
+    """The choices of the body, or of all chunks of the stream."""
+    found = complete(running, **fields)
+    return [choice for body in (found if fields.get("stream") else [found]) for choice in body["choices"]]
 
 
-def body(engine: Engine, **fields: Any) -> Any:
-    """The body of the response."""
-    with complete(engine, **fields) as run:
-        whole = CompletionEncoder(run.head, requested(**fields), run.usage)
-        for index, event in events(run):
-            whole.add(index, event)
-        return whole.body()
-
-
-def events(run: GenerationRun) -> Iterator[tuple[int, OutputEvent]]:
-    while run.is_running:
-        yield from run.take()
-
-
-def texts(engine: Engine, **fields: Any) -> list[str]:
-    return [choice["text"] for choice in body(engine, **fields)["choices"]]
-
-
-def streamed(engine: Engine, **fields: Any) -> list[Any]:
-    """The choices of the chunks of a stream."""
-    with complete(engine, stream=True, **fields) as run:
-        stream = CompletionEncoder(run.head, requested(stream=True, **fields), run.usage)
-        chunks = []
-        while run.is_running:
-            for index, event in run.take():
-                stream.add(index, event)
-            chunks += stream.take()
-        stream.finish()
-        chunks += stream.take()
-    return [json.loads(str(chunk))["choices"][0] for chunk in chunks]
+def texts(running: Serving, **fields: Any) -> list[str]:
+    return [choice["text"] for choice in choices(running, **fields)]
 
 
 @pytest.mark.parametrize(
@@ -94,20 +54,20 @@ def streamed(engine: Engine, **fields: Any) -> list[Any]:
         ({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef")),
     ],
 )
-def test_choices_are_in_order(engine: Engine, fields: dict[str, Any], expected: list[str]):
-    assert texts(engine, **fields) == expected
+def test_choices_are_in_order(running: Serving, fields: dict[str, Any], expected: list[str]):
+    assert texts(running, **fields) == expected
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_prompt_is_scored_without_a_completion(engine: Engine, stream: bool):
+def test_prompt_is_scored_without_a_completion(running: Serving, stream: bool):
     """As requested by evaluation harnesses: a log probability for each token of the prompt, and no output."""
     fields = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
-    found = streamed(engine, **fields) if stream else body(engine, **fields)["choices"]
+    found = choices(running, stream=stream, **fields)
     assert sorted(choice["text"] for choice in found if choice["text"]) == ["ab", "cde"]
     assert [choice["finish_reason"] for choice in found if choice["finish_reason"]] == ["length"] * 2
     scores = [choice["logprobs"]["token_logprobs"] for choice in found if choice["logprobs"]]
     assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
-    usage = body(engine, **fields)["usage"]
+    usage = complete(running, **fields)["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 0)
 
 
@@ -121,109 +81,106 @@ def test_prompt_is_scored_without_a_completion(engine: Engine, stream: bool):
         ({"echo": True, "max_tokens": 1}, ["a", "b", "c", "a"]),
     ],
 )
-def test_every_counted_token_has_a_log_probability(engine: Engine, fields: dict[str, Any], names: list[str]):
+def test_every_counted_token_has_a_log_probability(running: Serving, fields: dict[str, Any], names: list[str]):
     """The token that ended the output has one, too: clients that score with `max_tokens: 1` drop the last one."""
     fields = {"prompt": "abc", "logprobs": 0, **fields}
-    whole, chunks = body(engine, **fields), streamed(engine, **fields)
+    whole, chunks = complete(running, **fields), choices(running, stream=True, **fields)
     for found in (whole["choices"], chunks):
         assert [name for choice in found if choice["logprobs"] for name in choice["logprobs"]["tokens"]] == names
     assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in fields else 0)
     assert (chunks[-1]["text"], chunks[-1]["finish_reason"] is None) == ("", False)  # The end is a separate chunk.
 
 
-def test_v48_tokens_are_spelled_as_ids(engine: Engine):
+def test_v48_tokens_are_spelled_as_ids(running: Serving):
     fields = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
-    (choice,) = body(engine, **fields)["choices"]
+    (choice,) = choices(running, **fields)
     assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98", "token_id:97"]
     assert choice["logprobs"]["top_logprobs"][1] == {"token_id:98": -0.5, "token_id:0": -1.5}
     assert choice["text"] == "aba"
 
 
-def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
+def test_v44_prompt_logprobs_are_beside_each_choice(running: Serving):
     """Also with `echo` and a smaller `logprobs`."""
-    choices = body(engine, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2)["choices"]
     b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
     other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
-    for choice in choices:
+    for choice in choices(running, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2):
         assert choice["prompt_logprobs"] == [None, {"98": b, "0": other}]
         assert choice["logprobs"]["top_logprobs"][1] == {"b": -0.5}
 
 
-class BeginningBackend(FakeBackend):
-    """A vocabulary that adds BOS and a space before a text."""
+@pytest.fixture
+def beginning(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """A server with a vocabulary that adds BOS and a space before a text."""
 
-    def tokenize(
-        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
-    ) -> list[int]:
+    def tokenize(backend: FakeBackend, text: str, *, add_bos: bool = False, **options: Any) -> list[int]:
         return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
 
-
-def test_bos_may_be_left_out():
-    with Engine(BeginningBackend(endless)).start() as engine:
-        for fields, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
-            found = body(engine, prompt="a", echo=True, logprobs=0, max_tokens=0, **fields)
-            assert found["usage"]["prompt_tokens"] == n_prompt
-            assert found["choices"][0]["logprobs"]["tokens"] == ["", "a"]
+    monkeypatch.setattr(FakeBackend, "tokenize", tokenize)
+    with serving(endless) as running:
+        yield running
 
 
-def test_echo_has_neither_bos_nor_its_space():
-    with Engine(BeginningBackend(endless)).start() as engine:
-        for prompt, text, first in (("h", "h", -0.5), ([1, 104], "\x01h", None)):
-            (choice,) = body(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2)["choices"]
-            assert choice["text"] == text + "ab"
-            assert "".join(choice["logprobs"]["tokens"]) == text + "ab"
-            assert choice["logprobs"]["token_logprobs"] == [first, *[-0.5] * 3]
+def test_bos_may_be_left_out(beginning: Serving):
+    for fields, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
+        found = complete(beginning, prompt="a", echo=True, logprobs=0, max_tokens=0, **fields)
+        assert found["usage"]["prompt_tokens"] == n_prompt
+        assert found["choices"][0]["logprobs"]["tokens"] == ["", "a"]
+
+
+def test_echo_has_neither_bos_nor_its_space(beginning: Serving):
+    for prompt, text, first in (("h", "h", -0.5), ([1, 104], "\x01h", None)):
+        (choice,) = choices(beginning, prompt=prompt, echo=True, logprobs=0, max_tokens=2)
+        assert choice["text"] == "".join(choice["logprobs"]["tokens"]) == text + "ab"
+        assert choice["logprobs"]["token_logprobs"] == [first, *[-0.5] * 3]
 
 
 def test_suffix_makes_a_fim_prompt():
-    backend = FakeBackend(echo)
-    backend.facts = dataclasses.replace(backend.facts, fim_tokens=(1, 2, 3))
-    with Engine(backend).start() as engine:
-        assert texts(engine, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
+    with serving(fim={"fim_tokens": (1, 2, 3)}) as running:
+        assert texts(running, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "param"),
+    ("fields", "param"),
     [
-        ({"prompt": ""}, BadRequest, "prompt"),
-        ({"prompt": ["a", ""]}, BadRequest, "prompt[1]"),
-        ({"prompt": [999]}, BadRequest, "prompt"),
-        ({"prompt": "a", "suffix": "b"}, BadRequest, "suffix"),
-        ({"prompt": "a" * 300}, ContextLengthExceeded, "prompt"),
-        ({"prompt": "a", "n": 100}, BadRequest, "n"),
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ["a", None]}, "prompt[1]"),
+        ({"prompt": [1, -1]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
+        ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "logprobs": 99}, "logprobs"),
+        ({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs"),
+        ({"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
+        ({"prompt": [1], "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
+        ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt[1]"),
+        ({"prompt": [999]}, "prompt"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),  # the model has no FIM tokens
+        ({"prompt": ["a", "a" * 300]}, "prompt"),
+        ({"prompt": "a", "n": 100}, "n"),
+        ({"prompt": "a", "stop_token_ids": [257]}, "stop_token_ids"),
     ],
 )
-def test_request_that_cannot_run_is_refused(engine: Engine, fields: Any, error: type[Exception], param: Any):
-    with pytest.raises(error) as wrong:
-        complete(engine, **fields)
-    assert wrong.value.param == param  # type: ignore[attr-defined]
-    assert texts(engine, prompt="ab") == ["ab"]
+def test_wrong_field_is_named(running: Serving, fields: dict[str, Any], param: str):
+    status, body = ask(running.port, "/v1/completions", fields)
+    assert (status, body["error"]["param"]) == (400, param)
+    running.wait_until_idle()
 
 
-def test_error_of_an_unknown_token_names_the_known_ones(engine: Engine):
-    message = "'stop_token_ids' has the token id 257; the token ids of this model are 0 to 256"
-    with pytest.raises(BadRequest, match=message):
-        complete(engine, prompt="a", stop_token_ids=[257])
-    complete(engine, prompt="a", stop_token_ids=[256])
-
-
-def test_too_long_prompt_cancels_the_prompts_before_it():
-    with serving(endless, n_ctx=200_000, n_cells=200_000) as running:
-        with pytest.raises(ContextLengthExceeded):
-            complete(running.engine, prompt=["a", "b" * 200_000])
-        running.wait_until_idle()
-
-
-def test_usage_counts_each_prompt_once(engine: Engine):
-    with complete(engine, prompt=["abc", "de"], n=2) as run:
-        assert list(events(run))
-        usage = run.usage()
-    assert usage.n_prompt == 5
-    assert usage.n_completion == (4 + 3) * 2  # including the tokens that end them
-    assert run.summary.endswith(", 4 stop")
-
-
-# --- The server ---
+def test_usage_counts_each_prompt_once(running: Serving):
+    body = complete(running, prompt=["abc", "de"], n=2)
+    assert body["choices"][3] == {
+        "index": 3, "text": "de", "logprobs": None, "finish_reason": "stop", "stop_reason": None
+    }  # fmt: skip
+    assert (body["usage"]["prompt_tokens"], body["timings"]["predicted_n"]) == (5, (4 + 3) * 2)  # with their ends
+    assert (body["object"], body["model"]) == ("text_completion", "Fake")
 
 
 def completion_request(**fields: Any) -> bytes:
@@ -250,17 +207,11 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def chunks_of(running: Serving, **fields: Any) -> list[Any]:
-    with running.connect() as sock:
-        sock.sendall(completion_request(stream=True, **fields))
-        raw = read_until(sock, b"0\r\n\r\n")
-    return payloads(dechunked(raw.partition(b"\r\n\r\n")[2]))
-
-
 def test_stream_reports_the_prefill_progress_of_each_prompt():
     """As in chat: in order, and before the first text of the prompt's choices, with or without `echo` (K31)."""
+    fields = {"prompt": ["a" * 200, "b" * 150], "n": 2, "return_progress": True, "echo": True, "max_tokens": 2}
     with serving(n_ctx=2000, n_cells=8000, n_batch=64) as running:
-        chunks = chunks_of(running, prompt=["a" * 200, "b" * 150], n=2, return_progress=True, echo=True, max_tokens=2)
+        chunks = complete(running, stream=True, **fields)
     for index, n_prompt in ((0, 200), (2, 150)):
         own = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
         n_done = [chunk["prompt_progress"]["processed"] for chunk in own if "prompt_progress" in chunk]
@@ -271,12 +222,11 @@ def test_stream_reports_the_prefill_progress_of_each_prompt():
     assert all(chunk["choices"][0]["index"] in (0, 2) for chunk in chunks if "prompt_progress" in chunk)
 
 
-def test_usage_and_timings_are_on_every_chunk_on_request():
+def test_usage_and_timings_are_on_every_chunk_on_request(running: Serving):
     """V18: counted over all choices."""
     options = {"include_usage": True, "continuous_usage_stats": True}
-    with serving() as running:
-        chunks = chunks_of(running, prompt="abc", n=2, timings_per_token=True, stream_options=options)
-        plain = chunks_of(running, prompt="a", stream_options={"include_usage": True})
+    chunks = complete(running, stream=True, prompt="abc", n=2, timings_per_token=True, stream_options=options)
+    plain = complete(running, stream=True, prompt="a", stream_options={"include_usage": True})
     assert {chunk["object"] for chunk in chunks} == {"text_completion"}
     assert plain[0]["choices"] == [{"index": 0, "text": "a", "logprobs": None, "finish_reason": None}]
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
@@ -288,73 +238,35 @@ def test_usage_and_timings_are_on_every_chunk_on_request():
 
 
 @pytest.mark.parametrize("prompt", ["abc", [97, 98, 99]])
-def test_ids_of_tokens_whole_and_streamed(prompt: Any):
-    with serving() as running:
-        chunks = chunks_of(running, prompt=prompt, return_token_ids=True)
-        whole = body(running.engine, prompt=prompt, return_token_ids=True, n=2)["choices"]
-    choices = [chunk["choices"][0] for chunk in chunks]
-    assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 99], *[None] * (len(choices) - 1)]
-    assert [id for choice in choices for id in choice.get("token_ids", ())] == [97, 98, 99]
-    assert [(choice["token_ids"], choice["prompt_token_ids"]) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
+def test_ids_of_tokens_whole_and_streamed(running: Serving, prompt: Any):
+    chunks = choices(running, stream=True, prompt=prompt, return_token_ids=True)
+    assert [choice.get("prompt_token_ids") for choice in chunks] == [[97, 98, 99], *[None] * (len(chunks) - 1)]
+    assert [id for choice in chunks for id in choice.get("token_ids", ())] == [97, 98, 99]
+    for choice in choices(running, prompt=prompt, return_token_ids=True, n=2):
+        assert choice["token_ids"] == choice["prompt_token_ids"] == [97, 98, 99]
 
 
-# --- fields, and log probabilities ---
-
-
-HEAD = ResponseHead("cmpl-1", 7, "m", ((1,), (2,)))
-USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)
+def test_unknown_fields_are_ignored_or_refused():
+    assert ignored(parse_completion, {"prompt": "a", "colour": 1, "user": "u"}) == ("colour",)
+    assert read(parse_completion, {"prompt": "a", "id_slot": 1, "prompt_cache_key": "k"}, strict=True)
+    with pytest.raises(BadRequest, match="colour"):
+        read(parse_completion, {"prompt": "a", "colour": 1}, strict=True)
 
 
 def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
     return OutputToken(7, piece, logprob, tuple(OutputToken(8, other, value) for other, value in top))
 
 
-def writer(**fields: Any) -> LogprobWriter:
-    return LogprobWriter(requested(prompt="a", **{"logprobs": 5, **fields}))
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({}, "prompt"),
-        ({"prompt": 5}, "prompt"),
-        ({"prompt": [[]]}, "prompt[0]"),
-        ({"prompt": ["a", None]}, "prompt[1]"),
-        ({"prompt": [1, -1]}, "prompt[0]"),
-        ({"prompt": [True]}, "prompt[0]"),
-        ({"prompt": ["a"] * 129}, "prompt"),
-        ({"prompt": ["a"] * 65, "n": 2}, "prompt"),
-        ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
-        ({"prompt": "a", "logprobs": True}, "logprobs"),
-        ({"prompt": "a", "logprobs": 99}, "logprobs"),
-        ({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs"),
-        ({"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
-        ({"prompt": [1], "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens"),
-        ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
-    ],
-)
-def test_wrong_fields_are_named(fields: dict[str, Any], param: str):
-    with pytest.raises(BadRequest) as wrong:
-        requested(**fields)
-    assert wrong.value.param == param
-
-
-def test_unknown_fields_are_ignored_or_refused():
-    assert ignored(parse_completion, {"prompt": "a", "colour": 1, "user": "u"}) == ("colour",)
-    assert requested(strict=True, prompt="a", id_slot=1, prompt_cache_key="k")
-    with pytest.raises(BadRequest, match="colour"):
-        requested(strict=True, prompt="a", colour=1)
+def written(*tokens: OutputToken) -> dict[str, Any]:
+    return LogprobWriter(read(parse_completion, {"prompt": "a", "logprobs": 5})).write(tokens)
 
 
 def test_logprobs_are_four_lists_with_offsets_in_characters():
-    tokens = [
+    body = written(
         token("é".encode(), -0.5, ((b"e", -1.0), ("é".encode(), -0.5))),
         token(b"\xe2\x82", float("-inf")),
         token(b"\xac!", -0.25),
-    ]
-    body = writer().write(tokens)
+    )
     assert body["tokens"] == ["é", "bytes:\\xe2\\x82", "bytes:\\xac\\x21"]
     assert body["token_logprobs"] == [-0.5, -9999.0, -0.25]
     assert body["top_logprobs"][0] == {"e": -1.0, "é": -0.5}
@@ -362,22 +274,5 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
 
 
 def test_likeliest_of_tokens_with_equal_text_is_kept():
-    top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
-    body = writer().write([token(b"d", -4.0, top)])
+    body = written(token(b"d", -4.0, ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))))
     assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
-
-
-def test_whole_body():
-    whole = CompletionEncoder(HEAD, requested(prompt=["a", "b"], logprobs=0), lambda: USAGE)
-    for index, event in ((0, ContentDelta("a")), (1, SampledTokens((token(b"c", -1.0),))), (0, ContentDelta("b"))):
-        whole.add(index, event)
-    whole.add(0, OutputEnd("stop", "x"))
-    whole.add(1, OutputEnd("length"))
-    body = whole.body()
-    assert (body["id"], body["object"], body["created"], body["model"]) == ("cmpl-1", "text_completion", 7, "m")
-    assert body["choices"][0] == {
-        "index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"
-    }  # fmt: skip
-    assert body["choices"][1]["logprobs"]["tokens"] == ["c"]
-    assert body["usage"]["total_tokens"] == 5
-    assert body["timings"]["predicted_n"] == 2
