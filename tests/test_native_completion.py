@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .exchanges import ask
 from .fakes import echo, endless
 from .serving import serving
 from .wire_schemas import validate
-
-
-def ask(running: Any, path: str = "/completion", **fields: Any) -> tuple[int, str]:
-    with contextlib.closing(running.client()) as client:
-        client.request("POST", path, json.dumps(fields))
-        response = client.getresponse()
-        return response.status, response.read().decode()
 
 
 @pytest.mark.parametrize(
@@ -31,12 +23,10 @@ def ask(running: Any, path: str = "/completion", **fields: Any) -> tuple[int, st
 )
 def test_streamed_and_whole_are_equal(fields: dict[str, Any], content: str, stop_type: str, stopping_word: str):
     with serving(endless) as running:
-        status, text = ask(running, prompt="xy", **fields)
-        _, streamed = ask(running, prompt="xy", stream=True, **fields)
-    body, events = json.loads(text), streamed.split("\n\n")[:-1]
+        status, body = ask(running.port, "/completion", {"prompt": "xy", **fields})
+        _, (*chunks, last) = ask(running.port, "/completion", {"prompt": "xy", "stream": True, **fields})
     assert (status, body["content"], body["stop"]) == (200, content, True)
     assert (body["stop_type"], body["stopping_word"], body["tokens_evaluated"]) == (stop_type, stopping_word, 2)
-    *chunks, last = [json.loads(event[len("data: ") :]) for event in events]
     assert "".join(chunk["content"] for chunk in chunks) == content
     assert not any(chunk["stop"] for chunk in chunks)
     variable = {"timings": None, "content": None, "tokens": None}
@@ -46,13 +36,11 @@ def test_streamed_and_whole_are_equal(fields: dict[str, Any], content: str, stop
 
 def test_several_outputs_are_a_list_with_tokens_and_probabilities():
     with serving() as running:
-        _, text = ask(running, prompt=["ab", [99]], n_probs=1, return_tokens=True)
-    bodies = json.loads(text)
-    assert [(body["index"], body["content"], body["tokens"]) for body in bodies] == [
-        (0, "ab", [97, 98]),
-        (1, "c", [99]),
-    ]
-    assert [entry["token"] for entry in bodies[0]["completion_probabilities"]] == ["a", "b"]
+        fields = {"prompt": ["ab", [99]], "n_probs": 1, "return_tokens": True}
+        first, second = ask(running.port, "/completion", fields)[1]
+    assert (first["index"], first["content"], first["tokens"]) == (0, "ab", [97, 98])
+    assert (second["index"], second["content"], second["tokens"]) == (1, "c", [99])
+    assert [entry["token"] for entry in first["completion_probabilities"]] == ["a", "b"]
 
 
 FILES = [{"filename": "a.py", "text": "A"}, {"text": "B"}]
@@ -79,21 +67,21 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
 )
 def test_infill_makes_a_fim_prompt(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
     with serving(echo, n_ctx=n_ctx, fim={"fim_tokens": (1, 2, 3), **facts}) as running:
-        status, text = ask(running, "/infill", **fields)
-        _, streamed = ask(running, "/infill", **fields, stream=True)
-    body = json.loads(text)
+        status, body = ask(running.port, "/infill", fields)
+        _, events = ask(running.port, "/infill", {**fields, "stream": True})
     assert status == 200
     validate(body, "infill")
-    for event in streamed.split("\n\n")[:-1]:
-        validate(json.loads(event[len("data: ") :]), "infill-event")
+    for event in events:
+        validate(event, "infill-event")
     assert (body["content"], body["tokens_evaluated"]) == (prompt[: fields.get("n_predict")], len(prompt))
 
 
 @pytest.mark.parametrize("path", ["/completion", "/infill"])
 def test_n_probs_adds_log_probabilities(path: str):
     with serving(echo, fim={"fim_tokens": (1, 2, 3)}) as running:
-        found = json.loads(ask(running, path, prompt="a", input_prefix="a", n_probs=2, n_predict=1)[1])
-        assert "completion_probabilities" not in json.loads(ask(running, path, prompt="a", input_prefix="a")[1])
+        fields = {"prompt": "a", "input_prefix": "a", "n_predict": 1}
+        _, found = ask(running.port, path, {**fields, "n_probs": 2})
+        assert "completion_probabilities" not in ask(running.port, path, fields)[1]
     assert [len(token["top_logprobs"]) for token in found["completion_probabilities"]] == [2]
 
 
@@ -109,9 +97,8 @@ def test_n_probs_adds_log_probabilities(path: str):
 )
 def test_infill_that_cannot_run_is_refused(fields: dict[str, Any], param: str):
     with serving() as running:
-        status, text = ask(running, "/infill", **fields)
-    error = json.loads(text)["error"]
-    assert (status, error["param"]) == (400, param)
+        status, body = ask(running.port, "/infill", fields)
+    assert (status, body["error"]["param"]) == (400, param)
 
 
 def test_model_file_has_the_fim_tokens(tmp_path: Path):
