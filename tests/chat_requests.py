@@ -53,8 +53,9 @@ def parse_messages(*messages):
     return parse(messages=list(messages)).messages
 
 
-def refused(**fields):
+def refused(parser, fields):
+    """The path of the field that a parser of any interface refuses."""
     with pytest.raises(errors.BadRequest) as caught:
-        parse(**fields)
-    assert caught.value.status == 400
-    return caught.value
+        read(parser, fields)
+    assert f"'{caught.value.param}'" in caught.value.message
+    return caught.value.param
