@@ -4,7 +4,11 @@
     LLAMA_SERVER=/path/to/llama-server python -m bench.compare /tmp/random.gguf
 
 Each round runs all servers one after the other (A B A B). The figure of a load is the median of its rounds. A ratio
-above 1 is better for localchat, for rates and for times.
+above 1 is better for localchat, for rates and for times; the least and the largest ratio of the rounds follow it.
+
+On a GPU, with builds of both servers for it:
+
+    python -m bench.compare model.gguf --set gpu --slots 64 --ctx 2048 --gpu-layers 99 --rounds 1
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import math
 import statistics
 import sys
 
-from .loads import LOADS, Figure, chat
+from .loads import LOADS, SETS, Figure, chat
 from .measure import Refused, first_model, run_load
 from .servers import Command, commands, running
 
@@ -26,10 +30,11 @@ Values = dict[str, dict[str, list[tuple[float, ...]]]]
 def main(arguments: list[str] | None = None) -> None:
     options = read_arguments(arguments)
     sizes = (options.model, options.slots, options.ctx, options.threads)
-    found = commands(*sizes, against=options.against)
-    to_embed = commands(*sizes, embeds=True, against=options.against)
+    shared = {"n_gpu_layers": options.gpu_layers, "against": options.against}
+    found, to_embed = commands(*sizes, **shared), commands(*sizes, **shared, embeds=True)
     names = [name for name in options.servers or found if name in found]
     print(f"servers: {', '.join(names)}; model: {options.model}; {options.rounds} rounds")
+    options.loads = options.loads or SETS[options.set]
     values: Values = {load: {name: [] for name in names} for load in options.loads}
     for _ in range(options.rounds):
         for name in names:
@@ -48,12 +53,14 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("model", help="a GGUF file; bench.model writes one of any size")
     parser.add_argument("--servers", nargs="+", help="which to compare, localchat first (default: all installed ones)")
     parser.add_argument("--against", metavar="FOLDER", help="another checkout of localchat, to compare with as well")
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), metavar="LOAD", help="see below")
+    parser.add_argument("--set", choices=SETS, default="all", help="the loads, if --loads does not name them")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, metavar="LOAD", help="see below")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128, help="tokens of a completion")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--ctx", type=int, default=8192, help="context of one request")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--gpu-layers", type=int, help="layers on the GPU (default: that of each server)")
     return parser.parse_args(arguments)
 
 
@@ -81,14 +88,14 @@ def report(names: list[str], values: Values) -> None:
     """Print for each figure the median of each server, and the ratio of the first server to each other one."""
     labels = {load: [label(load, figure) for figure in LOADS[load].figures] for load in values}
     width = max(len(text) for texts in labels.values() for text in texts)
-    print(f"{'':<{width}}  {'':<9}" + "".join(f"{name:>18}" for name in names))
+    print(f"{'':<{width}}  {'':<9}" + "".join(f"{name:>28}" for name in names))
     for load, by_name in values.items():
         for i, figure in enumerate(LOADS[load].figures):
             rounds = {name: [measured[i] for measured in by_name[name]] for name in names}
             ours = rounds[names[0]]
             cells = [f"{median(rounds[name]):.1f}" for name in names]
             ratios = ["", *(f" ({ratio(figure, ours, rounds[name])})" for name in names[1:])]
-            row = "".join(f"{cell + mark:>18}" for cell, mark in zip(cells, ratios))
+            row = "".join(f"{cell + mark:>28}" for cell, mark in zip(cells, ratios))
             print(f"{labels[load][i]:<{width}}  {figure.unit:<9}{row}")
 
 
@@ -97,9 +104,10 @@ def label(load: str, figure: Figure) -> str:
 
 
 def ratio(figure: Figure, ours: list[float], theirs: list[float]) -> str:
-    """The median of the ratios in the rounds in which both servers have a value."""
-    found = median([our / their if figure.more_is_better else their / our for our, their in zip(ours, theirs)])
-    return "-" if math.isnan(found) else f"{found:.2f}"
+    """The median of the ratios in the rounds in which both servers have a value, the least one and the largest one."""
+    found = [our / their if figure.more_is_better else their / our for our, their in zip(ours, theirs)]
+    found = [value for value in found if not math.isnan(value)]
+    return f"{median(found):.2f}; {min(found):.2f}-{max(found):.2f}" if found else "-"
 
 
 def median(values: list[float]) -> float:

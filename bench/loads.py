@@ -167,6 +167,18 @@ def busy_processes(n: int) -> Iterator[None]:
         yield
 
 
+def prompts_again(n_streams: int) -> Load:
+    """Streams whose prompts the server has computed before. They start at the same time."""
+
+    def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        texts = random_texts(server, model, 60, n_streams)
+        bodies = [chat(model, ("user", text), n_tokens=options.tokens) for text in texts]
+        run_load(server.url, bodies, n_streams, 1)
+        return figures_of(run_load(server.url, bodies, n_streams, 1))[:2]
+
+    return Load(f"{n_streams} streams, the same prompts again", (RATE, FIRST), measure)
+
+
 def first_token(server: Server, model: str, options: argparse.Namespace) -> float:
     """The median of short requests without a common prefix, sent one after the other."""
     bodies = [chat(model, ("user", f"{time.time_ns()} {i} says hello."), n_tokens=8) for i in range(10)]
@@ -215,6 +227,11 @@ def json_schema(server: Server, model: str, options: argparse.Namespace) -> floa
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     body = chat(model, ("user", "Who?"), n_tokens=options.tokens, response_format=form, ignore_eos=False)
     return run_load(server.url, [body] * 4, 4, 2).tokens_per_s
+
+
+def free_text(server: Server, model: str, options: argparse.Namespace) -> float:
+    """The requests of `json_schema` without the schema."""
+    return run_load(server.url, [chat(model, ("user", "Who?"), n_tokens=options.tokens)] * 4, 4, 2).tokens_per_s
 
 
 def tool_calls(server: Server, model: str, options: argparse.Namespace) -> float:
@@ -304,6 +321,7 @@ LOADS = {
     "decode16": decode(16),
     "decode64": decode(64),
     **{f"p{n}x{m}": prompts(n, m, 48) for n in (20, 220, 2000) for m in (1, 4, 16)},
+    **{f"again{n}": prompts_again(n) for n in (16, 64)},
     "p1600x8": prompts(1600, 8, 256),
     **{f"busy{n}x{m}": prompts(n, m, 48, is_busy=True) for n, m in ((20, 1), (220, 1), (220, 16))},
     "fair": Load(
@@ -316,6 +334,7 @@ LOADS = {
     "shared": Load("16 requests, one system prompt", (RATE, FIRST), shared_prefix),
     "conversation": single("conversation, turns 2 to 10: first token", "ms", False, conversation),
     "n8": single("8 choices of one prompt", "tokens/s", True, choices),
+    "free4": single("4 streams, twice, without a schema", "tokens/s", True, free_text),
     "schema": single("4 streams under a JSON schema", "tokens/s", True, json_schema),
     "tools": single("4 streams of required tool calls", "tokens/s", True, tool_calls),
     "gap": single("8 streams' gap p95 beside a long prompt", "ms", False, gap_beside_a_long_prompt),
@@ -323,4 +342,13 @@ LOADS = {
     "memory": single("resident memory after all this", "MB", False, memory),
     "start": single("start to first answer", "ms", False, start),
     "idle": single("processor time per idle second", "ms", False, idle_cpu),
+}
+
+# The loads of bench/README.md. Two rounds of `cpu` with a model of 0.5B parameters take less than 12 minutes for two
+# servers, one round of `gpu` less than 5.
+SETS = {
+    "all": list(LOADS),
+    "cpu": ["started", "p20x1", "p220x4", "p220x16", "busy20x1", "shared"],
+    "small": ["started", "decode1", "decode4", "decode16", "schema", "free4"],
+    "gpu": ["started", "decode1", "decode16", "decode64", "again16", "again64", "start"],
 }

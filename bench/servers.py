@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http
+import http.client
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from .measure import DEADLINE_S, first_model
 
@@ -31,19 +34,20 @@ class Server:
 
     @property
     def memory_mb(self) -> float:
-        """Resident memory now; 0 on a system without /proc."""
-        with contextlib.suppress(OSError):
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-            return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-        return 0.0
+        """Resident memory of its processes now; 0 on a system without /proc."""
+        pages = (int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids())
+        return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     @property
     def cpu_s(self) -> float:
-        """Processor time used so far; 0 on a system without /proc."""
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+        """Processor time that its processes have used so far; 0 on a system without /proc."""
+        stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._pids())
+        return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
+
+    def _pids(self) -> list[int]:
+        """Its process and the children of it; none on a system without /proc."""
+        children = [path.read_text().split() for path in Path(f"/proc/{self.pid}/task").glob("*/children")]
+        return [self.pid, *(int(pid) for pids in children for pid in pids)] if children else []
 
 
 @dataclass(frozen=True)
@@ -58,20 +62,32 @@ class Command:
 
 
 def commands(
-    model: str, n_parallel: int, n_ctx: int, n_threads: int, *, embeds: bool = False, against: str | None = None
+    model: str,
+    n_parallel: int,
+    n_ctx: int,
+    n_threads: int,
+    *,
+    n_gpu_layers: int | None = None,
+    embeds: bool = False,
+    against: str | None = None,
 ) -> dict[str, Command]:
     """The command of each installed server, all with the same model, slots, context and threads.
 
     Args:
+        n_gpu_layers: The layers on the GPU, of localchat and llama-server; None: their defaults.
         embeds: Start the servers for embeddings. localchat needs no option for that.
         against: The folder of another checkout of localchat, or None.
     """
-    found = {"localchat": _localchat(model, n_parallel, n_ctx, n_threads)}
+    localchat = [os.path.abspath(model), "--parallel", str(n_parallel), "--ctx", str(n_ctx)]
+    layers = [] if n_gpu_layers is None else ["-ngl", str(n_gpu_layers)]
+    localchat += ["--threads", str(n_threads), *layers]
+    found = {"localchat": _localchat(localchat)}
     if against is not None:
-        found["against"] = _localchat(model, n_parallel, n_ctx, n_threads, against)
+        found["against"] = _localchat(localchat, against)
     llama_server = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if llama_server:
         sizes = ["--threads", str(n_threads), "-np", str(n_parallel), "-c", str(n_ctx * n_parallel)]
+        sizes += layers
         kind = ["--embeddings", "--pooling", "mean"] if embeds else []
         found["llama-server"] = Command([llama_server, "-m", model, "--port", "{port}", "--no-ui", *sizes, *kind])
     python = os.environ.get("PEER_PYTHON", sys.executable)
@@ -98,11 +114,9 @@ def commands(
     return found
 
 
-def _localchat(model: str, n_parallel: int, n_ctx: int, n_threads: int, folder: str | None = None) -> Command:
-    sizes = ["--parallel", str(n_parallel), "--ctx", str(n_ctx), "--threads", str(n_threads)]
+def _localchat(options: list[str], folder: str | None = None) -> Command:
     # With `-m`, Python imports the package from the working directory.
-    server = [sys.executable, "-m", "localchat.server"]
-    return Command([*server, os.path.abspath(model), "--port", "{port}", *sizes], folder=folder)
+    return Command([sys.executable, "-m", "localchat.server", *options, "--port", "{port}"], folder=folder)
 
 
 def _has(python: str, *modules: str) -> bool:
@@ -141,11 +155,20 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, LookupError):
             first_model(url)
-            return
+            if is_healthy(url):
+                return
         if process.poll() is not None:
             sys.exit(f"a server ended with {process.returncode} before it was ready: {process.args!r}")
         time.sleep(0.02)
     sys.exit(f"{url} was not ready within {DEADLINE_S} s")
+
+
+def is_healthy(url: str) -> bool:
+    """Whether the model is loaded. Servers without /health list their models only then."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", "/health")
+        return connection.getresponse().status != http.HTTPStatus.SERVICE_UNAVAILABLE
 
 
 def free_port() -> int:
