@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -189,21 +188,21 @@ def addresses(host: str, port: int) -> list[Any]:
     return found
 
 
-def look_up(host: str, port: int, done: Callable[[Any], object]) -> None:
-    """Call `done` with the addresses of a host or with the error.
+def look_up(host: str, port: int) -> list[Any]:
+    """Start to look up a host: its addresses or the error become the only item of the list.
 
     A daemon thread looks up a name, since the system's lookup has no timeout and cannot be woken.
     """
+    found: list[Any] = []
 
     def run() -> None:
         try:
-            done(addresses(host, port))
+            found.append(addresses(host, port))
         except (OSError, UnicodeError) as error:
-            done(error)
+            found.append(error)
 
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
     except (OSError, UnicodeError):  # This is a name.
         threading.Thread(target=run, name="localchat-lookup", daemon=True).start()
-    else:
-        done(found)
+    return found

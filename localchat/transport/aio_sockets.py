@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .addresses import look_up
 from .pool import BaseConnection, configure
 
 # The limit of bytes that are received before they are read.
@@ -118,28 +117,10 @@ class AsyncDriver:
         """Call a function that reads files, in a thread."""
         return await asyncio.to_thread(function, *arguments)
 
-    async def look_up(self, limit: float | None, host: str, port: int) -> Any:
-        """The addresses of a host."""
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Any] = loop.create_future()
-
-        def settle(outcome: Any) -> None:
-            if not found.done():  # It is done if the call was cancelled.
-                found.set_result(outcome)
-
-        def report(outcome: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # The loop is closed.
-                loop.call_soon_threadsafe(settle, outcome)
-
-        look_up(host, port, report)
-        outcome = await self._wait_for(found, limit)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
         """A connection to an address of `look_up`."""
-        return await self._run_task(_connect(where), limit)
+        transport = await self._run_task(_connect(where), limit)
+        return transport.get_protocol()
 
     async def start_tls(self, limit: float | None, connection: AsyncConnection, context: Any, host: str) -> None:
         starting = asyncio.get_running_loop().start_tls(connection.transport, connection, context, server_hostname=host)
@@ -157,7 +138,7 @@ class AsyncDriver:
             self._connection = None
 
     async def _run_task(self, coroutine: Coroutine[Any, Any, Any], limit: float | None) -> Any:
-        """The result of a coroutine. If the call ends before it does, it is cancelled, or its result is closed.
+        """The transport that a coroutine makes. If the call ends before it does, it is cancelled, or its result closed.
 
         Before Python 3.12, asyncio.wait_for may lose a cancel or the result if both happen at the same time.
         """
@@ -181,25 +162,23 @@ class AsyncDriver:
             future.cancel()
 
 
-async def _connect(where: tuple[Any, ...]) -> AsyncConnection:
-    family, kind, protocol, _, address = where
+async def _connect(where: tuple[Any, ...]) -> asyncio.Transport:
     loop = asyncio.get_running_loop()
-    sock = socket.socket(family, kind, protocol)
+    sock = socket.socket(*where[:3])
     try:
         configure(sock)
         sock.setblocking(False)
-        await loop.sock_connect(sock, address)
+        await loop.sock_connect(sock, where[4])
     except BaseException:
         sock.close()
         raise
     # From now on only asyncio may close the socket: otherwise a new socket could get its file number while asyncio
     # still watches that number.
-    _, connection = await loop.create_connection(AsyncConnection, sock=sock)
-    return connection
+    transport, _ = await loop.create_connection(AsyncConnection, sock=sock)
+    return transport
 
 
 def _abandon(task: asyncio.Task[Any]) -> None:
-    """Close the connection, or the transport, of a finished task whose call has ended."""
+    """Close the transport of a finished task whose call has ended."""
     if not task.cancelled() and task.exception() is None:
-        result = task.result()
-        (result.close if isinstance(result, AsyncConnection) else result.abort)()
+        task.result().abort()

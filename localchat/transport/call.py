@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, ProtocolError
-from .addresses import Proxy, find_proxy, tls_context
+from .addresses import Proxy, find_proxy, look_up, tls_context
 from .http1 import Inflate, ResponseReader, inflate_error, request_head
 from .options import Settings
 from .pool import BaseConnection, Pool
@@ -29,6 +29,11 @@ ERROR_BODY_S = 5.0
 # The limits of the rest of a body after [DONE]. It is read (usually five bytes) so that the connection can be reused.
 DRAIN_S = 0.1
 DRAIN_BYTES = 65536
+
+# The interval at which a call checks whether the thread that looks up a host is done: it begins with the time of a
+# lookup in a local file, and doubles up to the maximum.
+_FIRST_LOOKUP_POLL_S = 0.0002
+_MAX_LOOKUP_POLL_S = 0.005
 
 
 class Call:
@@ -226,7 +231,7 @@ class Call:
             candidates: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.socket_path)]
         else:
             host, port = (address.host, address.port) if proxy is None else (proxy.host, proxy.port)
-            candidates = await self._timed("look_up", host, port)
+            candidates = await self._look_up(host, port)
         failure: Exception = OSError(f"{address.host} has no address")
         for number, where in enumerate(candidates):
             left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
@@ -239,6 +244,16 @@ class Call:
             except OSError as error:
                 failure = error
         raise failure
+
+    async def _look_up(self, host: str, port: int) -> list[Any]:
+        found, delay = look_up(host, port), _FIRST_LOOKUP_POLL_S
+        while not found:
+            self.deadlines.left()  # Raises TimedOut.
+            await self.wait("sleep", delay)
+            delay = min(2 * delay, _MAX_LOOKUP_POLL_S)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return list(found[0])
 
     async def _start_tls(self, proxy: Proxy | None) -> None:
         address, connection = self.settings.address, self._connection

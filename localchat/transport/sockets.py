@@ -15,15 +15,12 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from .addresses import look_up
 from .pool import BaseConnection, configure
 
 Result = TypeVar("Result")
 
 READ_BYTES = 65536
 
-# The interval of the checks for a cancel during the lookup of a host.
-_LOOKUP_POLL_S = 0.02
 # On Windows, Ctrl-C does not interrupt a blocking read, so a read is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else None
 
@@ -123,24 +120,6 @@ class Driver:
     async def call(self, limit: float | None, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that reads files."""
         return function(*arguments)
-
-    async def look_up(self, limit: float | None, host: str, port: int) -> list[Any]:
-        """The addresses of a host."""
-        found: list[Any] = []
-        ready = threading.Event()
-
-        def report(outcome: Any) -> None:
-            found.append(outcome)
-            ready.set()
-
-        look_up(host, port, report)
-        end = None if limit is None else time.monotonic() + limit
-        while not ready.wait(_LOOKUP_POLL_S):
-            if self.is_cancelled or (end is not None and time.monotonic() > end):
-                raise socket.timeout
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return list(found[0])
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
         """A connection to an address of `look_up`."""
