@@ -174,14 +174,14 @@ class Call:
         if not is_reused:
             await self._connect()
         try:
-            status = await self._exchange()
+            status = await self._request()
         except ConnectError:
             if not is_reused or self._response.begun:
                 raise
             # The server closed the idle connection at the same time. This does not count as a try.
             self._drop()
             await self._connect()
-            status = await self._exchange()
+            status = await self._request()
         self._log("status %d", status)
         self._inflate = None
         encoding, transfer = (self._header(name) for name in ("content-encoding", "transfer-encoding"))
@@ -221,7 +221,7 @@ class Call:
                 await self._start_tls(proxy)
             else:
                 self._connection.proxy = proxy
-        except (OSError, UnicodeError, ProtocolError) as error:
+        except (OSError, UnicodeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
     async def _open(self, proxy: Proxy | None) -> BaseConnection:
@@ -256,21 +256,14 @@ class Call:
         return list(found[0])
 
     async def _start_tls(self, proxy: Proxy | None) -> None:
-        address, connection = self.settings.address, self._connection
+        address = self.settings.address
         if proxy is not None:
             headers = {"Host": address.authority, **proxy.headers}
-            request = request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
-            await self._timed("write", connection, request)
-            response = ResponseReader()
-            while not response.status:
-                data = await self._timed("read", connection)
-                response.feed(data)
-                if not data:
-                    raise OSError("it closed the connection")
-            if response.status // 100 != 2:
-                raise OSError(f"it refused the tunnel with status {response.status}")
+            status = await self._exchange(request_head(f"CONNECT {address.authority} HTTP/1.1", headers))
+            if status // 100 != 2:
+                raise OSError(f"it refused the tunnel with status {status}")
         context = await self.wait("call", None, tls_context, self.settings.verify)
-        await self._timed("start_tls", connection, context, address.host)
+        await self._timed("start_tls", self._connection, context, address.host)
 
     async def _timed(self, name: str, *arguments: Any) -> Any:
         """Let the driver perform an operation within the timeouts, and return its result."""
@@ -282,45 +275,41 @@ class Call:
 
     # A request and the head of its response.
 
-    async def _exchange(self) -> int:
+    async def _request(self) -> int:
         """Send the request, receive the head of the response, and return the status."""
+        target, headers, proxy = self._target, self._headers, self._connection.proxy
+        if proxy is not None:  # A request to a proxy names the whole URL.
+            target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
         self.deadlines.begin("first")
-        self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
         try:
-            # A server may respond before it has read the whole request (413); the response can be read.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                await self._timed("write", self._connection, self._request())
-            while not self._response.status:
-                self._take_head(await self._receive())
+            return await self._exchange(request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body)
         except OSError as error:
             raise ConnectError(no_response_message(self.settings, error)) from error
+        except ProtocolError as error:
+            # Not `from error`: its message may quote the key.
+            raise ConnectError(no_response_message(self.settings, error)) from None
+
+    async def _exchange(self, request: bytes) -> int:
+        """Send bytes, receive the head of the response to them, and return the status."""
+        self._response, self._early_body = ResponseReader(self._method != "HEAD"), b""
+        # A server may respond before it has read the whole request (413); the response can be read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await self._timed("write", self._connection, request)
+        while not self._response.status:
+            data = await self._receive()
+            if not data and not self._response.begun:
+                raise ConnectionResetError("the connection was closed")
+            if not data:
+                self._response.feed_end()
+            self._early_body = self._response.feed(data)
         self.headers = self._response.headers
         return self._response.status
-
-    def _request(self) -> bytes:
-        """The bytes of the request. A request to a proxy names the whole URL."""
-        target, headers, proxy = self._target, self._headers, self._connection.proxy
-        if proxy is not None:
-            target, headers = f"http://{self.settings.address.host_header}{target}", {**headers, **proxy.headers}
-        return request_head(f"{self._method} {target} HTTP/1.1", headers) + self._body
 
     async def _receive(self) -> bytes:
         data: bytes = await self._timed("read", self._connection)
         self.deadlines.pause()
         self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
         return data
-
-    def _take_head(self, data: bytes) -> None:
-        """Take the next bytes of the head, empty for the end of the connection."""
-        if not data:
-            if not self._response.begun:
-                raise ConnectionResetError("the server closed the connection")
-            self._response.feed_end()
-        try:
-            self._early_body = self._response.feed(data)
-        except ProtocolError as error:
-            # Not `from error`: its message may quote the key.
-            raise ConnectError(no_response_message(self.settings, error)) from None
 
 
 def _as_json(body: Any) -> bytes:
