@@ -259,21 +259,10 @@ class BaseStream(Generic[Value]):
             async for _ in self._events:
                 return
 
-    async def _next(self) -> StreamEvent | None:
-        """The next event, None at the end."""
-        event, cause = None, None
-        try:
-            await self._open()
-            with contextlib.suppress(StopAsyncIteration):
-                event = await self._events.__anext__()
-        except RuntimeError as error:  # Another thread or task is closing the generator.
-            cause = error
-        if self._driver.is_cancelled and not (event is None and self._response.succeeded):
-            await self._close()
+    def _check_closed(self, cause: BaseException) -> None:
+        """Raise Cancelled if the stream was closed before its end."""
+        if self._driver.is_cancelled and not self._response.succeeded:
             raise Cancelled("the stream was closed", partial=self.reply) from cause
-        if cause is not None:
-            raise cause
-        return event
 
     async def _close(self) -> None:
         self._driver.cancel()

@@ -156,16 +156,6 @@ class _BaseRun:
     async def _open(self) -> None:
         """The first iteration sends the first request, not the entry of the `with` block."""
 
-    async def _next(self) -> RunEvent | None:
-        """The next event, None at the end."""
-        try:
-            return await self._events.__anext__()
-        except (StopAsyncIteration, RuntimeError) as error:  # RuntimeError: another thread or task is closing the run.
-            self._check_closed(error)
-            if isinstance(error, StopAsyncIteration):
-                return None
-            raise
-
     async def _close(self) -> None:
         self._closed = True
         if self._stream is not None:

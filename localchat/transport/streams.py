@@ -87,6 +87,7 @@ class Response:
                         raise
                     cause, self._ended = error, True
                 for event in self._take(frames.end() if self._ended else frames.feed(data)):
+                    call.check_cancelled()  # Another thread may have closed the stream.
                     yield event
             if self._done:
                 await call.drain()
@@ -147,15 +148,32 @@ class Response:
         yield from events
 
 
-class BlockingEvents(Generic[AnyEvent]):
-    """The events of a Client: iterate it for events, or `text` for text; leave the `with` block to cancel.
+class BaseEvents(Generic[AnyEvent]):
+    """Events that a generator makes, however the caller waits for them.
 
-    A subclass has the coroutines, which do not depend on how the caller waits: `_next` returns None at the end.
+    A subclass has the generator, the coroutines `_open` and `_close`, and `_check_closed`, which raises Cancelled if
+    `close` ended the generator.
     """
 
+    _events: AsyncGenerator[AnyEvent | None, None]
     _open: Any
-    _next: Any
     _close: Any
+    _check_closed: Any
+
+    async def _next(self) -> AnyEvent | None:
+        """The next event, None at the end."""
+        try:
+            await self._open()
+            return await self._events.__anext__()
+        except (StopAsyncIteration, RuntimeError) as error:  # RuntimeError: another thread or task closes the generator.
+            self._check_closed(error)
+            if isinstance(error, StopAsyncIteration):
+                return None
+            raise
+
+
+class BlockingEvents(BaseEvents[AnyEvent]):
+    """The events of a Client: iterate it for events, or `text` for text; leave the `with` block to cancel."""
 
     def __enter__(self) -> Self:
         run_blocking(self._open())
@@ -185,12 +203,8 @@ class BlockingEvents(Generic[AnyEvent]):
         run_blocking(self._close())
 
 
-class AsyncEvents(Generic[AnyEvent]):
+class AsyncEvents(BaseEvents[AnyEvent]):
     """The events of an AsyncClient; see BlockingEvents."""
-
-    _open: Any
-    _next: Any
-    _close: Any
 
     async def __aenter__(self) -> Self:
         await self._open()
