@@ -218,7 +218,8 @@ class Toolbox:
         except Exception as error:
             if self._raise_errors:
                 raise
-            return _exception_result(item.call, error)
+            log.warning("tool %s failed", item.call.name, exc_info=error)
+            return _error_result(item.call, _shortened(f"{type(error).__name__}: {error}"))
 
     def refuse_coroutines(self) -> None:
         """Raise TypeError if one of the functions is a coroutine function."""
@@ -270,11 +271,6 @@ def _approved(item: _ValidCall | ToolResult, approval: object) -> _ValidCall | T
 
 def _error_result(call: ToolCall, error: str) -> ToolResult:
     return ToolResult(call, f"Error: {error}", error)
-
-
-def _exception_result(call: ToolCall, error: Exception) -> ToolResult:
-    log.warning("tool %s failed", call.name, exc_info=error)
-    return _error_result(call, _shortened(f"{type(error).__name__}: {error}"))
 
 
 def _shortened(text: str) -> str:

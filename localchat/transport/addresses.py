@@ -80,12 +80,8 @@ def parse_base_url(text: str) -> Address:
     if not host.isprintable() or " " in host:
         raise ValueError(f"the base URL has an invalid host: {cut(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
-    return Address(parts.scheme, host, port, _clean(parts.path), _quoted(parts.query))
-
-
-def _clean(path: str) -> str:
-    """The prefix of all paths. Users often give the URL of the chat endpoint as the base URL."""
-    return _quoted(path.rstrip("/")).removesuffix("/chat/completions")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions")  # Users often give the URL of the chat endpoint.
+    return Address(parts.scheme, host, port, _quoted(path), _quoted(parts.query))
 
 
 def _quoted(text: str) -> str:
