@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ..errors import ProtocolError
 from ..events import Usage
-from ..reply.payloads import as_index, as_list, find_usage, parse_usage
+from ..reply.payloads import as_integer, as_list, find_usage, parse_usage
 from ..transport.call import Call
 from ..transport.options import CallOptions, Settings
 from ..transport.retries import read_json
@@ -87,7 +87,7 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
     items = [item for item in as_list(data) if isinstance(item, dict)]
     if len(items) != n:
         raise ProtocolError(f"the response holds {len(items)} embeddings for {n} texts")
-    vectors = {as_index(item.get("index", i)): _vector(item.get("embedding"), base64) for i, item in enumerate(items)}
+    vectors = {as_integer(item.get("index", i)): _vector(item.get("embedding"), base64) for i, item in enumerate(items)}
     if vectors.keys() != set(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
     embeddings = Embeddings(vectors[i] for i in range(n))

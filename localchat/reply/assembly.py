@@ -29,7 +29,7 @@ from ..events import (
 )
 from .payloads import (
     Json,
-    as_index,
+    as_integer,
     as_list,
     dump,
     find_error,
@@ -387,7 +387,7 @@ class Accumulator:
         return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings.texts), raw=raw)
 
     def _choice(self, choice: Json, place: int) -> _Choice:
-        index = as_index(choice.get("index"))
+        index = as_integer(choice.get("index"))
         index = place if index is None else index
         if index not in self._choices:
             self._choices[index] = _Choice(index, self._think_tags, self._warnings)

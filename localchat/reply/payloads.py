@@ -10,8 +10,6 @@ from ..errors import ModelNotNamed, ProtocolError, cut
 from ..events import ErrorEvent, Usage
 
 Json = dict[str, Any]
-# Longer text is not an index. int() refuses more than 4300 digits.
-_MAX_INDEX_DIGITS = 18
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
@@ -68,7 +66,8 @@ def parse_error(body: Any) -> ErrorEvent:
     if not isinstance(inner, dict):
         inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
     message = _error_message(inner) or _error_message(outer) or cut(dump(body))
-    kind, code, param = (_text_or_none(inner.get(name)) for name in ("type", "code", "param"))
+    values = (inner.get(name) for name in ("type", "code", "param"))
+    kind, code, param = (None if value in (None, "") else str(value) for value in values)
     return ErrorEvent(message, kind, code, param, raw=body)
 
 
@@ -129,10 +128,6 @@ def dump(value: Any) -> str:
         return "JSON that is nested too deeply"
 
 
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None or value == "" else str(value)
-
-
 def normal_reason(raw: str) -> str | None:
     """The client's name for a finish reason of a server; None if it is unknown."""
     return _REASONS.get(raw.strip().lower())
@@ -151,15 +146,15 @@ def _count(raw: Json, names: str) -> int | None:
         value: Any = raw
         for step in name.split("."):
             value = value.get(step) if isinstance(value, dict) else None
-        number = _integer(value)
+        number = as_integer(value)
         if number:
             return number
         found = number if found is None else found
     return found
 
 
-def _integer(value: Any) -> int | None:
-    """An integer, also from text or a float; None for NaN, infinity and anything else."""
+def as_integer(value: Any) -> int | None:
+    """An integer that a server may write as 1, 1.0 or "1"; None for NaN, infinity and anything else."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -186,15 +181,6 @@ def as_list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     return [value] if isinstance(value, dict) else []
-
-
-def as_index(value: Any) -> int | None:
-    """An index that a server may write as 1, 1.0 or "1"; None for anything else."""
-    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_INDEX_DIGITS:
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def non_blank(value: Any) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import ProtocolError, cut
 from ..events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
-from .payloads import Json, as_index, dump, non_blank
+from .payloads import Json, as_integer, dump, non_blank
 from .text import SurrogateJoiner
 
 # The limit of calls in a choice. Each delta is compared with all calls, so the time is quadratic in their number.
@@ -130,7 +130,7 @@ class ToolCalls:
         function = delta.get("function")
         if not isinstance(function, dict):
             function = delta if "name" in delta else {}
-        index = as_index(delta.get("index", function.get("index")))
+        index = as_integer(delta.get("index", function.get("index")))
         id, name = non_blank(delta.get("id")), non_blank(function.get("name"))
         piece = _arguments_text(function.get("arguments"))
         if not (self._calls or id or name or piece):
