@@ -12,7 +12,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, Union
@@ -369,19 +369,9 @@ class StackEvent:
 
 def completion_pieces(events: Iterable[StreamEvent]) -> Iterator[CompletionPiece]:
     """Convert the events of a completion. The error of a failed or cut stream is raised."""
-    markers = _Markers()
-    for event in events:
-        if event.choice_index != 0:
-            continue
-        if event.type == "content_delta":
-            text = markers.remove(event.delta)
-            if text:
-                yield CompletionPiece(text, None, completion_logprobs(_logprobs(event), event.delta))
-        elif event.type == "message_stop":
-            rest = markers.remove("", is_last=True)
-            if rest:
-                yield CompletionPiece(rest)
-            yield CompletionPiece("", markers.stop_reason(event.reason_raw or event.reason))
+    for event in _stack_events(events, 0, completion_logprobs):
+        if event.event_type != "start" and isinstance(event.delta, StackText):
+            yield CompletionPiece(event.delta.text, event.stop_reason, event.logprobs)
 
 
 def stack_events(events: Iterable[StreamEvent], choice_index: int = 0) -> Iterator[StackEvent]:
@@ -391,6 +381,12 @@ def stack_events(events: Iterable[StreamEvent], choice_index: int = 0) -> Iterat
     reason. The error of a failed or cut stream is raised; there is no `complete` event then. Events of other types,
     such as reasoning and token counts, have no counterpart in llama-stack.
     """
+    return _stack_events(events, choice_index, lambda logprobs, text: chat_logprobs((logprobs or {}).get("content")))
+
+
+def _stack_events(
+    events: Iterable[StreamEvent], choice_index: int, read_logprobs: Callable[[Any, str], Maps | None]
+) -> Iterator[StackEvent]:
     markers = _Markers()
     # The indexes of the calls that have a `started` event.
     started: set[int] = set()
@@ -401,9 +397,9 @@ def stack_events(events: Iterable[StreamEvent], choice_index: int = 0) -> Iterat
         elif event.choice_index != choice_index:
             continue
         elif event.type == "content_delta":
-            text, logprobs = markers.remove(event.delta), _logprobs(event)
+            text = markers.remove(event.delta)
             if text:
-                yield StackEvent("progress", StackText(text), None, chat_logprobs((logprobs or {}).get("content")))
+                yield StackEvent("progress", StackText(text), None, read_logprobs(_logprobs(event), event.delta))
         elif event.type == "tool_call_delta":  # The text of a call is `name(arguments)`.
             if event.index not in started:
                 started.add(event.index)
