@@ -23,7 +23,7 @@ from .errors import (
 )
 from .events import Reply, StreamEvent, Value
 from .reply.assembly import Accumulator
-from .reply.payloads import Model, Prompt, check_prompt, choose_model
+from .reply.payloads import Model, Prompt, check_prompt, choose_model, parse_models
 from .transport.call import Call
 from .transport.keywords import (
     ChatKeywords,
@@ -37,7 +37,7 @@ from .transport.keywords import (
 )
 from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete
 from .transport.pool import Pool
-from .transport.retries import read_models
+from .transport.retries import read_json
 from .transport.sockets import Driver, Result, run_blocking
 from .transport.streams import BlockingEvents, Response
 
@@ -156,9 +156,8 @@ class BaseClient:
         return response.reply
 
     async def _list_models(self, driver: Any) -> list[Model]:
-        settings = self._settings
-        call = Call(settings, self._pool, driver, settings.timeout, settings.max_retries)
-        return read_models(settings, await call.fetch("GET", "models", None, {}))
+        options = CallOptions(self._settings, "", {}, RequestKeywords, "models")
+        return await self._fetch_models(self._call(driver, options), options)
 
     async def _request(self, driver: Any, method: str, path: str, json: Any, given: Mapping[str, Any]) -> Any:
         """The parsed JSON of any response, its text if it is not JSON, None if it is empty."""
@@ -175,7 +174,7 @@ class BaseClient:
     async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
         options = CallOptions(self._settings, "", given, EmbeddingKeywords, "embed")
         embed, call = companion("extras.embeddings").embed, self._call(driver, options)
-        model = options.model or await self._default_model(call, options.headers)
+        model = options.model or await self._default_model(call, options)
         return await embed(self._settings, call, options, model, text)
 
     # Parts of these coroutines.
@@ -187,7 +186,7 @@ class BaseClient:
             attach = companion("extras.media").attach
             options.prompt = await call.wait("call", None, lambda: attach(options.prompt, **options.media))
             options.media = {}
-        model = options.model or await self._default_model(call, options.headers)
+        model = options.model or await self._default_model(call, options)
         body = options.body(path, model, settings.takes_stream_options)
         is_weakened = False
         while True:
@@ -202,11 +201,17 @@ class BaseClient:
         if is_weakened:
             settings.takes_stream_options = False
 
-    async def _default_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
+    async def _default_model(self, call: Call, options: CallOptions) -> str | None:
         """The model of the client, or the only one of the server; None if the server lists none."""
         settings = self._settings
         if settings.model is None and settings.found_model is None:
-            settings.found_model = choose_model(await self._listed_models(call, headers))
+            try:
+                settings.found_model = choose_model(await self._fetch_models(call, options))
+            except ProtocolError:  # Many servers with one model have no list.
+                return None
+            except StatusError as error:
+                if error.status not in (404, 405, 501):
+                    raise
         return settings.model or settings.found_model
 
     async def _find_model(self, driver: Any, prompts: Sequence[Any], given: Mapping[str, Any]) -> None:
@@ -214,18 +219,11 @@ class BaseClient:
         if prompts and given.get("model") is None:
             known = {name: value for name, value in given.items() if name in RequestKeywords.__annotations__}
             options = CallOptions(self._settings, "", known, RequestKeywords, "map")
-            await self._default_model(self._call(driver, options), options.headers)
+            await self._default_model(self._call(driver, options), options)
 
-    async def _listed_models(self, call: Call, headers: Mapping[str, str]) -> Sequence[Model]:
-        """The models of the server; empty if it has no list, like many servers with one model."""
-        try:
-            return read_models(self._settings, await call.fetch("GET", "models", None, headers))
-        except ProtocolError:
-            return []
-        except StatusError as error:
-            if error.status in (404, 405, 501):
-                return []
-            raise
+    async def _fetch_models(self, call: Call, options: CallOptions) -> list[Model]:
+        raw = await call.fetch("GET", "models", None, options.headers)
+        return parse_models(read_json(self._settings, "list of models is", raw))
 
 
 def companion(name: str) -> Any:

@@ -21,7 +21,7 @@ from ..errors import (
     TimedOut,
     cut,
 )
-from ..reply.payloads import Model, find_error, parse_error, parse_models
+from ..reply.payloads import find_error, parse_error
 from .addresses import Proxy
 from .options import Settings
 
@@ -134,8 +134,3 @@ def read_json(settings: Settings, what: str, raw: bytes) -> Any:
         reported = parse_error(settings.mask_payload(body))
         raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
     return body
-
-
-def read_models(settings: Settings, raw: bytes) -> list[Model]:
-    """Parse a response of /models."""
-    return parse_models(read_json(settings, "list of models is", raw))
