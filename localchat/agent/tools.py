@@ -8,6 +8,7 @@ arguments that do not parse or are not valid) are reported to the model, not rai
 from __future__ import annotations
 
 import contextvars
+import functools
 import inspect
 import json
 import logging
@@ -106,6 +107,10 @@ class ToolResult:
 # sent to the model as the reason; any other value refuses it too, such as None from a function without a return. With
 # an AsyncClient it may be a coroutine function.
 OnCall = Callable[[ToolCall], object]
+_NOT_APPROVED = "this call was not approved and did not run"
+
+# The function of a call with its converted arguments; or what is wrong with the call, which is sent to the model.
+_Prepared = Union[Callable[[], Any], str]
 
 
 class Toolbox:
@@ -149,30 +154,33 @@ class Toolbox:
                 functions run in threads. Otherwise nothing suspends the generator.
         """
         ready = []
-        for item in map(self._prepare, calls):
-            is_wrong = isinstance(item, ToolResult)
-            approval = True if self._on_call is None or is_wrong else self._on_call(item.call)
-            if in_loop and inspect.isawaitable(approval):
-                approval = await approval
-            ready.append(_approved(item, approval))
+        for call in calls:
+            function = self._prepare(call)
+            if self._on_call is not None and callable(function):
+                approval = self._on_call(call)
+                approval = await approval if in_loop and inspect.isawaitable(approval) else approval
+                _refuse_awaitable(approval, "await on_call")
+                reason = approval if isinstance(approval, str) and approval else _NOT_APPROVED
+                function = function if approval is True else reason
+            ready.append((call, function))
 
-        async def run(item: _ValidCall | ToolResult) -> ToolResult:
-            return _error_result(item.call, "the run was closed") if is_closed() else await self._run(item, in_loop)
+        async def run(call: ToolCall, function: _Prepared) -> ToolResult:
+            return await self._run(call, "the run was closed" if is_closed() else function, in_loop)
 
         workers = len(ready) if self._parallel is True else self._parallel
         if not workers or len(ready) < 2:
             for item in ready:
-                yield await run(item)
+                yield await run(*item)
         elif in_loop:
             import asyncio  # Imported here: the import takes longer than that of the whole client.
 
             gate = asyncio.Semaphore(workers)
 
-            async def run_gated(item: _ValidCall | ToolResult) -> ToolResult:
+            async def run_gated(call: ToolCall, function: _Prepared) -> ToolResult:
                 async with gate:
-                    return await run(item)
+                    return await run(call, function)
 
-            tasks = [asyncio.ensure_future(run_gated(item)) for item in ready]
+            tasks = [asyncio.ensure_future(run_gated(*item)) for item in ready]
             try:
                 for task in tasks:
                     yield await task
@@ -186,55 +194,44 @@ class Toolbox:
             with ThreadPoolExecutor(workers, "localchat-tool") as pool:
                 # Each call sees the context variables of the caller; threads may not share one context.
                 contexts = [contextvars.copy_context() for _ in ready]
-                for result in pool.map(lambda context, item: context.run(run_blocking, run(item)), contexts, ready):
+                for result in pool.map(lambda context, item: context.run(run_blocking, run(*item)), contexts, ready):
                     yield result
 
-    def _prepare(self, call: ToolCall) -> _ValidCall | ToolResult:
-        """Validate a call: the call with converted arguments, or the result that reports what is wrong with it."""
+    def _prepare(self, call: ToolCall) -> _Prepared:
         tool = self._tools.get(call.name)
         if tool is None:
-            offered = ", ".join(self._tools) or "none"
-            return _error_result(call, f"there is no tool {call.name!r}; the tools are: {offered}")
+            return f"there is no tool {call.name!r}; the tools are: {', '.join(self._tools) or 'none'}"
         if call.arguments is None:
-            return _error_result(call, f"{call.error}; you wrote: {_shortened(call.arguments_json)}")
+            return f"{call.error}; you wrote: {_shortened(call.arguments_json)}"
         try:
-            arguments = tool.read(call.arguments)
+            return functools.partial(tool.function, **tool.read(call.arguments))
         except DoesNotFit as error:
-            return _error_result(call, f"the arguments are not valid: {error}")
-        return _ValidCall(call, tool.function, arguments)
+            return f"the arguments are not valid: {error}"
 
-    async def _run(self, item: _ValidCall | ToolResult, in_loop: bool) -> ToolResult:
-        if isinstance(item, ToolResult):
-            return item
+    async def _run(self, call: ToolCall, function: _Prepared, in_loop: bool) -> ToolResult:
+        if isinstance(function, str):
+            return ToolResult(call, f"Error: {function}", function)
         try:
-            if in_loop and inspect.iscoroutinefunction(item.function):
-                value = await item.function(**item.arguments)
+            if in_loop and inspect.iscoroutinefunction(function):
+                value = await function()
             else:
-                value = await in_thread(_call_function, item) if in_loop else _call_function(item)
+                value = await in_thread(_call_function, function) if in_loop else _call_function(function)
             if in_loop and inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
                 value = await value
-            _refuse_awaitable(value, f"run coroutine functions: {item.call.name}")
-            return ToolResult(item.call, result_text(value), value=value)
+            _refuse_awaitable(value, f"run coroutine functions: {call.name}")
+            return ToolResult(call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
                 raise
-            log.warning("tool %s failed", item.call.name, exc_info=error)
-            return _error_result(item.call, _shortened(f"{type(error).__name__}: {error}"))
+            log.warning("tool %s failed", call.name, exc_info=error)
+            reason = _shortened(f"{type(error).__name__}: {error}")
+            return ToolResult(call, f"Error: {reason}", reason)
 
     def refuse_coroutines(self) -> None:
         """Raise TypeError if one of the functions is a coroutine function."""
         names = [name for name, tool in self._tools.items() if inspect.iscoroutinefunction(tool.function)]
         if names:
             raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
-
-
-@dataclass(frozen=True)
-class _ValidCall:
-    """A valid call. It runs if it is approved."""
-
-    call: ToolCall
-    function: Callable[..., Any]
-    arguments: dict[str, Any]
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -244,10 +241,10 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.to_thread(function, *arguments)
 
 
-def _call_function(item: _ValidCall) -> Any:
+def _call_function(function: Callable[[], Any]) -> Any:
     """Call the function. A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it."""
     try:
-        return item.function(**item.arguments)
+        return function()
     except StopIteration as error:
         raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
@@ -258,19 +255,6 @@ def _refuse_awaitable(value: object, what: str) -> None:
         value.close()  # Prevents the warning that the coroutine was never awaited.
     if inspect.isawaitable(value):
         raise TypeError(f"only an AsyncClient can {what}")
-
-
-def _approved(item: _ValidCall | ToolResult, approval: object) -> _ValidCall | ToolResult:
-    """The call itself if the approval hook returned True, else a result that reports the refusal."""
-    _refuse_awaitable(approval, "await on_call")
-    if approval is True:
-        return item
-    reason = approval if approval and isinstance(approval, str) else "this call was not approved and did not run"
-    return _error_result(item.call, reason)
-
-
-def _error_result(call: ToolCall, error: str) -> ToolResult:
-    return ToolResult(call, f"Error: {error}", error)
 
 
 def _shortened(text: str) -> str:

@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
+from ..errors import cut
+
 if TYPE_CHECKING:
     from ..reply.payloads import Prompt
 
@@ -65,7 +67,7 @@ def audio_part(source: Source) -> dict[str, Any]:
         return dict(source)
     if isinstance(source, str) and is_url(source):
         if not source.lower().startswith("data:"):
-            raise ValueError(f"audio cannot be sent by URL: fetch {_shown(source)} and pass its bytes")
+            raise ValueError(f"audio cannot be sent by URL: fetch {cut(source)} and pass its bytes")
         source = base64.b64decode(source.partition(",")[2])
     data = _read(source)
     # An mp3 without an ID3 tag begins with a frame header: eleven set bits, then a version and the layer 3.
@@ -103,7 +105,8 @@ def _read(source: Any) -> bytes:
     if isinstance(source, _BINARY):
         return bytes(source)
     if not isinstance(source, os.PathLike):
-        raise ValueError(f"{_shown(source)!r} is no URL; to read a file, pass pathlib.Path({_shown(source)!r})")
+        shown = cut(str(source), 100)
+        raise ValueError(f"{shown!r} is no URL; to read a file, pass pathlib.Path({shown!r})")
     with open(source, "rb") as file:
         return file.read()
 
@@ -118,7 +121,3 @@ def _kind(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _shown(source: Any) -> str:
-    return str(source)[:100]
