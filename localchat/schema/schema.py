@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Union
 
 from ..errors import DoesNotFit
-from .shapes import ABSENT, BuildError, Field, Json, Shape, described, document, plain, record, shape_of
+from .shapes import ABSENT, Field, Json, Shape, described, document, plain, record, shape_of
 from .signatures import evaluated_hints, read_function, without_return
-from .validator import ValidationError, validation_errors
+from .validator import validation_errors
 
 _SHOWN_ERRORS = 3
 
@@ -42,19 +42,13 @@ def build(target: Any, value: Any) -> Any:
     shape = _target_shape(target)
     try:
         errors = list(validation_errors(value, document(shape)))
-        if errors:
-            raise _does_not_fit(errors)
-        return shape.build(value, "$")
-    except BuildError as error:
-        raise _does_not_fit([error.error]) from error.__cause__
+        if not errors:
+            return shape.build(value, "$")
     except RecursionError as error:
         raise DoesNotFit("$: nested too deeply") from error
-
-
-def _does_not_fit(errors: Sequence[ValidationError]) -> DoesNotFit:
     shown = "; ".join(map(str, errors[:_SHOWN_ERRORS]))
     more = f" (and {len(errors) - _SHOWN_ERRORS} more)" if len(errors) > _SHOWN_ERRORS else ""
-    return DoesNotFit(shown + more, path=errors[0].path)
+    raise DoesNotFit(shown + more, path=errors[0].path)
 
 
 def _target_shape(target: Any) -> Shape:

@@ -21,10 +21,10 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Union
 
+from ..errors import DoesNotFit
 from .signatures import evaluated_hints, own_docstring, read_docstring
 from .validator import (
     TYPE_NAMES,
-    ValidationError,
     field_path,
     is_same,
     parse_moment,
@@ -37,14 +37,6 @@ Json = dict[str, Any]
 Args = tuple[Any, ...]
 
 ABSENT: Any = inspect.Parameter.empty
-
-
-class BuildError(Exception):
-    """A class raised an error for JSON that its schema allows."""
-
-    def __init__(self, path: str, text: str) -> None:
-        super().__init__(text)
-        self.error = ValidationError(path, text)
 
 
 class Definitions:
@@ -74,7 +66,7 @@ class Shape(NamedTuple):
 
     # Makes the JSON Schema. Records that it refers to are added to the definitions.
     schema: Callable[[Definitions], Json]
-    # Makes the Python value for valid JSON and its path. Raises BuildError if a class of the user raises an error.
+    # Makes the Python value for valid JSON and its path. Raises DoesNotFit if a class of the user raises an error.
     build: Callable[[Any, str], Any]
     # The description that the annotation itself has.
     description: str = ""
@@ -103,7 +95,11 @@ def _construct(make: Callable[[Any], Any], value: Any, path: str) -> Any:
     try:
         return make(value)
     except Exception as error:
-        raise BuildError(path, str(error) or type(error).__name__) from error
+        raise _does_not_fit(path, str(error) or type(error).__name__) from error
+
+
+def _does_not_fit(path: str, text: str) -> DoesNotFit:
+    return DoesNotFit(f"{path}: {text}", path=path)
 
 
 def described(shape: Shape, text: str | None) -> Shape:
@@ -155,7 +151,8 @@ def record(key: Any, name: str, doc: str, read: Callable[[], list[Field]], make:
         shapes = {field.name: field.shape for field in fields()}
         for name in value:
             if name not in shapes:
-                raise BuildError(field_path(path, name), f"unknown property; known are {', '.join(shapes) or 'none'}")
+                known = ", ".join(shapes) or "none"
+                raise _does_not_fit(field_path(path, name), f"unknown property; known are {known}")
         built = {name: shapes[name].build(one, field_path(path, name)) for name, one in value.items()}
         return _construct(lambda values: make(**values), built, path)
 
@@ -300,12 +297,12 @@ def _union(args: Args) -> Shape:
 
     def build(value: Any, path: str) -> Any:
         """The value of the first option that can be built: a class may refuse an object that its schema allows."""
-        last_error = BuildError(path, f"{show(value)} matches no type of the union")
+        last_error = _does_not_fit(path, f"{show(value)} matches no type of the union")
         for option in options:
             if not any(validation_errors(value, document(option))):
                 try:
                     return option.build(value, path)
-                except BuildError as error:
+                except DoesNotFit as error:
                     last_error = error
         raise last_error
 
