@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from .pool import BaseConnection, configure
@@ -118,13 +118,20 @@ class AsyncDriver:
         return await asyncio.to_thread(function, *arguments)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
-        """A connection to an address of `look_up`."""
-        transport = await self._run_task(_connect(where), limit)
-        return transport.get_protocol()
+        """A connection to an address of `look_up`. If the call ends before it is made, it is closed.
+
+        Before Python 3.12, asyncio.wait_for may lose a cancel or the result if both happen at the same time.
+        """
+        task = asyncio.ensure_future(_connect(where))
+        try:
+            return await self._wait_for(task, limit)
+        except BaseException:
+            task.add_done_callback(_abandon)
+            raise
 
     async def start_tls(self, limit: float | None, connection: AsyncConnection, context: Any, host: str) -> None:
         starting = asyncio.get_running_loop().start_tls(connection.transport, connection, context, server_hostname=host)
-        connection.transport = await self._run_task(starting, limit)
+        connection.transport = await self._wait_for(asyncio.ensure_future(starting), limit)
 
     async def write(self, limit: float | None, connection: AsyncConnection, data: bytes) -> None:
         """Send in the background: a server may respond before it has read the whole request."""
@@ -136,18 +143,6 @@ class AsyncDriver:
             return await connection.receive(limit)
         finally:
             self._connection = None
-
-    async def _run_task(self, coroutine: Coroutine[Any, Any, Any], limit: float | None) -> Any:
-        """The transport that a coroutine makes. If the call ends before it does, it is cancelled, or its result closed.
-
-        Before Python 3.12, asyncio.wait_for may lose a cancel or the result if both happen at the same time.
-        """
-        task = asyncio.ensure_future(coroutine)
-        try:
-            return await self._wait_for(task, limit)
-        except BaseException:
-            task.add_done_callback(_abandon)
-            raise
 
     async def _wait_for(self, future: asyncio.Future[Any], limit: float | None) -> Any:
         """The result of a future. After the limit or a cancel, raise socket.timeout and cancel the future."""
@@ -162,7 +157,7 @@ class AsyncDriver:
             future.cancel()
 
 
-async def _connect(where: tuple[Any, ...]) -> asyncio.Transport:
+async def _connect(where: tuple[Any, ...]) -> AsyncConnection:
     loop = asyncio.get_running_loop()
     sock = socket.socket(*where[:3])
     try:
@@ -174,11 +169,11 @@ async def _connect(where: tuple[Any, ...]) -> asyncio.Transport:
         raise
     # From now on only asyncio may close the socket: otherwise a new socket could get its file number while asyncio
     # still watches that number.
-    transport, _ = await loop.create_connection(AsyncConnection, sock=sock)
-    return transport
+    _, connection = await loop.create_connection(AsyncConnection, sock=sock)
+    return connection
 
 
-def _abandon(task: asyncio.Task[Any]) -> None:
-    """Close the transport of a finished task whose call has ended."""
+def _abandon(task: asyncio.Task[AsyncConnection]) -> None:
+    """Close the connection that a task made after its call had ended."""
     if not task.cancelled() and task.exception() is None:
-        task.result().abort()
+        task.result().close()
