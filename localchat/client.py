@@ -76,9 +76,10 @@ class BaseClient:
         **options: Unpack[ClientKeywords],
     ) -> Self:
         """A client with other values for some arguments of `Client`. It shares the connections if it can."""
-        client = type(self).__new__(type(self))
-        client._settings = self._settings.changed(base_url, api_key, model, options)
-        client._pool = self._pool if client._settings.can_share_connections(self._settings) else Pool()
+        client, old = type(self).__new__(type(self)), self._settings
+        client._settings = new = old.changed(base_url, api_key, model, options)
+        is_same = (new.address, new.proxy, new.verify) == (old.address, old.proxy, old.verify)
+        client._pool = self._pool if is_same else Pool()
         return client
 
     @property

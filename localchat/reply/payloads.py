@@ -206,9 +206,6 @@ class Model(str):
         model.raw = raw
         return model
 
-    def __reduce__(self) -> tuple[type[Model], tuple[str, Any]]:
-        return Model, (str(self), self.raw)
-
     @property
     def context_length(self) -> int | None:
         """The limit of tokens of a request, prompt and output together; None if the server does not report it."""
@@ -255,11 +252,7 @@ def choose_model(models: Sequence[str]) -> str | None:
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]
     if len(names) > 1 and len(loaded) != 1:
-        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown_names(names)}")
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        shown = ", ".join(names[:_SHOWN_NAMES]) + more
+        raise ModelNotNamed(f"the server has several models, name one with model=...: {shown}")
     return (loaded or names or [None])[0]
-
-
-def shown_names(names: Sequence[str]) -> str:
-    """The first names as text for a message, with the number of the others."""
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(names[:_SHOWN_NAMES]) + more

@@ -184,7 +184,8 @@ class Call:
             status = await self._request()
         self._log("status %d", status)
         self._inflate = None
-        encoding, transfer = (self._header(name) for name in ("content-encoding", "transfer-encoding"))
+        names = ("content-encoding", "transfer-encoding")
+        encoding, transfer = (self.headers.get(name, "").strip().lower() for name in names)
         if not 200 <= status < 300:
             raw = await self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
             raw = inflate_error(raw, encoding, MAX_ERROR_BYTES)
@@ -198,9 +199,6 @@ class Call:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-
-    def _header(self, name: str) -> str:
-        return self.headers.get(name, "").strip().lower()
 
     def _log(self, message: str, *values: object) -> None:
         """Log at level DEBUG to the logger `localchat.client`, if the program has imported logging."""

@@ -90,10 +90,6 @@ class Settings:
             settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
         return settings
 
-    def can_share_connections(self, other: Settings) -> bool:
-        """Whether a connection that was made with these settings can be used with the others."""
-        return all(getattr(self, name) == getattr(other, name) for name in ("address", "proxy", "verify"))
-
     def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
         """The headers of a request, with `extra` headers.
 

@@ -155,7 +155,7 @@ class BaseEvents(Generic[AnyEvent]):
     `close` ended the generator.
     """
 
-    _events: AsyncGenerator[AnyEvent | None, None]
+    _events: Any
     _open: Any
     _close: Any
     _check_closed: Any
@@ -164,8 +164,9 @@ class BaseEvents(Generic[AnyEvent]):
         """The next event, None at the end."""
         try:
             await self._open()
-            return await self._events.__anext__()
-        except (StopAsyncIteration, RuntimeError) as error:  # RuntimeError: another thread or task closes the generator.
+            event: AnyEvent | None = await self._events.__anext__()
+            return event
+        except (StopAsyncIteration, RuntimeError) as error:  # RuntimeError: another thread or task is closing it.
             self._check_closed(error)
             if isinstance(error, StopAsyncIteration):
                 return None
