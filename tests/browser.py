@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import queue
+import select
 import shutil
 import subprocess
 import tempfile
-import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,15 +37,11 @@ document.addEventListener("securitypolicyviolation", (e) => violations.push(`${e
 class Browser:
     """A Chromium with a profile of its own. Pages share it, as the tabs of a user do."""
 
-    def __init__(self, process: subprocess.Popen[bytes], to_browser: int, from_browser: int) -> None:
-        self._to_browser = to_browser
-        self._from_browser = from_browser
-        self._last_id = 0
-        self._lock = threading.Lock()
-        self._results: dict[int, queue.Queue[Any]] = {}
-        self._pages: dict[str, Page] = {}
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        threading.Thread(target=self._read, daemon=True).start()
+        self._n_sent = 0
+        self._received = b""
+        self._pages: dict[str, Page] = {}
 
     def open(self, url: str) -> Page:
         """A new tab with this address, once the document has loaded."""
@@ -62,30 +57,39 @@ class Browser:
         return page
 
     def send(self, method: str, session: str | None = None, **params: Any) -> Any:
-        """Send a command, and return its result."""
-        results: queue.Queue[Any] = queue.Queue()
-        with self._lock:
-            self._last_id += 1
-            id = self._last_id
-            self._results[id] = results
-            message = {"id": id, "method": method, "params": params, **({"sessionId": session} if session else {})}
-            data = json.dumps(message).encode() + b"\0"
-            while data:
-                data = data[os.write(self._to_browser, data) :]
-        response = results.get(timeout=DEADLINE_S)
-        assert "error" not in response, f"{method}: {response['error']}"
-        return response["result"]
+        """Send a command, and return its result. The events that come before it are passed to their pages."""
+        id = self.post(method, session, **params)
+        while (message := self._read()).get("id") != id:
+            if "method" in message and message.get("sessionId") in self._pages:
+                self._pages[message["sessionId"]].note(message["method"], message["params"])
+        assert "error" not in message, f"{method}: {message['error']}"
+        return message["result"]
 
-    def _read(self) -> None:
-        with contextlib.suppress(OSError), open(self._from_browser, "rb", closefd=False) as stream:
-            buffer = b""
-            while piece := stream.read1(1 << 16):
-                *messages, buffer = (buffer + piece).split(b"\0")
-                for message in map(json.loads, messages):
-                    if "id" in message:
-                        self._results.pop(message["id"]).put(message)
-                    elif message.get("sessionId") in self._pages:
-                        self._pages[message["sessionId"]].note(message["method"], message["params"])
+    def post(self, method: str, session: str | None = None, **params: Any) -> int:
+        """Send a command, and return its id."""
+        assert self._process.stdin is not None
+        self._n_sent += 1
+        message = {
+            "id": self._n_sent,
+            "method": method,
+            "params": params,
+            **({"sessionId": session} if session else {}),
+        }
+        self._process.stdin.write(json.dumps(message).encode() + b"\0")
+        self._process.stdin.flush()
+        return self._n_sent
+
+    def _read(self) -> Any:
+        """The next result or event."""
+        output = self._process.stdout
+        assert output is not None
+        while b"\0" not in self._received:
+            assert select.select([output], [], [], DEADLINE_S)[0], "the browser does not respond"
+            piece = output.read1(1 << 16)
+            assert piece, "the browser has ended"
+            self._received += piece
+        message, _, self._received = self._received.partition(b"\0")
+        return json.loads(message)
 
 
 class Page:
@@ -108,10 +112,7 @@ class Page:
             if params["entry"]["source"] != "network":
                 self.errors.append(params["entry"]["text"])
         elif method == "Page.javascriptDialogOpening":
-            answer = threading.Thread(
-                target=self.send, args=("Page.handleJavaScriptDialog",), kwargs={"accept": True}, daemon=True
-            )
-            answer.start()
+            self._browser.post("Page.handleJavaScriptDialog", self._session, accept=True)
 
     def send(self, method: str, **params: Any) -> Any:
         return self._browser.send(method, self._session, **params)
@@ -127,23 +128,14 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Wait until a JavaScript condition is true."""
-        checked = f"try {{ return Boolean({condition}) }} catch {{ return false }}"
-        expression = f"""new Promise((resolve) => {{
-            const isTrue = () => {{ {checked} }};
-            const end = Date.now() + {DEADLINE_S * 900};
-            const look = () => (isTrue() || Date.now() > end ? resolve(isTrue()) : setTimeout(look, 15));
-            look();
-        }})"""
-        while True:
-            try:
-                is_true = self.eval(expression)
-            except AssertionError as error:  # a navigation has ended the old document's scripts
-                if "navigated" not in str(error) and "destroyed" not in str(error):
-                    raise
-                continue
-            assert is_true, f"{condition} is not true in time; the page shows: {self.text('body')[:1500]}"
-            return
+        """Wait until a JavaScript condition is true. It may raise before."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(AssertionError):  # Also if a navigation ends the scripts of a document.
+                if self.eval(f"Boolean({condition})"):
+                    return
+            time.sleep(0.01)
+        raise AssertionError(f"{condition} is not true in time; the page shows: {self.text('body')[:1500]}")
 
     def text(self, selector: str) -> str:
         """The text of the first element of this selector, as a user sees it."""
@@ -185,35 +177,15 @@ class Page:
 def chromium() -> Iterator[Browser]:
     """A browser with an empty profile."""
     assert CHROMIUM is not None
-    child_reads, to_browser = os.pipe()
-    from_browser, child_writes = os.pipe()
-
-    def place_pipes() -> None:
-        # Chromium reads commands from descriptor 3 and writes results to 4.
-        first, second = os.dup(child_reads), os.dup(child_writes)
-        os.dup2(first, 3)
-        os.dup2(second, 4)
-
+    # Chromium reads commands from descriptor 3 and writes results to 4.
+    program = 'exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null 2>&1'
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        process = subprocess.Popen(
-            [CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-            close_fds=False,
-            preexec_fn=place_pipes,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(child_reads)
-        os.close(child_writes)
-        browser = Browser(process, to_browser, from_browser)
-        try:
-            yield browser
-        finally:
-            with contextlib.suppress(Exception):
-                browser.send("Browser.close")
+        command = ["sh", "-c", program, CHROMIUM, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             try:
+                browser = Browser(process)
+                yield browser
+                browser.send("Browser.close")
                 process.wait(DEADLINE_S)
             finally:
                 process.kill()
-                os.close(to_browser)
-                os.close(from_browser)
