@@ -21,6 +21,9 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 
 RESPONSE = ".assistant .prose"
 IS_IDLE = "!document.querySelector('#send').hidden && document.querySelector('.assistant .acts')"
+RECORD_REQUESTS = (
+    "window.sent = []; const real = fetch; fetch = (url, o) => { sent.push(o?.body); return real(url, o) }"
+)
 # The template of a model that can reason, whose prompt is the last message.
 REASONING = LAST_MESSAGE + "{% if enable_thinking is defined %}{% endif %}{# <think></think> #}"
 
@@ -70,6 +73,30 @@ def say(page: Page, text: str) -> None:
     page.enter()
 
 
+def wait_for_response(page: Page, text: str) -> None:
+    """Wait until the last response is complete, and has this text."""
+    page.wait(f"{IS_IDLE} && [...document.querySelectorAll('{RESPONSE}')].at(-1).innerText === {json.dumps(text)}")
+
+
+def import_text(page: Page, text: str) -> None:
+    page.eval(
+        f"""(() => {{
+            const data = new DataTransfer();
+            data.items.add(new File([{json.dumps(text)}], "some.json"));
+            const field = document.querySelector("#import-file");
+            field.files = data.files;
+            field.dispatchEvent(new Event("change"));
+        }})()"""
+    )
+
+
+def show_imported(page: Page, messages: list[dict[str, Any]]) -> None:
+    """Import a conversation, and show it."""
+    import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": "Old", "messages": messages}]}))
+    page.wait("document.querySelector('#list .pick').textContent === 'Old'")
+    page.click("#list .pick")
+
+
 def violations(page: Page) -> list[str]:
     return list(page.eval("window.violations"))
 
@@ -77,15 +104,14 @@ def violations(page: Page) -> list[str]:
 def test_a_message_is_streamed_and_kept_after_a_reload(browser):
     with page_of(browser, generating("Hello **you**")) as (page, _):
         say(page, "Hi <b>there</b>")
-        page.wait(IS_IDLE)
-        assert page.text(RESPONSE) == "Hello you"
+        wait_for_response(page, "Hello you")
         assert page.text(".user .text") == "Hi <b>there</b>"
         assert page.eval("document.querySelector('.prose strong').textContent") == "you"
         assert "14 tokens" in page.text(".assistant .stats")
         assert "tokens" in page.text("#context")
         assert page.text("#title") == "Hi <b>there</b>"
         page.send("Page.reload")
-        page.wait(f"document.querySelector('{RESPONSE}').innerText === 'Hello you'")
+        wait_for_response(page, "Hello you")
         assert violations(page) == []
         assert page.count("#list li") == 1
 
@@ -104,23 +130,23 @@ def test_stop_keeps_the_text_so_far(browser):
 
 
 def test_edit_and_regenerate_replace_what_follows(browser):
-    outputs = iter(["first", "second", "third"])
-    state = {}
+    models = [generating(text) for text in ("third", "second", "first")]
 
     def model(tokens: list[int], n_prompt: int) -> int:
-        if len(tokens) == n_prompt:
-            state["output"] = [*next(outputs).encode(), END]
-        return state["output"][len(tokens) - n_prompt]
+        token = models[-1](tokens, n_prompt)
+        if token == END:
+            models.pop()
+        return token
 
     with page_of(browser, model) as (page, running):
         say(page, "one")
-        page.wait(f"{IS_IDLE} && document.querySelector('{RESPONSE}').innerText === 'first'")
+        wait_for_response(page, "first")
         page.click(".assistant button", "Regenerate")
-        page.wait(f"{IS_IDLE} && document.querySelector('{RESPONSE}').innerText === 'second'")
+        wait_for_response(page, "second")
         page.click(".user button", "Edit")
         page.type(".editor textarea", "two")
         page.enter()
-        page.wait(f"{IS_IDLE} && document.querySelector('{RESPONSE}').innerText === 'third'")
+        wait_for_response(page, "third")
         assert page.text(".user .text") == "two"
         assert page.count(".message") == 2
         assert running.last_prompt == "two"
@@ -137,11 +163,9 @@ def test_settings_are_sent_and_the_schema_is_checked(browser):
         page.type("#settings [name=schema]", '{"type": "object", "required": ["b"]}')
         page.click("#settings button", "Save")
         page.wait("!document.querySelector('#settings').open")
-        page.eval(
-            "window.sent = []; const real = fetch; fetch = (url, o) => { sent.push(o && o.body); return real(url, o) }"
-        )
+        page.eval(RECORD_REQUESTS)
         say(page, "json")
-        page.wait("document.querySelector('#send').hidden === false && document.querySelector('.assistant .acts')")
+        page.wait(IS_IDLE)
         sent = [json.loads(body) for body in page.eval("sent") if body]
         expected = {"temperature": 0.5, "top_k": 7, "max_tokens": 50, "seed": 3, "stop": ["xx", "yy"]}
         assert {name: sent[0].get(name) for name in expected} == expected
@@ -151,8 +175,7 @@ def test_settings_are_sent_and_the_schema_is_checked(browser):
 def test_reasoning_is_folded_with_its_time(browser):
     with page_of(browser, generating("<think>First, this.</think>Then that."), chat_template=REASONING) as (page, _):
         say(page, "think")
-        page.wait(IS_IDLE)
-        assert page.text(RESPONSE) == "Then that."
+        wait_for_response(page, "Then that.")
         assert page.text(".reasoning summary").startswith("Reasoned for 0.")
         assert page.eval("document.querySelector('.reasoning .body').textContent").strip() == "First, this."
         assert not page.eval("document.querySelector('.reasoning').open")
@@ -166,9 +189,7 @@ def test_hostile_markdown_runs_nothing_and_loses_nothing(browser, way):
             say(page, "show")
         else:
             turns = [{"role": "user", "content": "show"}, {"role": "assistant", "content": source}]
-            import_text(page, json.dumps({"conversations": [{"messages": turns}]}))
-            page.wait("document.querySelector('#list .pick')")
-            page.click("#list .pick")
+            show_imported(page, turns)
         page.wait(IS_IDLE)
         assert page.eval("window.hacked") is None
         assert violations(page) == []
@@ -194,7 +215,7 @@ def test_a_wrong_key_is_refused_with_the_words_of_the_server(browser):
         page.click("#key button")
         page.wait("document.querySelector('#model').options.length")
         say(page, "open?")
-        page.wait(f"{IS_IDLE} && document.querySelector('{RESPONSE}').innerText === 'Yes.'")
+        wait_for_response(page, "Yes.")
         assert page.eval("JSON.parse(sessionStorage.getItem('key'))") == "right"
         assert "right" not in page.eval("JSON.stringify(localStorage)")
         check(page, running)
@@ -225,10 +246,7 @@ def test_errors_are_those_of_the_server(browser):
 def test_a_hundred_turns(browser):
     with page_of(browser, generating("- an *answer*"), n_ctx=4000, n_cells=8000) as (page, _):
         turns = [{"role": role, "content": f"{role} {i}"} for i in range(100) for role in ("user", "assistant")]
-        exported = {"format": "localchat", "conversations": [{"title": "Long", "messages": turns}]}
-        import_text(page, json.dumps(exported))
-        page.wait("document.querySelector('#list .pick').textContent === 'Long'")
-        page.click("#list .pick")
+        show_imported(page, turns)
         page.wait("document.querySelectorAll('.message').length === 200")
         say(page, "more")
         page.wait("document.querySelectorAll('.message').length === 202 && !document.querySelector('#send').hidden")
@@ -237,34 +255,18 @@ def test_a_hundred_turns(browser):
         assert violations(page) == []
 
 
-def import_text(page: Page, text: str) -> None:
-    page.eval(
-        f"""(() => {{
-            const data = new DataTransfer();
-            data.items.add(new File([{json.dumps(text)}], "some.json"));
-            const field = document.querySelector("#import-file");
-            field.files = data.files;
-            field.dispatchEvent(new Event("change"));
-        }})()"""
-    )
-
-
 def test_tool_calls_are_shown_and_sent_again(browser):
     with page_of(browser, generating("after")) as (page, _):
         call = {"id": "c1", "name": "look<b>", "arguments": '{"at": "<i>Rome"}'}
         turns = [{"role": "user", "content": "where?"}, {"role": "assistant", "content": "", "calls": [call]}]
-        import_text(page, json.dumps({"format": "localchat", "conversations": [{"title": "T", "messages": turns}]}))
-        page.wait("document.querySelector('#list .pick')")
-        page.click("#list .pick")
+        show_imported(page, turns)
         page.wait("document.querySelector('.assistant')")
         shown = page.eval("document.querySelector('.assistant').textContent")
         assert "look<b>" in shown
         assert "<i>Rome" in shown
-        page.eval(
-            "window.sent = []; const real = fetch; fetch = (u, o) => { sent.push(o && o.body); return real(u, o) }"
-        )
+        page.eval(RECORD_REQUESTS)
         say(page, "and then?")
-        page.wait(f"{IS_IDLE} && [...document.querySelectorAll('{RESPONSE}')].at(-1).innerText === 'after'")
+        wait_for_response(page, "after")
         messages = next(json.loads(body) for body in page.eval("sent") if body)["messages"]
         assert messages[1]["tool_calls"][0]["function"] == {"name": "look<b>", "arguments": call["arguments"]}
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
@@ -306,7 +308,7 @@ def test_two_tabs_share_the_conversations(browser):
         page.wait(IS_IDLE)
         other.wait("document.querySelector('#list .pick')?.textContent === 'from one tab'")
         other.click("#list .pick")
-        other.wait(f"document.querySelector('{RESPONSE}').innerText === 'Both see this'")
+        wait_for_response(other, "Both see this")
         say(other, "from the other")
         page.wait("document.querySelectorAll('.message').length === 4")
         page.wait("document.querySelectorAll('.assistant .acts').length === 2")
@@ -324,16 +326,15 @@ def test_the_page_is_one_file_without_links(browser):
 
 
 @pytest.mark.parametrize(
-    ("accept", "options", "kind"),
+    ("accept", "options", "is_page"),
     [
-        ("text/html,*/*;q=0.8", {}, "text/html"),
-        ("application/json", {}, "text/plain"),
-        ("*/*", {}, "text/plain"),
-        ("text/html", {"has_page": False}, "text/plain"),
+        ("text/html,*/*;q=0.8", {}, True),
+        ("application/json", {}, False),
+        ("*/*", {}, False),
+        ("text/html", {"has_page": False}, False),
     ],
 )
-def test_what_is_at_the_root(accept, options, kind):
+def test_what_is_at_the_root(accept, options, is_page):
     with serving(settings=replace(ANY_PORT, **options)) as running:
         status, body = running.request("GET", "/", headers={"Accept": accept})
-        assert status == 200
-        assert ('id="composer"' in body) == (kind == "text/html" and not options)
+        assert (status, 'id="composer"' in body) == (200, is_page)
