@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-from localchat import ConnectError, IncompleteStream
-
 DEADLINE_S = 10
 KEY = "sk-very-secret-key"
 
@@ -217,35 +215,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("OPENAI_", "LOCALCHAT_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-
-
-# The truncation matrix: each framing, cut at each place. The expected error is None if the call succeeds.
-
-
-def framings(body: bytes, cut_in_chunk: bool = False) -> dict[str, bytes]:
-    """A response in each framing that is cut after the body."""
-    whole_chunk = chunked(body, end=False) if body else chunked(end=False)
-    return {
-        "chunked": whole_chunk[:-4] if cut_in_chunk else whole_chunk,
-        "length": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + body,
-        "until-close": until_close(body),
-    }
-
-
-def truncations() -> Iterator[Any]:
-    text = piece("Hel") + piece("lo")
-    cuts = {
-        "in-headers": ({name: raw[:25] for name, raw in framings(b"").items()}, IncompleteStream),
-        "after-headers": (framings(b""), IncompleteStream),
-        "in-chunk": (framings(text + b'data: {"cho', cut_in_chunk=True), IncompleteStream),
-        "between-chunks": (framings(text), IncompleteStream),
-        "after-finish": (framings(text + STOP), None),
-        "after-done": (framings(text + DONE), None),
-    }
-    yield pytest.param(b"", ConnectError, id="before-headers")
-    for place, (raws, expected) in cuts.items():
-        for framing, raw in raws.items():
-            yield pytest.param(raw, expected, id=f"{place}-{framing}")
 
 
 # Servers that make a client wait

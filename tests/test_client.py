@@ -10,7 +10,7 @@ import pytest
 
 import localchat.client
 import localchat.transport.streams
-from localchat import Client, IncompleteStream, ProtocolError, StreamError, chat
+from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StreamError
 from localchat.transport.options import Settings
 
 from .clients import failure, make_client
@@ -21,6 +21,7 @@ from .raw_server import (
     HELLO_JSON,
     KEY,
     STOP,
+    USAGE,
     Peer,
     Request,
     Server,
@@ -31,7 +32,6 @@ from .raw_server import (
     pinging,
     responding_once,
     serving,
-    truncations,
     until_close,
     waiting,
     with_length,
@@ -48,17 +48,11 @@ def test_chat_returns_the_reply(client_class):
         assert reply.usage is not None
         assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens) == (3, 2, 5)
         assert "authorization" not in server.requests[0].headers
-        with client.stream("hi") as stream:
-            types = [event.type for event in stream]
+        stream = client.stream("hi")
+        assert len(server.requests) == 1  # The first step sends the request.
+        types = [event.type for event in stream]
         assert types == ["message_start", "content_delta", "content_delta", "usage", "message_stop"]
         assert stream.reply.text == "Hello"
-
-
-def test_stream_without_with_is_sent_by_the_first_step(client_class):
-    with always(HELLO) as server, make_client(server, client_class) as client:
-        stream = client.stream("hi")
-        assert server.requests == []
-        assert list(stream.text) == ["Hel", "lo"]
 
 
 def test_request_contains_the_options(client_class):
@@ -90,18 +84,6 @@ def test_server_without_list_of_models_gets_no_model(status, client_class):
         assert client.chat("hi").text == "Hello"
         assert "model" not in server.requests[-1].json
         assert len(server.requests) == 2
-
-
-def test_environment_names_server_key_and_model(monkeypatch):
-    with always(HELLO) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        monkeypatch.setenv("LOCALCHAT_MODEL", "mine")
-        assert str(chat("hi")) == "Hello"
-        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
-        assert server.requests[0].json["model"] == "mine"
-    monkeypatch.setenv("OPENAI_BASE_URL", "")
-    assert Client().base_url == "http://127.0.0.1:8080/v1"
 
 
 def test_request_is_repeated_without_stream_options_if_they_are_refused(client_class):
@@ -151,30 +133,19 @@ def test_base_url_that_cannot_be_used(url):
 # Formats of a response
 
 
-def with_chunks_of_one(body: bytes) -> bytes:
-    """A chunk for each byte, so that the format is not known from the first chunk."""
-    return chunked(*(bytes([byte]) for byte in body)).replace(b"text/event-stream", b"text/plain")
-
-
-JSON_LINES = b"""{"message": {"content": "Hel"}, "done": false}
-{"message": {"content": "lo"}, "done": true, "done_reason": "stop"}
-"""
-
-NO_FINISH = b'{"choices": [{"message": {"content": "Hello"}}]}\n'
-
+EVENTS = b"".join(HELLO_EVENTS)
+PRETTY_JSON = json.dumps(json.loads(HELLO_JSON), indent=2).encode()
 FORMATS = {
     "chunked": HELLO,
-    "byte-chunks": with_chunks_of_one(b"".join(HELLO_EVENTS)),
-    "length": with_length(b"".join(HELLO_EVENTS), headers="Content-Type: text/event-stream\r\n"),
+    "length": with_length(EVENTS, headers="Content-Type: text/event-stream\r\n"),
     "until-close": until_close(*HELLO_EVENTS),
-    "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(HELLO_EVENTS),
+    "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENTS,
     "wrong-type": chunked(*HELLO_EVENTS).replace(b"text/event-stream", b"text/plain"),
     "whole-json": with_length(HELLO_JSON),
-    "json-without-finish-reason": with_length(NO_FINISH),
-    "pretty-json": with_length(json.dumps(json.loads(HELLO_JSON), indent=2).encode() + b"\n"),
+    "json-without-finish-reason": with_length(HELLO_JSON.replace(b"finish_reason", b"other")),
+    "pretty-json": with_length(PRETTY_JSON),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
-    "json-lines": with_length(JSON_LINES),
-    "gzip": with_length(gzip.compress(b"".join(HELLO_EVENTS)), headers="Content-Encoding: gzip\r\n"),
+    "gzip": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n"),
 }
 
 
@@ -202,27 +173,32 @@ def test_response_that_is_not_a_chat_completion_is_a_protocol_error(body, words)
     assert failure(always(raw), ProtocolError, words).partial is not None
 
 
-@pytest.mark.parametrize("indent", [None, 2], ids=["one-line", "pretty"])
-def test_json_body_cut_anywhere_is_incomplete(indent):
-    """Also after a closing brace."""
-    body = json.dumps(json.loads(HELLO_JSON), indent=indent).encode()
-    for end in (1, 7, len(body) // 2, body.index(b"}") + 1, body.rindex(b"]") + 1, len(body) - 1):
-        for raw in (with_length(body)[: end - len(body)], until_close(body[:end])):
-            failure(responding_once(raw), IncompleteStream)
-    failure(always(with_length(2 * NO_FINISH)), IncompleteStream, "no finish reason")
+# A response in each framing, and its bytes after the finish reason.
+CUT = {
+    "chunked": (HELLO, len(HELLO) - HELLO.index(STOP.strip()) - len(STOP.strip())),
+    "length": (FORMATS["length"], len(b"\n\n" + USAGE + DONE)),
+    "until-close": (FORMATS["until-close"], len(b"\n\n" + USAGE + DONE)),
+    "json": (FORMATS["whole-json"], 0),
+    "pretty-json-until-close": (until_close(PRETTY_JSON), 0),
+}
+
+
+@pytest.mark.parametrize(("raw", "n_after"), CUT.values(), ids=CUT)
+def test_response_that_is_cut_anywhere_is_incomplete(raw, n_after, client_class):
+    """Unless it is cut after the finish reason."""
+    pieces = [raw[:end] for end in range(len(raw))]
+    left = iter(pieces)
+    server = Server(lambda peer, server: (peer.request(), peer.send(next(left))))
+    with server, make_client(server, client_class) as client:
+        for piece in pieces:
+            if len(piece) >= len(raw) - n_after:
+                assert client.chat("hi").text == "Hello"
+                continue
+            with pytest.raises(IncompleteStream if piece else ConnectError) as caught:
+                client.chat("hi")
+            if b'"lo"' in piece:
+                assert caught.value.partial.text.startswith("Hel")
     failure(always(with_length(b"{hello}")), IncompleteStream, "ended before its first choice; it begins: {hello}")
-
-
-@pytest.mark.parametrize(("raw", "expected"), list(truncations()))
-def test_truncation_matrix(raw, expected, client_class):
-    server = responding_once(raw)
-    if expected is None:
-        with server, make_client(server, client_class) as client:
-            assert client.chat("hi").text == "Hello"
-        return
-    error = failure(server, expected, client_class=client_class)
-    if b"Hel" in raw:
-        assert error.partial.text == "Hello"
 
 
 ENDINGS = {

@@ -102,9 +102,12 @@ def test_c1_client_keeps_what_it_was_made_with(monkeypatch, client_class):
                 monkeypatch.setenv(name, value)
             client.chat("hi")
             client.map(["hi"])
+            assert str(chat("hi")) == "Hello"
     assert [request.json["model"] for request in server.requests] == ["old", "old"]
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer old-key"}
-    assert other.requests == []
+    assert [request.headers["authorization"] for request in other.requests] == ["Bearer new"]
+    monkeypatch.setenv("OPENAI_BASE_URL", "")
+    assert Client().base_url == "http://127.0.0.1:8080/v1"
 
 
 CUTS: dict[str, tuple[str, dict[str, Any], str]] = {
