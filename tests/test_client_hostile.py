@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import math
 import threading
@@ -25,7 +24,7 @@ from localchat import (
 from localchat.extras import media
 from localchat.transport.http1 import Inflate
 
-from .clients import failure, make_client
+from .clients import failure, make_client, waiting_client
 from .raw_server import (
     DONE,
     HELLO,
@@ -41,6 +40,7 @@ from .raw_server import (
     sse,
     with_length,
 )
+from .scripted import playing, text
 
 ZIPPED = "Content-Encoding: gzip\r\n"
 
@@ -48,9 +48,8 @@ ZIPPED = "Content-Encoding: gzip\r\n"
 # Compressed bodies
 
 
-@pytest.mark.parametrize("n_members", [1, 3])
-def test_all_members_are_inflated_however_they_are_cut(n_members):
-    texts = [f"text {number} ".encode() * 5 for number in range(n_members)]
+def test_all_members_are_inflated_however_they_are_cut():
+    texts = [f"text {number} ".encode() * 5 for number in range(3)]
     packed = b"".join(map(gzip.compress, texts))
     for at in range(len(packed) + 1):
         inflate = Inflate("gzip", 10_000)
@@ -58,21 +57,20 @@ def test_all_members_are_inflated_however_they_are_cut(n_members):
 
 
 RAW_DEFLATE = zlib.compress(b"slow down", wbits=-15)
-ENCODED_ERRORS: dict[str, tuple[str, str, bytes, str]] = {
-    "brotli": ("429 Many", "br", b"\x0b\x03slow down\x03", "slow down"),
-    "claims gzip": ("403 No", "gzip", b"slow down", "slow down"),
-    "raw deflate": ("503 Busy", "deflate", RAW_DEFLATE, "slow down"),
-    "claims deflate": ("503 Busy", "deflate", b"slow down", "slow down"),
-    "damaged gzip": ("429 Many", "gzip", gzip.compress(b"slow down" * 99)[:60] + b"?" * 50, "slow down"),
-    "unknown": ("429 Many", "secret", b"slow down", "slow down"),
+ENCODED_ERRORS = {
+    "brotli": ("429 Many", "br", b"\x0b\x03slow down\x03"),
+    "claims gzip": ("403 No", "gzip", b"slow down"),
+    "raw deflate": ("503 Busy", "deflate", RAW_DEFLATE),
+    "damaged gzip": ("429 Many", "gzip", gzip.compress(b"slow down" * 99)[:60] + b"?" * 50),
+    "unknown": ("429 Many", "secret", b"slow down"),
 }
 
 
-@pytest.mark.parametrize(("status", "encoding", "body", "words"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
-def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, words, client_class, monkeypatch):
+@pytest.mark.parametrize(("status", "encoding", "body"), ENCODED_ERRORS.values(), ids=ENCODED_ERRORS)
+def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, body, client_class, monkeypatch):
     monkeypatch.setattr(localchat.transport.retries, "_FIRST_DELAY_S", 0.001)
     server = always(with_length(body, status, f"Content-Encoding: {encoding}\r\n"))
-    error = failure(server, StatusError, words, client_class, max_retries=1)
+    error = failure(server, StatusError, "slow down", client_class, max_retries=1)
     assert error.status == int(status[:3])
     assert len(server.requests) == (1 if error.status == 403 else 2)
 
@@ -128,23 +126,14 @@ def test_text_that_is_not_utf8_gives_one_warning(raw, text):
         assert all("not UTF-8" in warning for warning in warnings)
 
 
-@pytest.mark.parametrize("method", ["chat", "stream", "run"])
+@pytest.mark.parametrize("method", ["chat", "run"])
 def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
     path, readers, read = tmp_path / "image.gif", [], media._read
     path.write_bytes(b"GIF89a")
     monkeypatch.setattr(media, "_read", lambda source: readers.append(threading.get_ident()) or read(source))
-
-    async def send(url: str) -> None:
-        async with AsyncClient(url, model="m") as client:
-            if method != "stream":
-                await getattr(client, method)("hi", images=[path])
-                return
-            async with client.stream("hi", images=[path]) as stream:
-                assert [text async for text in stream.text] == ["Hel", "lo"]
-
-    with always(HELLO) as server:
-        asyncio.run(send(server.url))
-        assert server.requests[0].json["messages"][0]["content"][0]["type"] == "image_url"
+    with playing(text("ok"), client_class=waiting_client) as (client, script):
+        getattr(client, method)("hi", images=[path])
+        assert script.requests[0]["messages"][0]["content"][0]["type"] == "image_url"
     assert len(readers) == 1
     assert readers != [threading.get_ident()]
 
@@ -156,8 +145,6 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
     ("url", "named", "sent"),
     [
         ("http://127.0.0.1:1/v1", None, True),
-        ("http://127.1:1/v1", None, True),
-        ("http://[::1]:1/v1", None, True),
         ("http://localhost:1/v1", None, True),
         ("unix:/tmp/socket", None, True),
         ("https://h.example/v1", None, True),
@@ -165,7 +152,6 @@ def test_files_are_read_beside_the_event_loop(method, tmp_path, monkeypatch):
         ("http://h.example/v1", "http://h.example/v1", True),
         ("http://h.example/v1", "http://other.example/v1", False),
         ("http://h.example/v1", None, False),
-        ("http://192.168.1.2:8080/v1", None, False),
         ("http://127.example.com/v1", None, False),
         ("http://localhost.example.com/v1", None, False),
     ],
