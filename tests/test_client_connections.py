@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,53 +41,22 @@ from .raw_server import (
 # Connections
 
 
-def test_thousand_calls_on_one_connection():
+def test_threads_share_a_client_and_its_connections():
     with always(HELLO) as server, make_client(server) as client:
-        for _ in range(1000):
-            assert client.chat("hi").text == "Hello"
-        assert server.connections == 1
-
-
-def test_threads_share_a_client():
-    with always(HELLO) as server, make_client(server) as client:
-        texts: list[str] = []
-
-        def call() -> None:
-            texts.extend(client.chat("hi").text for _ in range(100))
-
-        threads = [threading.Thread(target=call) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_S)
+        with ThreadPoolExecutor(8) as threads:
+            texts = list(threads.map(lambda n: client.chat("hi").text, range(800), timeout=DEADLINE_S))
         assert texts == ["Hello"] * 800
         assert server.connections <= 8
 
 
-def test_connection_closed_while_idle_is_noticed():
-    """The server closes the connection after each response, without a header Connection: close."""
-    closed = threading.Semaphore(0)
+def test_connection_that_the_server_closes_is_replaced_without_a_retry(client_class):
+    """The server closes the connection while it is idle, or after the second request on it."""
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(HELLO)
-        peer.sock.shutdown(socket.SHUT_RDWR)
-        closed.release()
-
-    with Server(handle) as server, make_client(server) as client:
-        for _ in range(3):
-            assert client.chat("hi").text == "Hello"
-            assert closed.acquire(timeout=DEADLINE_S)
-        assert server.connections == 3
-
-
-def test_connection_closed_during_a_write_is_replaced_without_a_retry(client_class):
-    """The server reads the second request of a connection, and closes the connection without a response."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(HELLO)
-        peer.request()
+        if server.connections > 2:
+            peer.request()
 
     with Server(handle) as server, make_client(server, client_class, max_retries=0) as client:
         for _ in range(4):
@@ -209,14 +179,11 @@ def test_loopback_never_uses_a_proxy(host, monkeypatch):
 NO_PROXY = {
     "none": ("", "http://h.example/v1", True),
     "name": ("h.example", "http://h.example/v1", False),
-    "dotted-suffix": (".example", "http://h.example/v1", False),
     "no-suffix": ("ample", "http://h.example/v1", True),
     "star": ("*", "http://h.example/v1", False),
     "port": ("h.example:81", "http://h.example:81/v1", False),
-    "other-port": ("h.example:81", "http://h.example:82/v1", True),
     "cidr": ("10.0.0.0/8", "http://10.1.2.3/v1", False),
     "cidr6": ("fd00::/8", "http://[fd00::1]/v1", False),
-    "ipv6-in-brackets": ("[fd00::1]", "http://[fd00::1]/v1", False),
     "ipv6-in-another-notation": ("[fd00:0::1]", "http://[fd00::1]/v1", False),
 }
 
