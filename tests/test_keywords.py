@@ -12,24 +12,11 @@ from localchat import Client, IncompleteReply, NotFoundError, StreamError, Timeo
 from .clients import make_client
 from .raw_server import DONE, HELLO, always, chunked, piece, serving, with_length
 
-UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
-    "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
-    "unlike any": ({"zzz": 0}, r"chat has no option 'zzz'; extra_body=\{\.\.\.\} sends any field"),
-    "of the client": ({"api_key": "sk-1"}, r"belongs to the client, Client\(api_key=\.\.\.\)"),
-    "server": ({"base_url": "http://x"}, r"belongs to the client, Client\(base_url"),
-    "stream": ({"stream": True}, "chat, complete and run return a Reply"),
-}
-
-
-@pytest.mark.parametrize(("options", "words"), UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown_option_is_refused_and_nothing_is_sent(options, words, client_class):
-    refused = pytest.raises(TypeError, match=words)
-    with always(HELLO) as server, make_client(server, client_class) as client, refused:
-        client.chat("hi", **options)
-    assert server.requests == []
-
-
-OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+UNKNOWN: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("chat", ("hi",), {"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
+    ("chat", ("hi",), {"zzz": 0}, r"chat has no option 'zzz'; extra_body=\{\.\.\.\} sends any field"),
+    ("chat", ("hi",), {"api_key": "sk-1"}, r"belongs to the client, Client\(api_key=\.\.\.\)"),
+    ("chat", ("hi",), {"stream": True}, "chat, complete and run return a Reply"),
     ("with_options", (), {"modle": "m"}, r"Client has no option 'modle': is model meant\?"),
     ("run", ("hi",), {"max_round": 3}, r"run has no option 'max_round': is max_rounds meant\?"),
     ("embed", ("hi",), {"temperature": 1}, "embed has no option 'temperature'"),
@@ -40,36 +27,31 @@ OTHERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "arguments", "options", "words"), OTHERS)
-def test_unknown_option_of_other_methods(method, arguments, options, words):
-    with pytest.raises(TypeError, match=words):
-        getattr(Client("http://127.0.0.1:1"), method)(*arguments, **options)
+@pytest.mark.parametrize(("method", "arguments", "options", "words"), UNKNOWN)
+def test_unknown_option_is_refused_and_nothing_is_sent(method, arguments, options, words, client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client, pytest.raises(TypeError, match=words):
+        getattr(client, method)(*arguments, **options)
+    assert server.requests == []
     with pytest.raises(TypeError, match=r"Client has no option 'time_out': is timeout meant\?"):
         Client(time_out=5)  # type: ignore[call-arg]
 
 
-PROMPTS: dict[str, tuple[Any, str]] = {
-    "dict": ({"role": "user", "content": "hi"}, "text or a list of messages, not dict"),
-    "bytes": (b"hi", "text or a list of messages, not bytes"),
-    "texts": (["a", "b"], "a dict with role and content, not str: client.map"),
-    "number": (3, "text or a list of messages, not int"),
-    "list of lists": ([["a"]], "a dict with role and content, not list"),
+CHATS = ("chat", "stream", "run")
+PROMPTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
+    "dict": (CHATS, {"role": "user", "content": "hi"}, "text or a list of messages, not dict"),
+    "bytes": (CHATS, b"hi", "text or a list of messages, not bytes"),
+    "texts": (CHATS, ["a", "b"], "a dict with role and content, not str: client.map"),
+    "list of lists": (CHATS, [["a"]], "a dict with role and content, not list"),
+    "no text to complete": (("complete",), None, "complete takes text, .* not NoneType"),
+    "a message to complete": (("complete",), {"role": "user", "content": "hi"}, "complete takes text, .* not dict"),
 }
 
 
-@pytest.mark.parametrize(("prompt", "words"), PROMPTS.values(), ids=PROMPTS)
-def test_wrong_prompt_is_explained(prompt, words):
-    client: Any = Client("http://127.0.0.1:1", model="m")
-    for method in (client.chat, client.stream, client.run):
+@pytest.mark.parametrize(("methods", "prompt", "words"), PROMPTS.values(), ids=PROMPTS)
+def test_wrong_prompt_is_explained(methods, prompt, words):
+    for method in methods:
         with pytest.raises(TypeError, match=words):
-            method(prompt)
-
-
-@pytest.mark.parametrize("prompt", [None, 3, b"hi", {"role": "user", "content": "hi"}])
-def test_wrong_text_of_a_completion_is_explained(prompt, client_class):
-    refused = pytest.raises(TypeError, match=f"complete takes text, .* not {type(prompt).__name__}")
-    with client_class("http://127.0.0.1:1", model="m") as client, refused:
-        client.complete(prompt)
+            getattr(Client("http://127.0.0.1:1", model="m"), method)(prompt)
 
 
 WRONG_VALUES: dict[str, Any] = {
@@ -77,10 +59,7 @@ WRONG_VALUES: dict[str, Any] = {
     "timeout in a Timeout": ({"timeout": Timeout(idle="60")}, "timeout is a number"),  # type: ignore[arg-type]
     **{f"retries {wrong!r}": ({"max_retries": wrong}, "max_retries is a whole") for wrong in ("2", -1, 1.5, True)},
     "length": ({"headers": {"content-length": "3"}}, "sets the header content-length itself"),
-    **{
-        name: ({"headers": {name: "x"}}, "sets the header")
-        for name in ("Transfer-Encoding", "CONNECTION", "Upgrade", "TE", "Trailer", "Expect", "Keep-Alive")
-    },
+    **{name: ({"headers": {name: "x"}}, "sets the header") for name in ("Transfer-Encoding", "CONNECTION")},
 }
 
 
@@ -124,12 +103,7 @@ CUTS: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class):
     with always(chunked(piece("Hello", finish), DONE)) as server, make_client(server, client_class) as client:
         conversation = client.conversation()
-        for call in (
-            client.chat,
-            client.run,
-            conversation.say,
-            lambda *a, **o: chat(*a, base_url=server.url, model="m", **o),
-        ):
+        for call in (client.chat, client.run, conversation.say):
             if words:
                 with pytest.raises(IncompleteReply, match=words) as caught:
                     call("hi", **options)
@@ -213,12 +187,13 @@ def test_other_options_share_the_connections():
 
 
 def test_any_request(client_class):
+    """The response to HEAD has no body, whatever its length."""
     responses = {
         "/v1/rerank": with_length(b'{"results": [1]}'),
         "/health": with_length(b"ok"),
-        "/empty?a=b": with_length(b"", "200 OK"),
+        "/empty?a=b": with_length(b""),
+        "/head": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
     }
-
     missing, headers = with_length(b'{"error": "no such thing"}', "404 Not Found"), {"X-A": "1"}
     server = serving(lambda request, number: responses.get(request.path, missing))
     with server, make_client(server, client_class) as client:
@@ -227,30 +202,21 @@ def test_any_request(client_class):
         assert server.requests[0].headers["x-a"] == "1"
         assert client.request("GET", "/health") == "ok"
         assert client.request("GET", "/empty?a=b") is None
+        assert [client.request("HEAD", "/head") for _ in range(2)] == [None, None]
+        assert server.connections == 1
         with pytest.raises(NotFoundError, match="no such thing"):
             client.request("GET", "nowhere")
         with pytest.raises(ValueError, match="not a valid HTTP method"):
             client.request("GET /x", "y")
 
 
-def test_c19_response_to_head_has_no_body(client_class):
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
-    with always(head) as server, make_client(server, client_class) as client:
-        assert [client.request("HEAD", "/health") for _ in range(2)] == [None, None]
-        assert server.connections == 1
+NO_LUCK = {"message": "no luck", "code": 500}
 
 
-ERRORS_AT_200: dict[str, Any] = {
-    "object": {"error": {"message": "no luck", "code": "c"}},
-    "text": {"error": "no luck"},
-    "flat": {"message": "no luck", "code": 500},
-}
-
-
-@pytest.mark.parametrize("body", ERRORS_AT_200.values(), ids=ERRORS_AT_200)
+@pytest.mark.parametrize("body", [{"error": NO_LUCK}, {"error": "no luck"}, NO_LUCK])
 def test_c11_error_at_status_200_has_the_message_of_the_server(body, client_class):
     raw = with_length(json.dumps(body).encode())
     with always(raw, raw) as server, make_client(server, client_class) as client:
-        for call in (client.models, lambda: client.embed("a"), lambda: client.embed(["a", "b"])):
+        for call in (client.models, lambda: client.embed("a")):
             with pytest.raises(StreamError, match="no luck"):
                 call()
