@@ -57,15 +57,11 @@ def test_choices_that_are_missing_or_have_no_index():
 
 
 def test_message_after_deltas_may_leave_out_the_reasoning_and_have_a_longer_refusal():
-    deltas = [{"content": "<think>hm</think>"}, {"content": "Hel"}, {"content": "lo"}, {"refusal": "I can"}]
+    refusal = {"content": [{"type": "refusal", "refusal": "I can"}]}
+    deltas: list[dict[str, Any]] = [{"content": "<think>hm</think>"}, {"content": "Hel"}, {"content": "lo"}, refusal]
     whole = {"choices": [{"message": {"content": "Hello", "refusal": "I cannot"}, "finish_reason": "stop"}]}
     reply = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas), whole)[1].reply()
     assert (reply.text, reply.reasoning, reply.refusal) == ("Hello", "hm", "I cannot")
-
-
-def test_refusal_may_be_a_part_of_the_content():
-    delta = {"content": [{"type": "refusal", "refusal": "no"}]}
-    assert accumulated({"choices": [{"delta": delta}]})[1].reply().refusal == "no"
 
 
 @pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
@@ -77,12 +73,11 @@ def test_held_text_is_emitted_before_later_deltas(follower):
 
 
 def test_logprobs_of_completions_have_the_format_of_chats():
-    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {"b": -0.5, "c": -1.0}]}
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {"b": -0.5}]}
     reply = accumulated({"choices": [{"text": "ab", "logprobs": logprobs, "finish_reason": "stop"}]})[1].reply()
     first, second = reply.choice.logprobs
     assert first == {"token": "a", "logprob": None, "bytes": None, "top_logprobs": []}
-    assert (second["token"], second["logprob"]) == ("b", -0.5)
-    assert second["top_logprobs"] == [{"token": "b", "logprob": -0.5}, {"token": "c", "logprob": -1.0}]
+    assert second == {"token": "b", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "b", "logprob": -0.5}]}
 
 
 def test_reply_keeps_extra_fields():
@@ -99,10 +94,8 @@ def test_reply_keeps_extra_fields():
 
 # Characters beyond 16 bits that are cut into halves, the deltas, and the number of warnings.
 HALVES: dict[str, tuple[list[str], list[str], int]] = {
-    "none": (["a", "\u00e9"], ["a", "\u00e9"], 0),
     "two deltas": (["x\ud83d", "\ude00y"], ["x", "\U0001f600y"], 0),
     "an empty delta between": (["\ud83d", "", "\ude00"], ["\U0001f600"], 0),
-    "one delta": (["\ud83d\ude00"], ["\U0001f600"], 0),
     "first half alone": (["\ud83d", "x"], ["\ufffdx"], 1),
     "first half twice": (["\ud83d", "\ud83d", "\ude00"], ["\ufffd", "\U0001f600"], 1),
     "second half alone": (["\ude00"], ["\ufffd"], 1),
@@ -115,21 +108,25 @@ HALVES: dict[str, tuple[list[str], list[str], int]] = {
 @pytest.mark.parametrize(("pieces", "texts", "n_warnings"), HALVES.values(), ids=HALVES)
 def test_halves_of_characters_are_joined_and_lone_ones_replaced(pieces, texts, n_warnings, field):
     events, accumulator = accumulated(*({"choices": [{"delta": {field: text}}]} for text in pieces))
-    choice, warning = (
-        accumulator.reply().choice,
-        "a half of a character came without the other; it is replaced by U+FFFD",
-    )
+    reply = accumulator.reply()
     assert [event.delta for event in events if event.type.startswith(field)] == texts
-    assert {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field] == "".join(texts)
-    assert accumulator.reply().warnings == (warning,) * n_warnings
+    assert {"content": reply.text, "reasoning": reply.reasoning, "refusal": reply.refusal}[field] == "".join(texts)
+    assert len(reply.warnings) == n_warnings
 
 
-def test_halves_of_characters_in_arguments_are_joined():
-    accumulator = Accumulator()
+def tool_delta(**call: Any) -> dict[str, Any]:
+    return {"choices": [{"delta": {"tool_calls": [{"index": 0, **call}]}}]}
+
+
+def test_pieces_of_arguments_are_joined_under_an_id_that_stays_until_the_server_sends_one():
+    accumulator, made = Accumulator(), set()
     for text in ('{"q": "', "Hi \ud83d", "\ude00!", '"}'):
-        accumulator.add(tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": text}}))
-        accumulator.reply()  # This does not change the result.
-    assert accumulator.reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
+        accumulator.add(tool_delta(function={"name": "f", "arguments": text}))
+        made.add(accumulator.reply().tool_calls[0].id)
+    assert len(made) == 1
+    accumulator.add(tool_delta(id="late"))
+    (call,) = accumulator.reply().tool_calls
+    assert (call.id, call.arguments) == ("late", {"q": "Hi \N{GRINNING FACE}!"})
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
@@ -145,44 +142,25 @@ def test_call_that_is_cut_before_its_arguments_has_an_error(finish):
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_nan_and_infinity_are_not_valid_in_arguments(number):
     """json.loads accepts them, but a server refuses them in the next request."""
-    accumulator = Accumulator()
-    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}))
-    call = accumulator.reply().tool_calls[0]
+    delta = tool_delta(function={"name": "f", "arguments": f'{{"a": {number}}}'})
+    (call,) = accumulated(delta)[1].reply().tool_calls
     assert (call.arguments, call.member["function"]["arguments"]) == (None, "{}")
     assert f"{number} is not a number of JSON" in (call.error or "")
-
-
-def test_made_id_of_a_call_is_stable_until_the_server_sends_one():
-    accumulator = Accumulator()
-    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": "{}"}}))
-    made = accumulator.reply().tool_calls[0].id
-    assert accumulator.reply().tool_calls[0].id == made
-    accumulator.add(tool_delta({"index": 0, "id": "late"}))
-    assert accumulator.reply().tool_calls[0].id == "late"
-
-
-def tool_delta(call: dict[str, Any]) -> dict[str, Any]:
-    return {"choices": [{"delta": {"tool_calls": [call]}}]}
 
 
 def test_deep_nesting_is_read_or_refused():
     deep: Any = "x"
     for _ in range(900):
         deep = [deep]
-    accumulator = Accumulator()
-    accumulator.add({"choices": [{"delta": {"content": [deep], "tool_calls": [{"name": "f", "arguments": deep}]}}]})
-    accumulator.finish(done=True)
+    accumulated({"choices": [{"delta": {"content": [deep], "tool_calls": [{"name": "f", "arguments": deep}]}}]})
     assert parse_error([deep]).message
 
 
 UNKNOWN_PAYLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "code and message": ({"code": 50505, "message": "no luck"}, "no luck"),
-    "status code": ({"statusCode": 500, "message": "no luck"}, "no luck"),
     "message and type": ({"message": "no luck", "type": "server_error"}, "no luck"),
-    "message beside an id": ({"id": "req-1", "message": "no luck", "choices": None}, "no luck"),
     "code beside an id": ({"id": "req-1", "code": 500}, '"code": 500'),
     "reason": ({"reason": "no luck"}, "no part of a chat completion.*no luck"),
-    "flat error": ({"object": "error", "message": "out of memory", "code": 500}, "out of memory"),
     "nothing known": ({"foo": 1}, 'no part of a chat completion: {"foo": 1}'),
 }
 
@@ -201,14 +179,10 @@ def test_c2_unknown_payload_after_text_is_an_error(payload, words):
 KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "empty": {},
     "code of a success": {"code": 0, "message": "Success", "choices": []},
-    "null detail (C20)": {"detail": None, "choices": [], "id": "1"},
     "only null detail (C20)": {"detail": None},
-    "null error": {"error": None, "id": "1", "model": "m"},
     "ping": {"type": "ping"},
     "progress": {"prompt_progress": {"total": 9}},
-    "SGLang": {"choices": [], "sglext": {}},
     "usage": {"usage": None},
-    "timings": {"timings": {}},
 }
 
 
@@ -226,32 +200,22 @@ STRAY = "the text has a </think> without <think>: is it a case for think_tags='p
 
 # Mode, content, and the reasoning, text and warnings of the reply.
 SPLITS: dict[str, tuple[str, str, str, str, list[str]]] = {
-    "tag-first": ("auto", "<think>a</think>b", "a", "b", []),
-    "blank-first": ("auto", " \n<think>\na\n</think>\n\nb", "a\n", "b", []),
-    "no-tag": ("auto", "b", "", "b", []),
+    "tag-first": ("auto", " \n<think>\na\n</think>\n\nb<think>c</think>", "a\n", "b<think>c</think>", []),
     "open-only": ("auto", "<think>\na", "", "<think>\na", [UNCLOSED]),
     "half-a-closing-tag-at-the-end": ("auto", "<think>a</thi", "", "<think>a</thi", [UNCLOSED]),
-    "second-tag-is-text": ("auto", "<think>a</think>b<think>c</think>", "a", "b<think>c</think>", []),
-    "other-tag": ("auto", "<thought>a</thought>b", "a", "b", []),
     "tags-do-not-mix": ("auto", "<thought>a</think>b", "", "<thought>a</think>b", [UNCLOSED, STRAY]),
     "indented": ("auto", "<think>a</think>\n \n    b\n", "a", "    b\n", []),
-    "blanks-after-the-tag": ("auto", "<think>a</think> \n ", "a", "", []),
     "stray-in-code": ("auto", "```\na\n</think>\n```", "", "```\na\n</think>\n```", [STRAY]),
-    "stray-first": ("auto", "</think>\nb", "", "</think>\nb", [STRAY]),
-    "prefilled": ("prefilled", "a</think>b", "a", "b", []),
     "prefilled-and-opened-again": ("prefilled", "<think>a</think>b", "a", "b", []),
     "prefilled-never-closed": ("prefilled", " a", "", " a", [UNCLOSED]),
-    "prefilled-half-a-tag": ("prefilled", "<thi", "", "<thi", [UNCLOSED]),
-    "off": ("off", "<think>a</think>b", "", "<think>a</think>b", []),
     "blank-only": ("auto", "  ", "", "  ", []),
 }
 
 
 def split(mode: str, pieces: list[str], finish: str = "stop") -> tuple[str, str, list[str]]:
     accumulator = Accumulator(think_tags=mode)
-    for piece in pieces:
-        accumulator.add(text_chunk(piece))
-    accumulator.add(text_chunk("", finish))
+    for chunk in (*map(text_chunk, pieces), text_chunk("", finish)):
+        accumulator.add(chunk)
     accumulator.finish()
     reply = accumulator.reply()
     return reply.reasoning, reply.text, list(reply.warnings)
