@@ -1,4 +1,4 @@
-"""Random streams for the SSE decoder; `python -m tests.soak client` runs more of them. A failure has its seed.
+"""Random streams for the SSE decoder. A failure has its seed.
 
 Streams consist of fields, line ends, byte order marks and random bytes. The decoder may raise only SSEError, its events
 must not depend on how the bytes are cut, and they must equal those of a simple reference decoder.
@@ -17,11 +17,6 @@ PARTS = [
     *(b"data: x\n\n", b"id: 1\n", b"retry: 30\n", b": ping\n", b"event: e\n", b"data:\n", b"\xef\xbb\xbf", b"\0"),
     *("\u2028".encode(), "\u0085".encode(), "\u00e9".encode(), b"\xff", b"\x0b", b"\x1c", b"[DONE]", b"123"),
 ]
-
-
-def stream(chance: random.Random) -> bytes:
-    noise = bytes(chance.randrange(256) for _ in range(chance.randrange(4)))
-    return b"".join(chance.choice([*PARTS, noise]) for _ in range(chance.randrange(60)))
 
 
 def pieces_of(raw: bytes, chance: random.Random) -> list[bytes]:
@@ -63,7 +58,8 @@ def decode(pieces: list[bytes], **options: Any) -> list[Any]:
 
 def check(seed: int) -> None:
     chance = random.Random(seed)
-    raw = stream(chance)
+    noise = chance.randbytes(chance.randrange(4))
+    raw = b"".join(chance.choices([*PARTS, noise], k=chance.randrange(60)))
     options: dict[str, Any] = chance.choice([{}, {"sentinel": "[DONE]"}, {"max_event_bytes": 25}])
     whole = decode([raw], **options)
     assert decode(pieces_of(raw, chance), **options) == whole, (seed, raw)

