@@ -8,23 +8,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-from ..live import started
+from ..live import running_process
 from .target import DEADLINE_S, Broken, Target, counted
-
-
-@contextlib.contextmanager
-def served(*arguments: str) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
-    """A server."""
-    with started([sys.executable, "-m", "localchat.server", "--port", "0", *arguments]) as server:
-        yield Target(server.url, server.process.pid), server.process
 
 
 def engines_of(pid: int) -> list[int]:
@@ -90,7 +80,8 @@ def kills(n: int, seed: int) -> str:
 
     slowest_s = 0.0
     # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
-    with served("--parallel", "32") as (target, process):
+    with running_process("--parallel", "32") as server:
+        target = Target(server.url, server.process.pid)
         text = target.chat()
         before = target.resources()
         threads = [threading.Thread(target=read, args=(seed + i,), daemon=True) for i in range(N_STREAMS)]
@@ -103,7 +94,7 @@ def kills(n: int, seed: int) -> str:
             if not was_loading:
                 wait_until_served(target)
             time.sleep(chance.random() * 0.3)
-            engine = engine_of(process.pid)
+            engine = engine_of(target.pid)
             if engine is not None:
                 os.kill(engine, chance.choice(SIGNALS))
             start = time.monotonic()

@@ -65,8 +65,6 @@ def damaged_request(chance: random.Random) -> bytes:
             raw[at:at] = raw[at : at + n] or b"x"
         else:
             raw += chance.choice(_RAW)
-        if not raw:
-            raw += b"x"
     return bytes(raw)
 
 
@@ -241,19 +239,19 @@ def damaged_file(raw: bytes, chance: random.Random) -> bytes:
 def start(path: Path) -> tuple[int | None, str]:
     """Start a server with this file; returns its exit status, None if it became ready, and its output."""
     command = [sys.executable, "-m", "localchat.server", "--port", "0", str(path)]
+    text, is_ready = "", False
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        lines = []
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                lines.append(line)
+                text += line
                 if "ready" in line:
+                    is_ready = True
                     process.terminate()
-                    process.wait(START_DEADLINE_S)
-                    return None, "".join(lines)
-            return process.wait(START_DEADLINE_S), "".join(lines)
+            status = process.wait(START_DEADLINE_S)
         finally:
             process.kill()
+    return None if is_ready else status, text
 
 
 def models(n: int, seed: int) -> str:

@@ -9,6 +9,8 @@ import threading
 import time
 from collections import Counter
 
+import numpy as np
+
 from .target import DEADLINE_S, Broken, Target, counted, post, responses
 
 QUESTIONS = [
@@ -115,9 +117,5 @@ def settled(target: Target, before: dict[str, float], settle_s: float) -> dict[s
 
 def slope(samples: list[tuple[float, float]]) -> float:
     """The growth in MB an hour in the second half of the samples, by least squares."""
-    later = samples[len(samples) // 2 :]
-    if len(later) < 2:
-        return 0.0
-    middle = sum(at for at, _ in later) / len(later)
-    spread = sum((at - middle) ** 2 for at, _ in later)
-    return 3600 * sum((at - middle) * size for at, size in later) / spread
+    later = np.array(samples[len(samples) // 2 :])
+    return float(3600 * np.polyfit(later[:, 0], later[:, 1], 1)[0])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import io
 import json
 import os
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 DEADLINE_S = 30.0
 QUESTION = "What is your name?"
@@ -48,8 +52,8 @@ class Target:
         Raises:
             Broken: The server sends nothing for `timeout_s` and does not close.
         """
+        received = b""
         with socket.create_connection(self.address, timeout=timeout_s) as sock:
-            received = b""
             try:
                 with contextlib.suppress(ConnectionError):
                     sock.sendall(raw)
@@ -79,17 +83,16 @@ class Target:
         Raises:
             Broken: The request fails.
         """
-        fields = {"max_tokens": 16, "temperature": 0, **fields}
-        body = json.dumps({"messages": [{"role": "user", "content": content}], **fields})
-        [(status, payload)] = responses(self.send(post("/v1/chat/completions", body.encode())))
+        fields = {"messages": [{"role": "user", "content": content}], "max_tokens": 16, "temperature": 0, **fields}
+        status, payload = self.status("/v1/chat/completions", json.dumps(fields).encode())
         if status != 200:
             raise Broken(f"an ordinary request got {status}: {payload!r}")
         return str(json.loads(payload)["choices"][0]["message"]["content"])
 
     def health(self) -> int:
         """The status of GET /health."""
-        raw = self.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        return next(responses(raw))[0]
+        with urllib.request.urlopen(urljoin(self.url, "/health"), timeout=DEADLINE_S) as response:
+            return int(response.status)
 
     def check(self) -> None:
         """Send an ordinary request and record its time."""
@@ -118,50 +121,33 @@ def post(path: str, body: bytes) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+class _Received(io.BytesIO):
+    """Received bytes, which a response does not close."""
+
+    def close(self) -> None:
+        pass
+
+
 def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, bytes]]:
     """The status and the body of each response, without 100 Continue.
 
     Raises:
         Broken: The bytes are not HTTP responses, or the last response is cut and `may_be_cut` is false.
     """
-    while raw:
-        head, separator, raw = raw.partition(b"\r\n\r\n")
-        if not separator or not head.startswith(b"HTTP/1.1 "):
-            raise Broken(f"not an HTTP response: {head[:200]!r}")
-        status = int(head[9:12])
-        lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
-        headers = {name.strip().lower(): value.strip() for name, _, value in lines}
-        if status == 100:
-            continue
-        if headers.get(b"transfer-encoding") == b"chunked":
-            if may_be_cut and b"0\r\n\r\n" not in raw:
-                yield status, b""
-                return
-            body, raw = _dechunked(raw)
-        elif b"content-length" not in headers and status == 200:
-            # A stream for HTTP/1.0 ends with the connection.
-            body, raw = raw, b""
-        else:
-            # After a response to HEAD, which has no body, the connection ends or another response follows.
-            is_head = not raw or raw.startswith(b"HTTP/1.1 ")
-            n = 0 if is_head else int(headers.get(b"content-length", b"0"))
-            if len(raw) < n:
-                raise Broken(f"a body of {n} bytes has {len(raw)}")
-            body, raw = raw[:n], raw[n:]
-        yield status, body
-
-
-def _dechunked(raw: bytes) -> tuple[bytes, bytes]:
-    body = b""
-    while True:
-        line, separator, raw = raw.partition(b"\r\n")
-        if not separator:
-            raise Broken("a chunked response has no end")
-        size = int(line, 16)
-        body += raw[:size]
-        raw = raw[size + 2 :]
-        if size == 0:
-            return body, raw
+    received = _Received(raw)
+    while received.tell() < len(raw):
+        response = http.client.HTTPResponse(SimpleNamespace(makefile=lambda mode: received))  # type: ignore[arg-type]
+        try:
+            response.begin()
+            yield response.status, response.read()
+        except http.client.RemoteDisconnected:  # Nothing follows 100 Continue.
+            return
+        except http.client.IncompleteRead as error:
+            if not may_be_cut:
+                raise Broken(f"a response is cut: {error}") from error
+            yield response.status, b""
+        except http.client.HTTPException as error:
+            raise Broken(f"not an HTTP response: {error!r}") from error
 
 
 def counted(counts: Mapping[Any, int]) -> str:
