@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import shutil
 import subprocess
@@ -85,7 +86,7 @@ class Browser:
         assert output is not None
         while b"\0" not in self._received:
             assert select.select([output], [], [], DEADLINE_S)[0], "the browser does not respond"
-            piece = output.read1(1 << 16)
+            piece = os.read(output.fileno(), 1 << 16)
             assert piece, "the browser has ended"
             self._received += piece
         message, _, self._received = self._received.partition(b"\0")
