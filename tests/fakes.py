@@ -154,9 +154,9 @@ class FakeBackend(FakeCells):
             metadata={},
             **(fim or {}),
         )
-        n_slots = n_parallel + n_idle
+        n_slots, n_outputs = n_parallel + n_idle, n_parallel + max(n_idle, max_drafted)
         limits = CacheLimits(
-            n_cells, n_parallel, n_slots, n_batch, n_slots, can_truncate, max_drafted, is_unified=is_unified
+            n_cells, n_parallel, n_slots, n_batch, n_outputs, can_truncate, max_drafted, is_unified=is_unified
         )
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         self.texts = TokenTexts(
@@ -215,6 +215,7 @@ class FakeBackend(FakeCells):
             for row in chunk.rows_with_logits:
                 self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
             record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))
+        assert len(self._outputs) <= self.limits.n_outputs
         self.batches.append(record)
 
     def sample(self, sampler: Any, row: int) -> int:

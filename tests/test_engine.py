@@ -236,43 +236,9 @@ def test_next_turn_of_a_conversation_uses_the_last_prompt(n_batch: int):
         assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
 
 
+@pytest.mark.parametrize("limits", [{"is_unified": False}, {"can_truncate": False}], ids=["streams", "no truncation"])
 @pytest.mark.parametrize("seed", range(10))
-def test_outputs_are_the_same_where_slots_cannot_be_truncated(seed: int):
-    random_ = random.Random(seed)
-    requests = [
-        request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)
-        for _ in range(12)
-    ]
-    backend = FakeBackend(can_truncate=False, n_ctx=120, n_cells=200, n_parallel=3, n_idle=2, n_batch=16)
-    with stepped(backend) as engine:
-        generations = []
-        for one in requests:
-            generations.append(submit(engine, one))
-            for _ in range(random_.randint(0, 6)):
-                engine.step()
-        step_until_idle(engine)
-        texts = [read(generation)[0] for generation in generations]
-    assert texts == [bytes(one.prompt[:12]).decode() for one in requests]
-
-
-# With its thread.
-
-
-def test_close_ends_running_and_waiting_requests():
-    backend = FakeBackend(endless, n_parallel=1, n_ctx=100_000, n_cells=100_000)
-    with running(backend) as engine:
-        generations = [submit(engine, request()) for _ in range(3)]
-        next(generations[0])
-        engine.close()  # The end of the block closes it again.
-    for generation in generations:
-        with pytest.raises(EngineStopped):
-            list(generation)
-    with pytest.raises(EngineStopped):
-        submit(engine, request())
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_sequences_with_streams_have_the_tokens_of_each_alone(seed: int):
+def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[str, bool]):
     """The backend checks what each slot holds, and which rows are computed together."""
     random_ = random.Random(seed)
     n_parallel, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
@@ -280,10 +246,10 @@ def test_sequences_with_streams_have_the_tokens_of_each_alone(seed: int):
         n_parallel=n_parallel,
         n_idle=random_.choice([1, 3]),
         n_ctx=n_ctx,
-        n_cells=16 * n_ctx,
-        n_batch=256,
-        max_drafted=random_.choice([0, 8]),
-        is_unified=False,
+        n_cells=n_ctx * (2 if "can_truncate" in limits else 16),
+        n_batch=random_.choice([32, 256]) if "can_truncate" in limits else 256,
+        max_drafted=0 if "can_truncate" in limits else random_.choice([0, 8]),
+        **limits,
     )
     beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
     with stepped(backend) as engine:
@@ -300,6 +266,22 @@ def test_sequences_with_streams_have_the_tokens_of_each_alone(seed: int):
         for text, generation in zip(texts, generations):
             if text:
                 assert read(generation)[0] == text
+
+
+# With its thread.
+
+
+def test_close_ends_running_and_waiting_requests():
+    backend = FakeBackend(endless, n_parallel=1, n_ctx=100_000, n_cells=100_000)
+    with running(backend) as engine:
+        generations = [submit(engine, request()) for _ in range(3)]
+        next(generations[0])
+        engine.close()  # The end of the block closes it again.
+    for generation in generations:
+        with pytest.raises(EngineStopped):
+            list(generation)
+    with pytest.raises(EngineStopped):
+        submit(engine, request())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -14,7 +14,6 @@ from localchat.serving.engine.kv_cache import KVCache
 from localchat.serving.engine.scheduler import Scheduler
 from localchat.serving.engine.tuning import CPU, GPU, Tuning
 
-from .engines import request_for
 from .fakes import FakeCells
 
 # The token that every step samples.
@@ -81,29 +80,6 @@ SYSTEM = list(range(50))
 def finish(scheduler: SteppedScheduler, *, keep: bool = True) -> None:
     for running in list(scheduler.running):
         scheduler.remove(running, keep=keep)
-
-
-SCORED = request_for((), prompt_logprobs=0)
-
-
-def test_scored_prompt_is_computed_again_in_small_chunks():
-    scheduler = new_scheduler(1000, 4, 100, n_idle=32)
-    prompt = [*range(80)]
-    scheduler.add(Sequence(1, list(prompt), 200))
-    run_step(scheduler)
-    scheduler.add(Sequence(2, list(prompt), 200, SCORED))
-    scheduler.add(Sequence(3, prompt[::-1], 200, SCORED))
-    scheduler.add(Sequence(4, list(prompt), 200))
-    rows = []
-    for _ in range(6):
-        batch = run_step(scheduler)
-        rows.append([(chunk.sequence.id, chunk.n_tokens, len(chunk.scored_rows)) for chunk in batch.chunks])
-    # At most 32 scored rows a step; they use no cached prefix, and no other sequence waits for theirs.
-    assert rows[0] == [(1, 1, 0), (4, 1, 0), (2, 32, 32)]
-    assert rows[2] == [(1, 1, 0), (4, 1, 0), (2, 16, 15), (3, 16, 16)]
-    assert rows[3] == [(1, 1, 0), (2, 1, 0), (4, 1, 0), (3, 32, 32)]
-    scored = [sequence for sequence in scheduler.running if sequence.request is SCORED]
-    assert [sequence.n_cached for sequence in scored] == [0, 0]
 
 
 def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_the_oldest():
