@@ -62,7 +62,8 @@ class Front:
         self.texts: TokenTexts
         self._n_failed_starts = 0
         # After too many failed starts: the error, and the time of the next start.
-        self._failure: tuple[EngineError, float] | None = None
+        self._failure: EngineError | None = None
+        self._next_start_at = 0.0
 
     def __enter__(self) -> Front:
         return self
@@ -84,10 +85,7 @@ class Front:
     @property
     def failure(self) -> EngineError | None:
         """Why the engine accepts no requests; None if it does."""
-        if self._failure is None:
-            return None
-        error, until = self._failure
-        return error if time.monotonic() < until else None
+        return self._failure if time.monotonic() < self._next_start_at else None
 
     @property
     def max_open(self) -> int:
@@ -151,8 +149,8 @@ class Front:
             except Exception as error:
                 self._n_failed_starts += 1
                 if self._n_failed_starts >= MAX_FAILED_STARTS:
-                    failure = EngineError(f"the engine cannot be started: {error}")
-                    self._failure = failure, time.monotonic() + PAUSE_S
+                    self._failure = EngineError(f"the engine cannot be started: {error}")
+                    self._next_start_at = time.monotonic() + PAUSE_S
                 raise
             self._n_failed_starts = 0
             return process

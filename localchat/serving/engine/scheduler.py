@@ -8,7 +8,6 @@ scheduler does not know llama.cpp, threads, clocks or text.
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterator
 
 from .batch import MIN_SAVED, Batch, BatchChunk, CacheLimits, Sequence, n_common_of
@@ -97,7 +96,7 @@ class Scheduler:
         if len(self.running) == 1:
             return newest
         self._stop(newest, keep=True)
-        _insert(self.waiting, newest)
+        self.waiting = sorted([*self.waiting, newest], key=_arrival)
         self._is_full = True
         return None
 
@@ -116,7 +115,7 @@ class Scheduler:
                 return
             self.waiting.remove(sequence)
             self._cache.acquire(sequence, match)
-            _insert(self.running, sequence)
+            self.running = sorted([*self.running, sequence], key=_arrival)
             sequence.n_shared = n_shared
             if sequence.n_cached is None:
                 sequence.n_cached = sequence.n_computed
@@ -219,6 +218,5 @@ def _length_of_prompt(sequence: Sequence) -> int:
     return sequence.n_prompt - (sequence.n_cached or 0)
 
 
-def _insert(sequences: list[Sequence], sequence: Sequence) -> None:
-    """Inserts a sequence into a list in order of arrival."""
-    sequences.insert(bisect([other.id for other in sequences], sequence.id), sequence)
+def _arrival(sequence: Sequence) -> int:
+    return sequence.id
