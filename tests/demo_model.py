@@ -63,7 +63,7 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
     """The tokens are equal, or the first two that differ were about equally likely."""
     for one, other in zip(alone, together):
         if one.id != other.id:
-            likely = {top.token: top.logprob for top in one.top}
+            likely = {top.id: top.logprob for top in one.top}
             assert other.id in likely
             assert one.logprob is not None
             assert one.logprob - likely[other.id] < NEAR_TIE

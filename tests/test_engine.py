@@ -80,7 +80,7 @@ def test_prompt_is_scored_whole_and_in_order(n_prompt: int):
         tokens = scored.prompt_tokens()
         assert b"".join(token.piece for token in tokens).decode() == text
         assert [token.logprob for token in tokens] == [None, *(-float(i) for i in range(1, n_prompt))]
-        assert [[top.token for top in token.top] for token in tokens[1:]] == [[ord(c)] for c in text[:-1]]
+        assert [[top.id for top in token.top] for token in tokens[1:]] == [[ord(c)] for c in text[:-1]]
         assert finish.usage.n_cached == 0
         assert {read(other)[0] for other in others} == {(text * 40)[: min(n_prompt, 40)]}
 

@@ -142,7 +142,7 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
     for token in read(engine, request)[1]:
         assert len(token.top) == 5
         assert token.logprob == token.top[0].logprob
-        assert token.id == token.top[0].token
+        assert token.id == token.top[0].id
         assert [t.logprob for t in token.top] == sorted((t.logprob for t in token.top), reverse=True)
         assert all(t.logprob <= 0 for t in token.top)
 
@@ -218,7 +218,7 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
     )
     assert text == read(engine, request)[0]
     for token in tokens:
-        probabilities = {top.token: math.exp(top.logprob) for top in token.top}
+        probabilities = {top.id: math.exp(top.logprob) for top in token.top}
         assert sum(probabilities.values()) == pytest.approx(1, abs=1e-3)
         assert token.logprob is not None
         assert probabilities[token.id] == pytest.approx(math.exp(token.logprob))
@@ -254,7 +254,7 @@ def test_forced_token_is_certain_after_sampling(
     assert tuple(token.id for token in forced) == closing
     for token in forced:
         assert token.logprob == 0
-        assert [(top.token, top.logprob) for top in token.top] == [(token.id, 0)]
+        assert [(top.id, top.logprob) for top in token.top] == [(token.id, 0)]
     sampled = tokens[:budget] + tokens[budget + len(closing) :]
     assert len(sampled) == budget + 2
     # Sampled tokens have other candidates.

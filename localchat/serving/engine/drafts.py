@@ -18,84 +18,54 @@ from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
 
-# Shorter n-grams recur by chance.
-N_GRAM = 3
-# Positions compared for each draft, and tokens compared at each position: these limits bound the time of a draft.
-_MAX_POSITIONS = 8
-_MAX_COMPARED = 32
-# Tokens indexed in one step: a long prompt must not delay other sequences.
-_MAX_INDEXED = 8192
-
-
-class Lookup:
-    """Prompt lookup: the positions after all n-grams of one text, which only grows. As in LZ77 compressors, the last
-    n-gram is compared at its newest positions, and the longest match gives the draft."""
-
-    def __init__(self) -> None:
-        # By n-gram: its newest position. By position: the previous one of the same n-gram. These are no lists of
-        # positions, since the garbage collector would visit as many lists as the text has tokens.
-        self._last: dict[tuple[int, ...], int] = {}
-        self._before: dict[int, int] = {}
-        self._n_indexed = N_GRAM
-
-    def index(self, tokens: list[int]) -> bool:
-        """Indexes new tokens, a limited number at a time. Returns whether all are indexed."""
-        end = min(len(tokens), self._n_indexed + _MAX_INDEXED)
-        for position in range(self._n_indexed, end):
-            n_gram = tuple(tokens[position - N_GRAM : position])
-            before = self._last.get(n_gram)
-            if before is not None:
-                self._before[position] = before
-            self._last[n_gram] = position
-        self._n_indexed = max(end, self._n_indexed)
-        return end == len(tokens)
-
-    def draft(self, tokens: list[int], n_tokens: int) -> list[int]:
-        """The tokens after the longest match of the end of the text; none if the last n-gram is new.
-
-        After the shortest match it is one token, and one more for each further token of the match: a short match is
-        often by chance, and while a text is copied the match grows with each accepted token.
-        """
-        position = self._last.get(tuple(tokens[-N_GRAM:]))
-        best = n_best = n_searched = 0
-        while position is not None and n_searched < _MAX_POSITIONS and n_best < _MAX_COMPARED:
-            n = _n_common_before(tokens, position)
-            if n > n_best:
-                best, n_best = position, n
-            position, n_searched = self._before.get(position), n_searched + 1
-        if not best:
-            return []
-        # A draft that reaches the end of the text continues at `best` again.
-        period = len(tokens) - best
-        return [tokens[best + i % period] for i in range(min(n_tokens, n_best - N_GRAM + 1))]
-
-
-def _n_common_before(tokens: list[int], position: int) -> int:
-    """The number of tokens before a position that are equal to the last tokens of the text, at least `N_GRAM`."""
-    n, n_most = N_GRAM, min(position, _MAX_COMPARED)
-    while n < n_most and tokens[position - n - 1] == tokens[-n - 1]:
-        n += 1
-    return n
+# Shorter matches are by chance.
+_MIN_MATCH = 3
+# Longer matches are not looked for, nor more of them for each draft: these limits bound the time of a draft.
+_MAX_MATCH = 32
+_MAX_SEARCHES = 8
 
 
 class LookupDrafter:
     """Drafts for each sequence from its own text. Runs on the engine thread, as does DraftModel."""
 
     def __init__(self) -> None:
-        self._texts: defaultdict[int, Lookup] = defaultdict(Lookup)
+        # The texts by sequence id, with a character for each token: str has a fast search.
+        self._texts: defaultdict[int, str] = defaultdict(str)
 
     def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
         """Sets `draft`, to at most `n_tokens` tokens, for each of the sequences for which there is a draft."""
         for sequence in sequences:
-            lookup = self._texts[sequence.id]
-            if lookup.index(sequence.tokens):
-                sequence.draft = lookup.draft(sequence.tokens, n_tokens)
+            text = self._texts[sequence.id]
+            text += "".join(map(chr, sequence.tokens[len(text) :]))
+            self._texts[sequence.id] = text
+            sequence.draft = list(map(ord, looked_up(text, n_tokens)))
 
     def forget(self, sequence: Sequence) -> None:
         """Drops the state of a sequence that has ended."""
         self._texts.pop(sequence.id, None)
 
     def close(self) -> None: ...
+
+
+def looked_up(text: str, n_tokens: int) -> str:
+    """The tokens after the longest earlier match of the end of the text, and of equally long ones after the newest.
+
+    After the shortest match it is one token, and one more for each further token of the match: a short match is often
+    by chance, and while a text is copied the match grows with each accepted token.
+    """
+    best, n_best, n_most = 0, 0, min(_MAX_MATCH, len(text) - 1)
+    for _ in range(_MAX_SEARCHES):
+        n = max(_MIN_MATCH, n_best + 1)
+        start = text.rfind(text[-n:], 0, -1) if n <= n_most else -1
+        if start < 0:
+            break
+        while n < n_most and start and text[start - 1] == text[-n - 1]:
+            start, n = start - 1, n + 1
+        best, n_best = start + n, n
+    # A draft that reaches the end of the text continues at `best` again.
+    period = len(text) - best
+    n_drafted = min(n_tokens, n_best - _MIN_MATCH + 1) if n_best else 0
+    return "".join(text[best + i % period] for i in range(n_drafted))
 
 
 class _Text(Sequence):
