@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
+from ..extras import media
 from .tool_run import AnyRun, AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class _BaseConversation:
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return kind(self._client, prompt, before=self.messages, on_done=add_turn, **options)
+        return kind(self._client, [*self.messages, *media.attach(prompt)], on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..errors import Cancelled, TooManyRounds
@@ -34,7 +34,6 @@ class _BaseRun:
         client: The client whose `stream` is called.
         prompt: Text, or a list of messages.
         tools: The functions that the model may call.
-        before: Messages before the prompt.
         max_rounds: The largest number of requests.
         on_call: The approval hook; see `Toolbox`, which also describes `parallel` and `raise_errors`.
         allow_truncated: Whether `finish` returns a reply that a limit or a filter cut.
@@ -52,7 +51,6 @@ class _BaseRun:
         prompt: Prompt,
         tools: Iterable[AnyTool] = (),
         *,
-        before: Iterable[Mapping[str, Any]] = (),
         max_rounds: int = DEFAULT_MAX_ROUNDS,
         on_call: OnCall | None = None,
         parallel: bool | int = False,
@@ -77,7 +75,7 @@ class _BaseRun:
         self._options = options
         # The conversation so far.
         self.messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
-        self.messages += [*map(dict, before), *media.attach(prompt)]
+        self.messages += media.attach(prompt)
         # Whether a response without tool calls is complete.
         self.done = False
         self._closed = False
@@ -93,13 +91,6 @@ class _BaseRun:
     def reply(self) -> Reply[Any]:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
-
-    def _start_round(self) -> Any:
-        """Start the request of the next round."""
-        self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
-        self._reply = None
-        self._check_closed()  # The run may have been closed while the stream was made.
-        return self._stream
 
     def _check_closed(self, cause: BaseException | None = None) -> None:
         """Raise Cancelled if the run was closed before it was done."""
@@ -118,19 +109,15 @@ class _BaseRun:
         if self.done and self._on_done is not None:
             self._on_done(self)
 
-    def _check_limit(self, rounds_left: int) -> None:
-        if not rounds_left:
-            names = ", ".join(call.name for call in self.reply.tool_calls)
-            calls = f"the model still calls {names} after {self._max_rounds} rounds"
-            raise TooManyRounds(f"{calls}: raise max_rounds if it needs more", partial=self.reply)
-
     async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
         """The events of all rounds. With a Client nothing in it suspends, so `run_blocking` can run it."""
         if self._media:  # Files are read.
             attach = functools.partial(media.attach, self.messages, **self._media)
             self.messages = await in_thread(attach) if self._in_loop else attach()
         for left in reversed(range(self._max_rounds)):
-            stream = self._start_round()
+            self._stream = stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
+            self._reply = None
+            self._check_closed()  # The run may have been closed while the stream was made.
             try:
                 while True:
                     event = await stream._next()
@@ -142,7 +129,10 @@ class _BaseRun:
                 await stream._close()
             if self.done:
                 return
-            self._check_limit(left)
+            if not left:
+                names = ", ".join(call.name for call in self.reply.tool_calls)
+                calls = f"the model still calls {names} after {self._max_rounds} rounds"
+                raise TooManyRounds(f"{calls}: raise max_rounds if it needs more", partial=self.reply)
             results = self._tools.run_calls(self.reply.tool_calls, lambda: self._closed, in_loop=self._in_loop)
             try:
                 async for result in results:
