@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from .client import BaseClient, BaseStream, companion
+from .client import BaseClient, BaseStream, T, companion
 from .errors import LocalChatError
 from .events import Reply, StreamEvent, Value
 from .reply.payloads import Model, Prompt
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from .agent.tool_run import AsyncToolRun
     from .agent.tools import AnyTool
     from .extras.embeddings import Embeddings
-
-# The type that `response_format` names, and of `reply.parsed`.
-T = TypeVar("T")
 
 
 class AsyncStream(BaseStream[Value], AsyncEvents[StreamEvent]):

@@ -18,11 +18,10 @@ from enum import Enum
 from typing import Any, Literal, Union
 
 from ..events import Choice, StreamEvent, ToolCall
-from ..reply.payloads import normal_reason
+from ..reply.payloads import Json, normal_reason
 from ..schema.shapes import to_plain_json
 from . import media
 
-Json = dict[str, Any]
 StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
 Maps = list[dict[str, float]]
 

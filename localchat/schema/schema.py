@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from ..errors import DoesNotFit
-from .shapes import ABSENT, Field, Json, Shape, described, document, plain, record, shape_of
+from .shapes import ABSENT, Field, Shape, described, document, plain, record, shape_of
 from .signatures import evaluated_hints, read_function, without_return
-from .validator import validation_errors
+from .validator import Json, validation_errors
 
 _SHOWN_ERRORS = 3
 

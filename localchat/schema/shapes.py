@@ -25,6 +25,7 @@ from ..errors import DoesNotFit
 from .signatures import evaluated_hints, own_docstring, read_docstring
 from .validator import (
     TYPE_NAMES,
+    Json,
     field_path,
     is_same,
     parse_moment,
@@ -33,7 +34,6 @@ from .validator import (
     validation_errors,
 )
 
-Json = dict[str, Any]
 Args = tuple[Any, ...]
 
 ABSENT: Any = inspect.Parameter.empty

@@ -15,9 +15,7 @@ from typing import Any, NoReturn
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
 from .schema import build, json_schema
-from .validator import show
-
-Json = dict[str, Any]
+from .validator import Json, show
 
 # The longest schema name that OpenAI accepts.
 _NAME_CHARS = 64

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LocalChatError
+from ..reply.payloads import Json
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ else:
         def __init_subclass__(cls, total):
             for base in cls.__bases__:
                 cls.__annotations__.update(getattr(base, "__annotations__", {}))
-
-
-Json = dict[str, Any]
 
 
 class ClientKeywords(TypedDict, total=False):
