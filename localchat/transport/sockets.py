@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import socket
 import threading
 import time
@@ -56,11 +56,9 @@ class Connection(BaseConnection):
         """Whether this process made the connection, and the server has not closed it: the socket is then readable."""
         if self.process != os.getpid() or self.sock.fileno() < 0:
             return False
-        if hasattr(select, "poll"):
-            poll = select.poll()
-            poll.register(self.sock, select.POLLIN | select.POLLHUP)
-            return not poll.poll(0)
-        return not select.select([self.sock], [], [], 0)[0]
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.sock, selectors.EVENT_READ)
+            return not selector.select(0)
 
     def shut(self) -> None:
         """Shut the socket down, which wakes a thread that waits for it. close() would wait for the next byte as well.
