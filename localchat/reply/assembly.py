@@ -25,6 +25,7 @@ from ..events import (
     ToolCall,
     Usage,
     UsageEvent,
+    WarningEvent,
     changed,
 )
 from .payloads import (
@@ -42,7 +43,7 @@ from .payloads import (
     parse_usage,
 )
 from .text import SurrogateJoiner, ThinkSplitter
-from .tool_calls import ToolCalls, Warnings
+from .tool_calls import ToolCalls
 
 # The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
@@ -50,10 +51,28 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 _DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
 
+class _Warnings:
+    """The warnings of one response, each text once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, None] = {}
+        self.new: list[StreamEvent] = []
+
+    def add(self, text: str, choice_index: int) -> None:
+        if text not in self.texts:
+            self.texts[text] = None
+            self.new.append(WarningEvent(text, choice_index))
+
+    def take(self) -> list[StreamEvent]:
+        """The events of the warnings added since the last call."""
+        new, self.new = self.new, []
+        return new
+
+
 class _Choice:
     """The state of one choice."""
 
-    def __init__(self, index: int, think_tags: str, warnings: Warnings) -> None:
+    def __init__(self, index: int, think_tags: str, warnings: _Warnings) -> None:
         self.index = index
         self._warnings = warnings
         # The payload that is being added, and the events that are not returned yet.
@@ -66,10 +85,10 @@ class _Choice:
         self.logprobs: list[Any] = []
         self._splitter = ThinkSplitter(think_tags)
         self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
-        self._calls = ToolCalls(index, warnings)
+        self._calls = ToolCalls(index, self._warn)
         # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
         # some servers send a call in both fields.
-        self._legacy_calls = ToolCalls(index, warnings)
+        self._legacy_calls = ToolCalls(index, self._warn)
         self._finished_calls: tuple[ToolCall, ...] | None = None
         self._reasoning_field: str | None = None
         self.reason_raw: str | None = None
@@ -298,7 +317,7 @@ class Accumulator:
         # All fields of all payloads, each with its last value.
         self._fields: Json = {}
         self._n_chunks = 0
-        self._warnings = Warnings()
+        self._warnings = _Warnings()
         self.error: ErrorEvent | None = None
 
     @property

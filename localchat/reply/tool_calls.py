@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ProtocolError, cut
-from ..events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
+from ..events import ToolCall, ToolCallDelta
 from .payloads import Json, as_integer, dump, non_blank
 from .text import SurrogateJoiner
 
@@ -20,24 +21,6 @@ from .text import SurrogateJoiner
 _MAX_CALLS = 1000
 
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
-
-
-class Warnings:
-    """The warnings of one response, each text once."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, None] = {}
-        self.new: list[StreamEvent] = []
-
-    def add(self, text: str, choice_index: int) -> None:
-        if text not in self.texts:
-            self.texts[text] = None
-            self.new.append(WarningEvent(text, choice_index))
-
-    def take(self) -> list[StreamEvent]:
-        """The events of the warnings added since the last call."""
-        new, self.new = self.new, []
-        return new
 
 
 class _OpenCall:
@@ -110,11 +93,11 @@ class _OpenCall:
 
 
 class ToolCalls:
-    """Assembles the calls of one choice: `take` adds a delta, `finish` returns the calls."""
+    """Assembles the calls of one choice: `take` adds a delta, `finish` returns the calls. `warn` gets each warning."""
 
-    def __init__(self, choice_index: int, warnings: Warnings) -> None:
+    def __init__(self, choice_index: int, warn: Callable[[str], object]) -> None:
         self._choice_index = choice_index
-        self._warnings = warnings
+        self._warn = warn
         self._calls: list[_OpenCall] = []
 
     def __bool__(self) -> bool:
@@ -230,9 +213,6 @@ class ToolCalls:
         used.add(id)
         value = arguments if error is None else None
         return ToolCall(id, call.name or "", value, text, error, call.position, call.extra, self._choice_index)
-
-    def _warn(self, text: str) -> None:
-        self._warnings.add(text, self._choice_index)
 
 
 def _arguments_text(arguments: Any) -> str:
