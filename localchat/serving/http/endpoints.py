@@ -27,14 +27,13 @@ from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import TextRequest
 from ..core.text import printable
-from ..engine.values import Cancelled, SequenceStats
+from ..engine.values import SequenceStats
 from .access import METHODS, Access
 from .connections import Connections, has_disconnected
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .metrics import TYPE, Metrics
 from .models import ModelEndpoints
 from .options import Options
-from .request import PeerGone
 from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_whole
 
 log = logging.getLogger("localchat.server")
@@ -174,19 +173,14 @@ class Endpoints:
         def handle(exchange: Exchange) -> None:
             request: TextRequest = self._parsed(exchange, parse)
             exchange.name_request(request.request_id)
-            stream = Stream(exchange, format, self._options.ping_s or None)
-            try:
-                ping = stream.ping if request.stream and format.ping else None
-                model = self._model(exchange, request.model, request.keep_alive_s, ping)
-                run = _start(model, request, encoder_type.id_prefix)
-            except Exception as error:
-                stream.fail(error)
-                return
+            stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
+            model = self._model(exchange, request.model, request.keep_alive_s, stream)
+            run = _start(model, request, encoder_type.id_prefix)
             exchange.id = run.head.id
             try:
                 with run, self._in_flight(exchange, run):
                     encoder = encoder_type(run.head, request, run.usage)
-                    if request.stream:
+                    if stream is not None:
                         stream.run(run, encoder)
                     else:
                         send_whole(exchange, run, encoder)
@@ -200,26 +194,23 @@ class Endpoints:
         exchange: Exchange,
         name: str,
         keep_alive_s: float | None = None,
-        ping: Callable[[], None] | None = None,
+        stream: Stream | None = None,
     ) -> Model:
-        """The model that a request names, loaded until the end of the exchange. While it loads, `ping` is called."""
+        """The model that a request names, loaded until the end of the exchange. `stream` gets pings while it loads."""
 
         def wait() -> None:
             if has_disconnected(exchange.socket):
-                raise PeerGone
-            if ping is not None:
-                ping()
+                raise ConnectionAbortedError
+            if stream is not None:
+                stream.ping()
 
         return exchange.closing.enter_context(self._service.using(self._service.find(name), keep_alive_s, wait))
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
         """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
-        try:
-            with self._service.during(run.stop), self._connections.watched(exchange.socket, run.cancel):
-                yield
-        except Cancelled as error:
-            raise PeerGone from error
+        with self._service.during(run.stop), self._connections.watched(exchange.socket, run.cancel):
+            yield
 
     # --- vectors, tokens and templates ---
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from ..core import errors
 from ..core.text import json_bytes, printable
+from ..engine.values import Cancelled
 from .options import Options
-from .request import Incoming, PeerGone, has_body, list_of, read_body
+from .request import Incoming, has_body, list_of, read_body
 
 log = logging.getLogger("localchat.server")
 
@@ -70,6 +71,8 @@ class Exchange:
         self.closing = contextlib.ExitStack()
         # The format of errors of the interface.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
+        # Ends a stream that has begun with an error; None: the response is no stream.
+        self.fail_stream: Callable[[errors.ApiError], None] | None = None
         # The client's id of the request; None: the response gets a new id.
         self._given_id: str | None = None
         self.name_request(headers.get("X-Request-Id"))
@@ -161,7 +164,7 @@ class Exchange:
                 route(self)
         except errors.ApiError as error:
             self._send_error(error)
-        except (PeerGone, OSError):
+        except (Cancelled, OSError):
             self._set_incomplete()
         except MemoryError:
             log.error("%s failed: %s", self._request_line, errors.NO_MEMORY)
@@ -171,15 +174,17 @@ class Exchange:
             self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _send_error(self, error: errors.ApiError) -> None:
-        if self.status is not None:
-            # The response has begun, so closing the connection is the only way to show that it is incomplete.
-            self._set_incomplete()
-            return
+        self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
         if isinstance(error, errors.ShuttingDown):
             self.keep_alive = False
-        self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
         try:
-            self.send_json(error.status, self.error_body(error), error.headers())
+            if self.status is None:
+                self.send_json(error.status, self.error_body(error), error.headers())
+            elif self.fail_stream is not None:
+                self.fail_stream(error)
+            else:
+                # Closing the connection is the only way to show that the response is incomplete.
+                self._set_incomplete()
         except OSError:
             self._set_incomplete()
 

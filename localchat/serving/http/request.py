@@ -35,10 +35,6 @@ _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
 _BROKEN_LINES = (defects.FirstHeaderLineIsContinuationDefect, defects.MissingHeaderBodySeparatorDefect)
 
 
-class PeerGone(Exception):
-    """The client has closed the connection: no response is needed."""
-
-
 class _Source(io.RawIOBase):
     """The bytes of a socket. Reads fail after `deadline`."""
 
@@ -106,7 +102,7 @@ def has_body(headers: Message) -> bool:
 
 
 def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) -> bytes:
-    """The whole body, decompressed. Raises ApiError if it is wrong, too large or too slow, or PeerGone."""
+    """The whole body, decompressed. Raises ApiError if it is wrong, too large or too slow, or OSError."""
     lengths, codings = list_of(headers, "Content-Length"), list_of(headers, "Transfer-Encoding")
     if not lengths and not codings:
         raise errors.HttpError(411, "length_required", "a body is needed: send JSON with a Content-Length")
@@ -150,7 +146,7 @@ class _Body:
         while n > 0:
             piece = self._wait().read1(min(n, 65536))
             if not piece:
-                raise PeerGone
+                raise ConnectionAbortedError
             n -= len(piece)
             self.data += piece
 
@@ -173,7 +169,7 @@ class _Body:
     def _line(self) -> bytes:
         line = self._wait().readline(MAX_CHUNK_LINE_BYTES)
         if not line:
-            raise PeerGone
+            raise ConnectionAbortedError
         return line
 
     def _wait(self) -> Incoming:

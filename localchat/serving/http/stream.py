@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +10,8 @@ from typing import Any
 from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
-from ..core.text import printable, to_json
-from ..engine.values import Cancelled
-from .exchange import MAX_LOGGED_CHARS, Exchange
-from .request import PeerGone
-
-log = logging.getLogger("localchat.server")
+from ..core.text import to_json
+from .exchange import Exchange
 
 # An empty comment of server-sent events. Clients ignore it. It must not be sent within an event.
 COMMENT = b": \n\n"
@@ -52,58 +47,47 @@ LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8",
 
 
 class Stream:
-    """A streamed response. Its head is sent when the first output arrives, or after `ping_s` with a ping (None: no
-    pings), so that an early error has its own status."""
+    """A streamed response. Its head is sent when the first output arrives, or with the first ping, so that an early
+    error has its own status. A later error is the last chunk."""
 
-    def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float | None) -> None:
-        self.ping_s = ping_s
+    def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float) -> None:
+        """`ping_s` is the time without output after which a ping is sent; 0: never."""
         self._exchange = exchange
         self._format = format
+        self._ping_s = ping_s if format.ping else 0
         self._sent_at = time.monotonic()
+        self._encoder: Encoder[Any] | None = None
+        exchange.fail_stream = self._fail
 
     def run(self, run: GenerationRun, encoder: Encoder[Any]) -> None:
-        """Send chunks as they are generated. An error before the head is raised; a later one is the last chunk."""
-        is_over = False
-        while not is_over:
-            try:
-                for index, event in run.take(self.ping_s):
-                    encoder.add(index, event)
-                is_over = not run.is_running
-                if is_over:
-                    encoder.finish()
-                new = encoder.take()
-            except Exception as error:
-                encoder.failed(self._late(error))
-                new, is_over = encoder.take(), True
-            if new or is_over:
-                self._send(new, is_last=is_over)
+        """Send chunks as they are generated."""
+        self._encoder = encoder
+        while run.is_running:
+            for index, event in run.take(self._ping_s or None):
+                encoder.add(index, event)
+            if not run.is_running:
+                encoder.finish()
+            chunks = encoder.take()
+            if chunks or not run.is_running:
+                self._send(chunks, is_last=not run.is_running)
             else:
                 self._begin()
                 self.ping()
 
     def ping(self) -> None:
-        """Send a ping if nothing was sent for `ping_s`."""
-        if self.ping_s is not None and time.monotonic() - self._sent_at >= self.ping_s:
+        """Send a ping if it is time for one."""
+        if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
             self._send_part(self._format.ping)
 
-    def fail(self, error: Exception) -> None:
-        """End a stream that has no events yet. An error before the head is raised."""
-        late = self._late(error)
-        self._exchange.summary = printable(late.message)[:MAX_LOGGED_CHARS]
-        body = self._exchange.error_body(late)
-        if self._format.encode is encode_named and "type" not in body:
+    def _fail(self, error: errors.ApiError) -> None:
+        if self._encoder is not None:
+            self._encoder.failed(error)
+            self._send(self._encoder.take(), is_last=True)
+            return
+        body = self._exchange.error_body(error)
+        if self._format.encode is encode_named:
             body = {"type": "error", **body}
         self._send([to_json(body)], is_last=True)
-
-    def _late(self, error: Exception) -> errors.ApiError:
-        """The error of a stream whose head has been sent; raises one that has its own response, or needs none."""
-        if self._exchange.status is None or isinstance(error, (Cancelled, PeerGone, OSError)):
-            raise error
-        if isinstance(error, errors.ApiError):
-            log.warning("%s failed: %s", self._exchange.id, printable(error.message))
-            return error
-        log.error("%s failed", self._exchange.id, exc_info=error)
-        return errors.InferenceError(errors.INTERNAL_ERROR)
 
     def _send(self, chunks: list[str], *, is_last: bool) -> None:
         if is_last and self._format.end is not None:
