@@ -290,7 +290,7 @@ def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
         trickle(sock, byte)
         raw = read_all(sock)
     assert raw.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-    assert re.search(rb"\d+ bytes of the body arrived in 0 s: send 16384 per second or more", raw)
+    assert b"send 16384 bytes per second or more" in raw
 
 
 def test_body_that_takes_long_and_is_fast_enough_is_read(monkeypatch):

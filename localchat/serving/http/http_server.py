@@ -68,11 +68,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         self.server.connections.mark(self.connection, "idle")
         self.rfile.is_ambiguous = False
-        self.rfile.require_by(time.monotonic() + IDLE_TIMEOUT_S)
+        self.rfile.require_within(IDLE_TIMEOUT_S)
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        self.rfile.require_by(time.monotonic() + HEAD_TIMEOUT_S)
+        self.rfile.require_within(HEAD_TIMEOUT_S)
         if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: ignore an empty line before a request
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():

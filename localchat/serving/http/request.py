@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core import errors
 
-# A body must arrive within this time, and one second more for each `MIN_BODY_RATE` bytes that have arrived. A timeout
+# A body must arrive within this many seconds, and one more for each `MIN_BODY_RATE` bytes that have arrived. A timeout
 # for each read would let a client that sends single bytes occupy a thread for hours.
 BODY_TIMEOUT_S = 30.0
 MIN_BODY_RATE = 16 * 1024
@@ -36,9 +36,9 @@ _BROKEN_LINES = (defects.FirstHeaderLineIsContinuationDefect, defects.MissingHea
 
 
 class _Source(io.RawIOBase):
-    """The bytes of a socket. Reads fail after `deadline`."""
+    """The bytes of a socket. Reads fail after `deadline`, which each byte postpones by `s_per_byte`."""
 
-    deadline = 0.0
+    deadline = s_per_byte = 0.0
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -51,7 +51,9 @@ class _Source(io.RawIOBase):
         if left_s <= 0:
             raise socket.timeout("the request took too long to arrive")
         self._socket.settimeout(left_s)
-        return self._socket.recv_into(buffer)
+        n = self._socket.recv_into(buffer)
+        self.deadline += n * self.s_per_byte
+        return n
 
 
 class Incoming(io.BufferedReader):
@@ -65,9 +67,9 @@ class Incoming(io.BufferedReader):
         # Parsers differ on such lines: a proxy could see one header where this server sees two.
         self.is_ambiguous = False
 
-    def require_by(self, deadline: float) -> None:
-        """Require that all further reads end by this time of the monotonic clock."""
-        self._source.deadline = deadline
+    def require_within(self, seconds: float, s_per_byte: float = 0) -> None:
+        """Require that all further reads end within this time, and so much more for each byte that arrives."""
+        self._source.deadline, self._source.s_per_byte = time.monotonic() + seconds, s_per_byte
 
     def readline(self, size: int | None = -1, /) -> bytes:
         line = super().readline(size)
@@ -116,66 +118,50 @@ def read_body(stream: Incoming, version: str, headers: Message, max_bytes: int) 
         message = f"Content-Encoding {', '.join(compression)!r} is not 'gzip' or 'deflate'"
         raise errors.HttpError(415, "unsupported_content_encoding", message, {"Accept-Encoding": "gzip, deflate"})
     n = _length(lengths) if lengths else 0
-    body = _Body(stream, max_bytes)
     _check_size(n, max_bytes)
     # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1).
     if version >= "HTTP/1.1" and headers.get("Expect", "").lower() == "100-continue":
         stream.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    stream.require_within(BODY_TIMEOUT_S, 1 / MIN_BODY_RATE)
     try:
-        if codings:
-            body.read_chunks()
-        else:
-            body.read_exactly(n)
+        body = _read_chunks(stream, max_bytes) if codings else _read(stream, n)
     except socket.timeout as error:
-        seconds = time.monotonic() - body.began_at
-        message = f"{len(body.data)} bytes of the body arrived in {seconds:.0f} s"
-        raise errors.HttpError(408, None, f"{message}: send {MIN_BODY_RATE} per second or more") from error
-    return _decompressed(body.data, compression[0], max_bytes) if compression else bytes(body.data)
+        message = f"the body took too long to arrive: send {MIN_BODY_RATE} bytes per second or more"
+        raise errors.HttpError(408, None, message) from error
+    return _decompressed(body, compression[0], max_bytes) if compression else bytes(body)
 
 
-class _Body:
-    """A body that is being read."""
+def _read(stream: Incoming, n: int) -> bytes:
+    data = stream.read(n)
+    if len(data) < n:
+        raise ConnectionAbortedError
+    return data
 
-    def __init__(self, stream: Incoming, max_bytes: int) -> None:
-        self.data = bytearray()
-        self._stream = stream
-        self._max_bytes = max_bytes
-        self.began_at = time.monotonic()
 
-    def read_exactly(self, n: int) -> None:
-        while n > 0:
-            piece = self._wait().read1(min(n, 65536))
-            if not piece:
-                raise ConnectionAbortedError
-            n -= len(piece)
-            self.data += piece
+def _read_chunks(stream: Incoming, max_bytes: int) -> bytearray:
+    body = bytearray()
+    while True:
+        line = _read_line(stream)
+        match = _CHUNK_SIZE.fullmatch(line)
+        if match is None:
+            raise errors.HttpError(400, None, f"a chunk of the body must begin with its size, got {line[:40]!r}")
+        n = int(match[1], 16)
+        if n == 0:
+            break
+        _check_size(len(body) + n, max_bytes)
+        body += _read(stream, n)
+        if _read_line(stream) != b"\r\n":
+            raise errors.HttpError(400, None, "a chunk of the body is longer than its size")
+    if not any(_read_line(stream) == b"\r\n" for _ in range(MAX_TRAILERS)):
+        raise errors.HttpError(400, None, "too many lines follow the body")
+    return body
 
-    def read_chunks(self) -> None:
-        while True:
-            line = self._line()
-            match = _CHUNK_SIZE.fullmatch(line)
-            if match is None:
-                raise errors.HttpError(400, None, f"a chunk of the body must begin with its size, got {line[:40]!r}")
-            n = int(match[1], 16)
-            if n == 0:
-                break
-            _check_size(len(self.data) + n, self._max_bytes)
-            self.read_exactly(n)
-            if self._line() != b"\r\n":
-                raise errors.HttpError(400, None, "a chunk of the body is longer than its size")
-        if not any(self._line() == b"\r\n" for _ in range(MAX_TRAILERS)):
-            raise errors.HttpError(400, None, "too many lines follow the body")
 
-    def _line(self) -> bytes:
-        line = self._wait().readline(MAX_CHUNK_LINE_BYTES)
-        if not line:
-            raise ConnectionAbortedError
-        return line
-
-    def _wait(self) -> Incoming:
-        """The stream, with the deadline of a body of which so many bytes have arrived."""
-        self._stream.require_by(self.began_at + BODY_TIMEOUT_S + len(self.data) / MIN_BODY_RATE)
-        return self._stream
+def _read_line(stream: Incoming) -> bytes:
+    line = stream.readline(MAX_CHUNK_LINE_BYTES)
+    if not line:
+        raise ConnectionAbortedError
+    return line
 
 
 def _check_size(n: int, most: int) -> None:
