@@ -62,7 +62,7 @@ class Endpoints:
     """
 
     def __init__(self, service: Service, options: Options, connections: Connections) -> None:
-        self.access = Access(options)
+        self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
         self._options = options
@@ -113,6 +113,7 @@ class Endpoints:
 
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
+        exchange.cors_headers = self._access.cors_headers(exchange.headers)
         path = _without_prefix(exchange.path)
         # The path itself, or a prefix of it that ends in a slash.
         prefixes = (row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row))
@@ -124,9 +125,9 @@ class Endpoints:
         elif path == "/messages" or path.startswith("/messages/"):
             exchange.error_body = messages.error_body
         if path != "/health":
-            self.access.check(exchange)
+            self._access.check(exchange)
         is_options = exchange.method == "OPTIONS"
-        if is_options and exchange.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
+        if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
             exchange.send_nothing({"Allow": METHODS})
             return
         if row is None:
@@ -136,7 +137,7 @@ class Endpoints:
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         allow = {"Allow": ", ".join(allowed)}
         if is_options:
-            exchange.send_nothing({**allow, **self.access.preflight_headers(exchange.headers)})
+            exchange.send_nothing({**allow, **self._access.preflight_headers(exchange.headers)})
             return
         endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
@@ -356,8 +357,7 @@ def chat_page() -> tuple[str, dict[str, str]]:
 
 
 def _without_prefix(path: str) -> str:
-    """The path as in the table of endpoints: without scheme and host, /v1 and a slash at the end."""
-    path = re.sub(r"(?i)^https?://[^/]*", "", path)  # proxies send scheme and host (RFC 9112, 3.2.2)
+    """The path as in the table of endpoints: without /v1 and a slash at the end."""
     path = path.rstrip("/") or "/"
     return path[len("/v1") :] if path.startswith("/v1/") else path
 

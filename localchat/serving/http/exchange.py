@@ -29,8 +29,8 @@ LINGER_S = 1.0
 
 # The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
-# A target that begins with scheme and host, as proxies send it (RFC 9112, 3.2.2).
-_ABSOLUTE = re.compile(r"(?i)https?://([^/?#]*)")
+# A target, which begins with scheme and host if a proxy sends it (RFC 9112, 3.2.2).
+_TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)")
 # Limit of each part of a log line that a client chooses.
 MAX_LOGGED_CHARS = 200
 # Logged as the status if the client did not get a whole response (nginx uses this number).
@@ -51,12 +51,14 @@ class Exchange:
         headers: Message,
         stream: Incoming,
         options: Options,
-        cors_headers: Mapping[str, str],
     ) -> None:
-        """The head of a request, and the connection. Every response gets the `cors_headers`, including errors."""
+        """The head of a request, and the connection."""
         self.method = method
-        self.target = target
-        self.path = target.partition("?")[0]
+        parts = _TARGET.match(target)
+        assert parts is not None, "every text matches"
+        self.path = parts["path"]
+        # `host[:port]`; that of the target overrides the header.
+        self.host: str | None = headers.get("Host") if parts["host"] is None else parts["host"]
         self.version = version
         self.headers = headers
         self.socket = stream.socket
@@ -73,6 +75,8 @@ class Exchange:
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # Ends a stream that has begun with an error; None: the response is no stream.
         self.fail_stream: Callable[[errors.ApiError], None] | None = None
+        # The CORS headers of the response, also of an error.
+        self.cors_headers: Mapping[str, str] = {}
         # The client's id of the request; None: the response gets a new id.
         self._given_id: str | None = None
         self.name_request(headers.get("X-Request-Id"))
@@ -80,15 +84,8 @@ class Exchange:
         # Whether the body is still to be read, so that the next request does not follow on the connection.
         self._has_body = has_body(headers)
         self._options = options
-        self._cors_headers = cors_headers
         self._began_at = time.monotonic()
         self._is_chunked = False
-
-    @property
-    def host(self) -> str | None:
-        """`host[:port]` of the request; an absolute target overrides the Host header (RFC 9112, 3.2.2)."""
-        absolute = _ABSOLUTE.match(self.target)
-        return absolute[1] if absolute else self.headers.get("Host")
 
     @property
     def wants_page(self) -> bool:
@@ -146,7 +143,7 @@ class Exchange:
             f"Date: {formatdate(usegmt=True)}",
             f"X-Request-Id: {request_id}",
             f"Request-Id: {request_id}",  # Anthropic's name
-            *(f"{name}: {value}" for name, value in {**headers, **self._cors_headers}.items()),
+            *(f"{name}: {value}" for name, value in {**headers, **self.cors_headers}.items()),
             *([] if self.keep_alive else ["Connection: close"]),
         ]
         self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)

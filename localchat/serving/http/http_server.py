@@ -109,8 +109,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _run(self, target: str, version: str, headers: Message, route: Callable[[Exchange], None]) -> None:
         server, method = self.server, getattr(self, "command", None) or ""
-        cors_headers = server.endpoints.access.cors_headers(headers)
-        exchange = Exchange(method, target, version, headers, self.rfile, server.options, cors_headers)
+        exchange = Exchange(method, target, version, headers, self.rfile, server.options)
         exchange.run(route)
         server.endpoints.ended(exchange)
         self.close_connection = not exchange.keep_alive
