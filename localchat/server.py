@@ -87,7 +87,8 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
             waits=options.waits,
         )
         server = ChatServer(service, options, listener)
-        with contextlib.closing(server):
+        # A server that stops does not wait until a model has been loaded.
+        with service.during(loader.close), contextlib.closing(server):
             loader.url, loader.on_failure = server.url, server.shutdown
             service.load(service.default)
             with contextlib.suppress(KeyboardInterrupt):

@@ -245,22 +245,27 @@ def test_options_of_the_command_take_effect():
 @pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
 def test_server_without_a_stderr_serves():
     """Some services are started without it: with `2>&-`, or by pythonw."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_for(lambda: is_healthy(port) or process.poll() is not None)
+            wait_for(lambda: health(port) == 200 or process.poll() is not None)
             assert process.poll() is None
         finally:
             process.kill()
 
 
-def is_healthy(port: int) -> bool:
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def health(port: int) -> int | None:
+    """The status of /health; None: no server responds."""
     with contextlib.suppress(OSError), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as client:
         client.request("GET", "/health")
-        return client.getresponse().status == 200
-    return False
+        return client.getresponse().status
+    return None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -279,6 +284,39 @@ def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
     assert "Traceback" not in "".join(server.lines)
 
 
+STUCK = """
+import sys, threading
+from localchat import server
+from localchat.serving.engine.values import EngineStopped
+from localchat.serving.http import loading
+
+class StuckFront:
+    def __init__(self, *arguments):
+        self.is_closed = threading.Event()
+
+    def start(self):
+        self.is_closed.wait()
+        raise EngineStopped("closed")
+
+    def close(self):
+        self.is_closed.set()
+
+loading.Front = StuckFront
+sys.exit(server.main(["--port", sys.argv[1]]))
+"""
+
+
+def test_signal_ends_a_server_whose_model_still_loads():
+    port = free_port()
+    with subprocess.Popen([sys.executable, "-c", STUCK, str(port)]) as process:
+        try:
+            wait_for(lambda: health(port) == 503)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
 def test_second_signal_ends_the_process():
     """H16."""
     body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
@@ -289,7 +327,7 @@ def test_second_signal_ends_the_process():
         client.request("POST", "/v1/chat/completions", body)
         response = client.getresponse()
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not is_healthy(server.port))
+        wait_for(lambda: health(server.port) != 200)
         # An immediate second signal counts as the same one, since systemd and `timeout` send it twice.
         server.process.send_signal(signal.SIGTERM)
         assert response.read(1000)

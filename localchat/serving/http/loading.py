@@ -47,14 +47,15 @@ class Loader:
         # The base URL for clients, for the report.
         self.url = ""
         self._options = options
-        # The engines that load, which `close` ends.
-        self._engines: set[Front] = set()
-        self._first: _Start | None = self._start(file, has_bar=True)
+        self._is_first = True
+        # The model that loads.
+        self._loading: _Start | None = _Start(file, load_options(file, options), has_bar=True)
 
     def close(self) -> None:
-        """End the engine processes that load."""
-        for engine in list(self._engines):
-            engine.close()
+        """End the engine process that loads, if there is one."""
+        loading = self._loading
+        if loading is not None:
+            loading.front.close()
 
     def load(self, served: ServedModel) -> Model:
         """Load a model. The first call is for the model with which the loader was made.
@@ -62,8 +63,9 @@ class Loader:
         Raises:
             EngineError: As `Front.start`; the message has the path and the reason in one line.
         """
-        file, is_first = served.file, self._first is not None
-        start, self._first = self._first or self._start(file, has_bar=False), None  # a bar would disturb the log
+        file, is_first, self._is_first = served.file, self._is_first, False
+        # A bar of a later model would disturb the log.
+        start = self._loading = self._loading or _Start(file, load_options(file, self._options), has_bar=False)
         start.served = served
         try:
             engine = start.engine.result()
@@ -83,7 +85,7 @@ class Loader:
                 log.error("cannot load %s", reason)
             raise EngineError(reason) from error
         finally:
-            self._engines.discard(start.front)
+            self._loading = None
         start.clear()
         if is_first:
             # The existing objects live as long as the process. A collection of all of them would delay all requests.
@@ -92,11 +94,6 @@ class Loader:
         else:
             log.info("the model %s is ready, in %.1f s", file.name, start.seconds)
         return model
-
-    def _start(self, file: ModelFile, *, has_bar: bool) -> _Start:
-        start = _Start(file, load_options(file, self._options), has_bar)
-        self._engines.add(start.front)
-        return start
 
     def _model(self, file: ModelFile, engine: Front) -> Model:
         from ..chat.model import Model
