@@ -58,7 +58,7 @@ VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).e
 
 
 def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, monkeypatch):
-    """C5: as chat does."""
+    """As chat does."""
     with always(VECTORS, listing({"id": "a"}, {"id": "b"})) as server, client_class(server.url) as client:
         with pytest.raises(ModelNotNamed, match="a, b"):
             client.embed("text")

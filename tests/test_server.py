@@ -27,7 +27,6 @@ from .serving import (
 
 
 def test_body_without_a_stream():
-    """K1, T2, T3, G39."""
     with serving() as running:
         status, body = running.chat(content="hello")
     assert status == 200
@@ -49,7 +48,7 @@ def test_body_without_a_stream():
 
 
 def test_stream_byte_for_byte():
-    """K1, K2, K3, K13 and appendix A's last line; each token is sent as soon as it is sampled (T2, V21, G33, G35)."""
+    """Each token is sent as soon as it is sampled."""
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
         running.gate.release()
@@ -81,7 +80,6 @@ def test_stream_byte_for_byte():
 
 
 def test_k31_nothing_is_sent_before_the_first_token():
-    """V16."""
     with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))
         wait_for(lambda: running.engine.stats().n_running == 1)
@@ -91,7 +89,6 @@ def test_k31_nothing_is_sent_before_the_first_token():
 
 
 def test_k12_stop_text_is_cut_and_reported():
-    """T5, G8."""
     with serving(endless) as running:
         _, body = running.chat(stop=["ef", "zz"])
         _, chunks = running.chat(stop="ef", stream=True)
@@ -104,7 +101,7 @@ def test_k12_stop_text_is_cut_and_reported():
 
 
 def test_t17_k14_k36_choices_interleave_with_their_indexes():
-    """T8: the usage is the sum over the choices, with the prompt counted once (G42)."""
+    """The usage is the sum over the choices, with the prompt counted once."""
     with serving(endless) as running:
         _, chunks = running.chat(n=3, max_tokens=4, stream=True, stream_options={"include_usage": True})
         _, body = running.chat(n=3, max_tokens=4)
@@ -130,7 +127,6 @@ Let me look.
 
 
 def test_k6_k16_reasoning_content_and_calls():
-    """K8, T46, V35, V39."""
     # The template renders no tools, so a system message describes them, which needs some tokens.
     with serving(generating(CALL), n_ctx=2000, n_cells=8000) as running:
         _, body = running.chat(tools=TOOLS)
@@ -153,7 +149,6 @@ def test_k6_k16_reasoning_content_and_calls():
 
 
 def test_k22_without_tools_nothing_is_a_call():
-    """T26, T34, V39, L12."""
     with serving(generating(CALL)) as running:
         for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
             _, body = running.chat(**fields)
@@ -167,7 +162,6 @@ def test_k22_without_tools_nothing_is_a_call():
     "path", ["/v1/models", "/models", "/v1/models/", "/v1/models?x=1", "http://localhost/v1/models"]
 )
 def test_models(path):
-    """G1."""
     with serving() as running:
         status, body = running.request("GET", path)
     assert status == 200
@@ -194,7 +188,7 @@ def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():
 
 
 def test_progress_of_a_long_prompt():
-    """The progress goes from the cached prefix to the whole prompt. It comes before the first token (K31)."""
+    """The progress goes from the cached prefix to the whole prompt. It comes before the first token."""
     with serving(generating("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
         sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
         running.gate.release(1)
@@ -213,7 +207,7 @@ def test_progress_of_a_long_prompt():
 
 
 def test_stream_without_output_gets_pings_and_then_its_text():
-    """K31, C37: the status line is sent with the first token, or after the ping interval."""
+    """The status line is sent with the first token, or after the ping interval."""
     with serving(is_gated=True, settings=Options(port=0, ping_s=0.02)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         head = read_until(sock, b"\r\n\r\n")

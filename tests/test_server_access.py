@@ -40,7 +40,6 @@ def without_keys():
     ],
 )
 def test_a_key_is_needed_except_for_health(with_keys, headers, status):
-    """H8, H17."""
     with contextlib.closing(with_keys.client()) as client:
         client.request("POST", "/v1/chat/completions", GOOD, headers)
         response = client.getresponse()
@@ -56,7 +55,6 @@ def test_a_key_is_needed_except_for_health(with_keys, headers, status):
 
 @pytest.mark.parametrize("sent", [raw_request(GOOD), raw_request(GOOD)[:-5], raw_request(b"x" * 100_000)])
 def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
-    """H7."""
     head, body = exchange(with_keys, sent)
     assert head.startswith(b"HTTP/1.1 401 ")
     assert b"Connection: close" in head
@@ -92,13 +90,13 @@ def test_response_without_the_key_does_not_wait_for_the_body(with_keys, sent):
     ids=str,
 )
 def test_web_pages_of_others_are_refused(without_keys, with_keys, headers, status):
-    """H4, H5. A server with keys does not check them, since no page has a key."""
+    """A server with keys does not check them, since no page has a key."""
     assert without_keys.request("POST", "/v1/chat/completions", GOOD, headers)[0] == status
     assert with_keys.request("GET", "/v1/models", headers={**headers, "X-Api-Key": "secret"})[0] == 200
 
 
 def test_absolute_target_names_the_host_in_place_of_the_header(without_keys):
-    """H6: a proxy and the server must agree on the host (RFC 9112, 3.2.2)."""
+    """A proxy and the server must agree on the host (RFC 9112, 3.2.2)."""
     with without_keys.connect() as sock:
         sock.sendall(raw_request(GOOD, path="http://evil.example/v1/chat/completions"))
         assert sock.recv(12) == b"HTTP/1.1 403"

@@ -83,7 +83,6 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
     ],
 )
 def test_command_line(arguments: list[str], status: int, text: str):
-    """V1, H10."""
     done = run_command(*arguments)
     assert done.returncode == status
     assert text in done.stdout + done.stderr
@@ -107,7 +106,6 @@ def test_origins_as_browsers_send_them_are_accepted():
 def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """H9."""
     (tmp_path / "keys").write_text("one\n\n  two  \r\n", encoding="utf-8")
     file = ["--api-key-file", str(tmp_path / "keys")]
     assert read_options([*file, "--api-key", "three\n"]).api_keys == ["one", "two", "three"]
@@ -209,7 +207,6 @@ def test_lines_for_people_have_no_time(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_log_has_one_line_per_request_and_nothing_forged(caplog):
-    """V49."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving(settings=Options(port=0, api_keys=("s3cret",))) as running, running.connect() as sock:
         key = "Authorization: Bearer s3cret"

@@ -42,7 +42,7 @@ def hold(running) -> socket.socket:
 
 
 def test_connection_beyond_the_limit_gets_503_with_retry_after():
-    """H14. Its request is not read. The open connections are served, and when one ends, a new one is accepted."""
+    """Its request is not read. The open connections are served, and when one ends, a new one is accepted."""
     with serving(settings=Options(port=0, max_connections=2)) as running, hold(running) as first:
         with hold(running) as second:
             for _ in range(3):
@@ -62,7 +62,7 @@ def test_connection_beyond_the_limit_gets_503_with_retry_after():
 
 
 def test_idle_connections_are_closed_before_a_new_one_is_refused():
-    """H14. The one that has been idle for longest is first, even if it never sent a request. A busy one stays open."""
+    """The one that has been idle for longest is first, even if it never sent a request. A busy one stays open."""
     with serving(settings=Options(port=0, max_connections=3)) as running, hold(running) as busy:
         with contextlib.ExitStack() as stack:
             silent = stack.enter_context(running.connect())
@@ -152,7 +152,6 @@ def https(running) -> http.client.HTTPSConnection:
 
 
 def test_tls_serves_whole_responses_and_streams_on_one_connection():
-    """H11."""
     with serving(settings=TLS) as running, contextlib.closing(https(running)) as client:
         assert ask(client)[0] == 200
         assert delta_text(ask(client, stream=True)[1]) == "hello"
@@ -161,7 +160,6 @@ def test_tls_serves_whole_responses_and_streams_on_one_connection():
 
 @pytest.mark.parametrize("first_bytes", [b"", GOOD, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"])
 def test_connection_without_tls_is_closed_and_others_stay_open(first_bytes, caplog):
-    """H11."""
     with serving(settings=TLS) as running:
         with running.connect() as sock:
             sock.sendall(first_bytes)
@@ -180,7 +178,7 @@ unix = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix socket
 
 @unix
 def test_unix_socket_serves_this_user_and_is_removed_at_the_end(tmp_path):
-    """H12. Any host name is accepted, since a web page cannot connect to a Unix socket."""
+    """Any host name is accepted, since a web page cannot connect to a Unix socket."""
     path = tmp_path / "chat"
     with (
         serving(settings=Options(uds=path)) as running,

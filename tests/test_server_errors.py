@@ -57,7 +57,6 @@ def running():
 
 @pytest.mark.parametrize(("line", "body", "status", "code", "param"), BAD.values(), ids=BAD.keys())
 def test_bad_request_gets_its_error_and_the_connection_stays_open(running, line, body, status, code, param):
-    """Appendix B, K27, K28, G12."""
     with contextlib.closing(running.client()) as client:
         client.putrequest(*line.split())
         if body is not None:
@@ -116,7 +115,6 @@ def test_k10_unknown_fields_are_reported_on_every_path(path, body, caplog):
 
 
 def test_t23_template_that_refuses_is_a_bad_request():
-    """V11."""
     template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"
     with serving(chat_template=template) as running:
         status, body = running.chat(content="bad")
@@ -137,14 +135,12 @@ def breaks_at(n: int):
 
 @pytest.mark.parametrize(("n", "stream"), [(0, True), (0, False), (3, False)])
 def test_g13_failure_before_anything_is_sent_has_its_status(n, stream):
-    """T22, G36."""
     with serving(breaks_at(n)) as running:
         status, body = running.chat(stream=stream)
     assert (status, body["error"]["type"], body["error"]["param"]) == (500, "inference_error", None)
 
 
 def test_k5_failure_inside_a_stream_is_an_event_then_done():
-    """K4, T20, T21, V38, G31, G37."""
     with serving(breaks_at(2), is_gated=True) as running, contextlib.closing(running.client()) as client:
         running.gate.release()
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
@@ -161,7 +157,6 @@ def test_k5_failure_inside_a_stream_is_an_event_then_done():
 
 
 def test_k40_full_queue_is_429_with_retry_after():
-    """K32."""
     with (
         serving(endless, is_gated=True, n_parallel=1, max_queue=1) as running,
         contextlib.closing(running.client()) as client,
@@ -179,7 +174,7 @@ def test_k40_full_queue_is_429_with_retry_after():
 
 
 def test_refused_choices_leave_nothing_running():
-    """Only two of the three choices can be queued, so the whole request fails (T19)."""
+    """Only two of the three choices can be queued, so the whole request fails."""
     with serving(endless, is_gated=True, n_parallel=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
         with submit(running.engine, request_for(prompt=(1,))):
             assert running.chat(n=3)[0] == 429
@@ -203,7 +198,6 @@ def test_more_choices_than_the_server_can_run_are_a_bad_request(path, fields, pa
 
 
 def test_g11_loading_is_503_then_the_model_serves(caplog):
-    """K32, G7, G12, G43."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
         for method, path, body in (
@@ -228,7 +222,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
 def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
-    """K32: the estimate is based on the time so far. The error rounds and limits it."""
+    """The estimate is based on the time so far. The error rounds and limits it."""
     service = Service(ModelFile(DEMO_PATH, "Fake"), clock=iter((100.0, 106.0)).__next__)
     service.default.progress = progress
     with pytest.raises(ModelLoading) as loading:

@@ -18,7 +18,7 @@ from .serving import BIG, LAST_MESSAGE, REASONING_AND_TEXT, TOOLS, generating, s
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
-    """V18, K13, K14: every chunk has the usage of the whole request, which is zero before the first text."""
+    """Every chunk has the usage of the whole request, which is zero before the first text."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     with serving(endless) as running:
         _, chunks = running.chat(n=2, max_tokens=5, stream=True, stream_options=options)
@@ -32,7 +32,6 @@ def test_v18_continuous_usage_grows_over_all_choices():
 
 
 def test_timings_are_on_the_last_chunk_or_on_each():
-    """T7, K15: llama.cpp's field `timings`."""
     with serving(endless) as running:
         _, body = running.chat(max_tokens=5)
         _, plain = running.chat(max_tokens=5, stream=True)
@@ -46,7 +45,7 @@ def test_timings_are_on_the_last_chunk_or_on_each():
 
 
 def test_v26_cached_tokens_are_reported_in_every_mode():
-    """V26, K15: also if there are none."""
+    """Also if there are none."""
     long = "x" * 100
     with serving(n_ctx=1000, n_cells=4000) as running:
         n_cached = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
@@ -68,7 +67,7 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
     ],
 )
 def test_k8_reasoning_tokens_are_exact(text, n_reasoning):
-    """K8: both if tokens are taken one at a time and if all are taken at the end. Each token is one byte."""
+    """Both if tokens are taken one at a time and if all are taken at the end. Each token is one byte."""
     with serving(generating(text)) as running:
         late = running.chat_taken_at_end()
         _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
@@ -82,7 +81,7 @@ CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 
 def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
-    """K8: both if tokens are taken one at a time and if all are taken at the end."""
+    """Both if tokens are taken one at a time and if all are taken at the end."""
     reasoning = "<think>\nhm\n"
     with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
         late = running.chat_taken_at_end(tools=TOOLS)
@@ -119,7 +118,7 @@ def test_v48_tokens_spelled_as_ids():
 
 @pytest.mark.parametrize("fields", [{}, {"top_logprobs": 1}], ids=["none", "one"])
 def test_k26_every_token_has_its_entry_in_order(fields):
-    """K26, T4, T10, T11, V46, V47: also repeated tokens, in the body and in the stream, each in its choice."""
+    """Also repeated tokens, in the body and in the stream, each in its choice."""
     with serving() as running:
         _, body = running.chat(content="aaba", logprobs=True, n=2, **fields)
         _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True, **fields)
@@ -134,7 +133,7 @@ def test_k26_every_token_has_its_entry_in_order(fields):
 
 
 def test_v44_log_probabilities_of_the_prompt():
-    """V44: of the tokens that truncation keeps, even if they are cached, and computed once for all choices."""
+    """Of the tokens that truncation keeps, even if they are cached, and computed once for all choices."""
     with serving() as running:
         running.chat(content="xaa")
         _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
@@ -169,7 +168,6 @@ def test_token_ids_whole_and_streamed():
 
 
 def test_k8_reasoning_is_repeated_beside_the_choices_with_the_option():
-    """K8, G25, G29, G30, G34."""
     with serving(generating(REASONING_AND_TEXT), settings=Options(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
         _, chunks = running.chat(n=2, stream=True)
@@ -196,7 +194,7 @@ def test_reasoning_format_none_leaves_reasoning_in_the_content():
 
 
 def test_k37_tokens_of_all_markers_are_visible():
-    """K37: the vocabulary hides control tokens, and the parser must see them. A marker may have several tokens."""
+    """The vocabulary hides control tokens, and the parser must see them. A marker may have several tokens."""
     with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
         running.chat()
         assert set(b"<|begin|>assistant") <= running.requests[-1].visible_tokens
@@ -235,14 +233,14 @@ DRY = {"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3, "dry_penal
     ],
 )
 def test_v9_sampling_fields_reach_the_engine(running, fields, expected):
-    """V9, T48, G3, K42, and llama.cpp's table of sampling fields. None: the fields themselves."""
+    """With llama.cpp's table of sampling fields. None: the fields themselves."""
     assert running.chat(**fields)[0] == 200
     sampling = running.requests[-1].sampling
     assert dataclasses.replace(sampling, **(expected or fields)) == sampling
 
 
 def test_k9_request_then_command_line_then_model_then_built_in():
-    """K9, G2, V4: and an explicit zero counts at every level (G3)."""
+    """An explicit zero counts at every level."""
     with serving() as running:
         facts = dataclasses.replace(
             running.engine.facts, sampling=SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
@@ -261,7 +259,7 @@ def test_k9_request_then_command_line_then_model_then_built_in():
 
 
 def test_v13_without_a_limit_the_context_is_the_limit():
-    """V13, K9, G32: the end of the context is `length`, as is a default limit."""
+    """The end of the context is `length`, as is a default limit."""
     with serving(endless, n_ctx=16) as running:
         _, body = running.chat(content="hello")
         _, more = running.chat(content="hello", max_tokens=1000)
@@ -277,7 +275,7 @@ def test_g32_natural_end_at_exactly_the_limit_is_stop():
 
 
 def test_seeds_of_the_choices_differ():
-    """T17: with equal seeds, all choices would have the same text."""
+    """With equal seeds, all choices would have the same text."""
     with serving() as running:
         running.chat(n=3, seed=5)
         assert [request.sampling.seed for request in running.requests] == [5, 6, 7]

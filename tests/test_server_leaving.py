@@ -62,7 +62,6 @@ def connected(running) -> socket.socket:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("leave", [close_cleanly, reset, half_close])
 def test_k33_disconnect_frees_the_sequence(long, leave, stream, kind, caplog):
-    """T18, T19, T24, V45, G41."""
     caplog.set_level(logging.INFO)
     running = long[kind]
     sock = connected(running)
@@ -151,7 +150,7 @@ def slow_reader(running, content="x", **fields) -> socket.socket:
 
 
 def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
-    """H15. It delays no other request."""
+    """It delays no other request."""
     settings = Options(port=0, write_timeout_s=0.3)
     with serving(endless, settings=settings, **LONG) as running, slow_reader(running):
         wait_for(lambda: running.engine.stats().n_running == 1)
@@ -161,7 +160,6 @@ def test_client_that_does_not_read_is_disconnected_after_the_write_timeout():
 
 
 def test_stream_that_is_read_late_is_complete():
-    """H15."""
     text = "ab" * 150
     with serving(n_ctx=1000, n_cells=1000) as running, slow_reader(running, content=text) as sock:
         wait_for(lambda: running.engine.stats().n_sampled > len(text))
@@ -208,7 +206,7 @@ def test_request_in_flight_and_later_requests_get_503_when_the_server_stops():
 
 
 def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
-    """H16. It refuses them on new and on open connections. The request in flight ends normally."""
+    """It refuses them on new and on open connections. The request in flight ends normally."""
     with serving(is_gated=True) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
         used.request("GET", "/health")
         assert read_response(used)[0] == 200
@@ -231,7 +229,6 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
 
 
 def test_drain_ends_after_its_time_even_with_requests_in_flight():
-    """H16."""
     with serving(endless, is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))
         wait_for(lambda: running.engine.stats().n_running == 1)

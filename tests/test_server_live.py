@@ -86,7 +86,7 @@ def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
 
 
 def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alone: dict[str, list[Any]]):
-    """The tokens are equal, or first differ where the log probabilities show a near tie (K40)."""
+    """The tokens are equal, or first differ where the log probabilities show a near tie."""
     assert all(alone.values())
 
     def ask(i: int) -> Any:
@@ -125,7 +125,7 @@ def test_greedy_text_is_the_same_streamed_and_not_cached_and_fresh(
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_values_at_the_ends_of_their_ranges_are_accepted(port: int, name: str):
-    """K28: the ranges exclude the values at which llama.cpp aborts the process."""
+    """The ranges exclude the values at which llama.cpp aborts the process."""
     others = {"temperature": 1, "repeat_penalty": 1.1, "dry_multiplier": 1, "xtc_probability": 1, "top_p": 0.5}
     for value in (NUMBERS[name].low, NUMBERS[name].high):
         for mirostat in (0, 1, 2):
@@ -155,7 +155,6 @@ def disconnect_early(port: int, request: bytes, chance: random.Random) -> None:
 
 
 def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: Engine):
-    """K33."""
     chance = random.Random(5)
     (end,) = engine.tokenize(engine.facts.eos)
     threads_before = threading.active_count()
@@ -204,7 +203,7 @@ OPTIONS = f"""
 
 
 def test_options_of_the_command_take_effect():
-    """V1, K9, K22, K34: each option changes a response."""
+    """Each option changes a response."""
     key = {"Authorization": "Bearer secret"}
     messages = [{"role": "user", "content": "Count from 1 to 9."}]
     tool = {"type": "function", "function": {"name": "look_at_this"}}
@@ -318,7 +317,6 @@ def test_signal_ends_a_server_whose_model_still_loads():
 
 
 def test_second_signal_ends_the_process():
-    """H16."""
     body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
     with (
         running_process("--drain", "60", "--ctx", "100000") as server,

@@ -126,7 +126,6 @@ def test_home_names_the_state_and_the_list_of_endpoints():
     ],
 )
 def test_head_and_options(running, method, path, status, allowed):
-    """H13."""
     with contextlib.closing(running.client()) as client:
         for _ in range(2):  # a body after HEAD would be read as the next response
             client.request(method, path)

@@ -101,7 +101,6 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_request_gets_an_error_and_the_connection_is_closed(running, name):
-    """H1, H2, H3, H18."""
     request_bytes, status = MALFORMED[name]
     head, body = exchange(running, request_bytes)
     assert int(head.split()[1]) == status
