@@ -25,7 +25,7 @@ log = logging.getLogger("localchat.server")
 # Before the server closes a connection, it reads and discards what the client still sends, for this many seconds.
 # Closing a connection with unread bytes resets it, and the client could lose the response. Meanwhile the client
 # occupies a thread, also one without a key or beyond the limit of connections.
-LINGER_S = 1.0
+LINGER_S = 0.5
 
 # The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
