@@ -6,14 +6,11 @@ import contextlib
 import http.client
 import json
 import math
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from localchat.serving.engine.engine import Engine
 
 from .serving import read_response
 
@@ -213,59 +210,3 @@ def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnectio
     _, tokens = ask(connection, "/tokenize", {"content": body["prompt"]})
     _, reply = ask(connection, "/v1/chat/completions", {**fields, "max_tokens": 1})
     assert reply["usage"]["prompt_tokens"] == len(tokens["tokens"])
-
-
-# --- the state of the server ---
-
-
-def test_slots_show_the_running_sequences(connection: http.client.HTTPConnection, port: int, engine: Engine):
-    status, idle = ask(connection, "/slots")
-    assert status == 200
-    assert [slot["id"] for slot in idle] == list(range(engine.facts.n_parallel))
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
-        fields = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 800, "stream": True}
-        other.request("POST", "/v1/completions", json.dumps(fields))
-        response = other.getresponse()
-        response.read(1)
-        _, slots = ask(connection, "/slots")
-        busy = [slot for slot in slots if slot["is_processing"]]
-        assert len(busy) == 1
-        assert busy[0]["n_prompt_tokens"] > 0
-        assert busy[0]["next_token"][0]["n_decoded"] > 0
-        assert "Hello" not in json.dumps(slots)
-        other.sock.close()  # the disconnect cancels the request
-        response.close()
-
-
-def test_metrics_count(connection: http.client.HTTPConnection):
-    before = figures(ask(connection, "/metrics")[1])
-    for _ in range(2):
-        ask(connection, "/v1/completions", {"prompt": "Hello there, my friend.", **GREEDY})
-    ask(connection, "/v1/completions", {})
-    ask(connection, "/no/such/path")
-    after = figures(ask(connection, "/metrics")[1])
-
-    def growth(name: str) -> float:
-        return after[name] - before.get(name, 0.0)
-
-    assert growth('localchat_requests_total{path="/completions",status="200"}') == 2
-    assert growth('localchat_requests_total{path="/completions",status="400"}') == 1
-    assert growth('localchat_requests_total{path="other",status="404"}') == 1
-    assert growth("localchat_tokens_generated_total") > 0
-    assert growth("localchat_tokens_computed_total") > 0
-    assert growth("localchat_prompt_tokens_cached_total") > 0
-    assert growth("localchat_time_to_first_token_seconds_count") == 2
-    assert growth("localchat_time_to_first_token_seconds_sum") > 0
-    assert growth("localchat_request_duration_seconds_count") >= 4
-    assert after["localchat_requests_waiting"] == 0
-
-
-def figures(text: str) -> dict[str, float]:
-    """The values by name. Each line is a comment, or a name with labels and a number."""
-    found = {}
-    for line in text.splitlines():
-        if not line.startswith("# "):
-            match = re.fullmatch(r'(localchat_[a-z_]+(?:\{[a-z]+="[^"]*"(?:,[a-z]+="[^"]*")*\})?) ([0-9.e+-]+)', line)
-            assert match, line
-            found[match[1]] = float(match[2])
-    return found

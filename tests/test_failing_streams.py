@@ -77,8 +77,10 @@ def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: s
         assert response.status == 200
         events = read(response)[1]
         assert post(client, path, {**fields, "stream": False}).status == 500, "the connection goes on"
-    if events[-1] == "[DONE]":
-        del events[-1]
+    if path in ("/v1/chat/completions", "/v1/completions"):
+        assert events.pop() == "[DONE]"
+        assert events[-1]["error"]["type"] == "inference_error"
+        assert all(choice["finish_reason"] is None for event in events[:-1] for choice in event["choices"])
     assert len(events) > 1
     validate(events[-1], failure)
     for event in events[:-1]:

@@ -18,7 +18,7 @@ from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
 from .engines import request_for, submit
 from .fakes import endless
-from .serving import GOOD, ask, chat_body, payloads, read_response, serving
+from .serving import GOOD, ask, chat_body, read_response, serving
 
 POST = "POST /v1/chat/completions"
 INVALID = "invalid_request_error"
@@ -120,40 +120,6 @@ def test_t23_template_that_refuses_is_a_bad_request():
         status, body = running.chat(content="bad")
     assert (status, body["error"]["param"]) == (400, "messages")
     assert "no bad words" in body["error"]["message"]
-
-
-def breaks_at(n: int):
-    """A model whose n-th token cannot be sampled."""
-
-    def model(tokens, n_prompt):
-        if len(tokens) - n_prompt == n:
-            raise RuntimeError("broken")
-        return endless(tokens, n_prompt)
-
-    return model
-
-
-@pytest.mark.parametrize(("n", "stream"), [(0, True), (0, False), (3, False)])
-def test_g13_failure_before_anything_is_sent_has_its_status(n, stream):
-    with serving(breaks_at(n)) as running:
-        status, body = running.chat(stream=stream)
-    assert (status, body["error"]["type"], body["error"]["param"]) == (500, "inference_error", None)
-
-
-def test_k5_failure_inside_a_stream_is_an_event_then_done():
-    with serving(breaks_at(2), is_gated=True) as running, contextlib.closing(running.client()) as client:
-        running.gate.release()
-        body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
-        client.request("POST", "/v1/chat/completions", json.dumps(body))
-        response = client.getresponse()
-        running.gate.release(1000)
-        assert response.status == 200
-        chunks = payloads(response.read())
-        assert chunks[-1]["error"]["type"] == "inference_error"
-        assert all(choice["finish_reason"] is None for chunk in chunks[:-1] for choice in chunk["choices"])
-        # The stream ended properly, so the connection is still usable.
-        client.request("GET", "/health")
-        assert read_response(client)[0] == 200
 
 
 def test_k40_full_queue_is_429_with_retry_after():

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 
 import pytest
 
 from localchat.serving.api.embeddings import parse_tokenize, text_body, tokens_body
 from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
-from localchat.serving.engine.values import SequenceStats
-from localchat.serving.http.endpoints import slots_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.catalog import ModelFile
 
-from .serving import LAST_MESSAGE, exchange, serving, wait_for
+from .serving import LAST_MESSAGE, chat_request, exchange, serving, wait_for
 from .wire_schemas import validate
 
 
@@ -24,18 +24,19 @@ def running():
         yield running
 
 
-def test_slots_lists_running_sequences_then_idle_slots():
-    busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
-    body = slots_body([busy, busy, busy], n_parallel=2, n_ctx=64)
-    assert [slot["is_processing"] for slot in body] == [True, True]
-    first, second = slots_body([busy], n_parallel=2, n_ctx=64)
-    assert (first["id"], first["id_task"], first["n_prompt_tokens"], first["n_prompt_tokens_cache"]) == (0, 7, 10, 4)
-    assert first["n_prompt_tokens_processed"] == 10
-    assert first["next_token"] == [{"has_next_token": True, "n_remain": 7, "n_decoded": 3}]
-    assert second == {"id": 1, "n_ctx": 64, "is_processing": False}
-    full = SequenceStats(id=8, n_prompt=10, n_cached=4, n_computed=12, n_sampled=10, max_length=20)
-    assert slots_body([full], n_parallel=1, n_ctx=64)[0]["next_token"][0]["has_next_token"] is False
-    validate([first, second], "slots")
+def test_slots_are_those_of_running_sequences_then_idle_ones():
+    with serving(is_gated=True, n_parallel=2) as running, running.connect() as sock:
+        sock.sendall(chat_request("secret", stream=True, max_tokens=9))
+        running.gate.release(2)
+        wait_for(lambda: running.engine.stats().n_sampled == 2)
+        status, slots = running.request("GET", "/slots")
+    busy, idle = slots
+    assert status == 200
+    assert (busy["is_processing"], busy["n_prompt_tokens"], busy["n_prompt_tokens_processed"]) == (True, 6, 6)
+    assert busy["next_token"] == [{"has_next_token": True, "n_remain": 7, "n_decoded": 2}]
+    assert idle == {"id": 1, "n_ctx": running.engine.facts.n_ctx, "is_processing": False}
+    assert "secret" not in json.dumps(slots)
+    validate(slots, "slots")
 
 
 def test_props_have_the_names_of_llama_cpp(running):
@@ -52,6 +53,8 @@ def test_metrics_are_prometheus_text():
     with serving() as running:
         exchange(running, b"hello\r\n\r\n")
         exchange(running, b"GET / HTTP/1.1\r\n\r\n")
+        for _ in range(2):
+            assert running.chat("abc")[0] == 200
         for path in ("/v1/models/Fake", "/nothing", "/nothing/else", "/health"):
             running.request("GET", path)
         # A request is counted after its response, so the number of the requests for metrics is not known.
@@ -61,16 +64,25 @@ def test_metrics_are_prometheus_text():
             response = client.getresponse()
             text = response.read().decode()
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
-    lines = text.splitlines()
-    assert [line for line in lines if line.startswith("localchat_requests_total") and "/metrics" not in line] == [
-        'localchat_requests_total{path="/health",status="200"} 1',
-        'localchat_requests_total{path="/models/",status="200"} 1',
-        'localchat_requests_total{path="malformed",status="400"} 2',
-        'localchat_requests_total{path="other",status="404"} 2',
-    ]
+    lines = [line for line in text.splitlines() if not line.startswith("# ")]
+    label = r'[a-z]+="[^"]*"'
+    assert all(re.fullmatch(rf"localchat_[a-z_]+({{{label}(,{label})*}})? [0-9.e+-]+", line) for line in lines)
+    values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+    requests = {name: n for name, n in values.items() if name.startswith("localchat_requests_total")}
+    assert {name: n for name, n in requests.items() if "/metrics" not in name} == {
+        'localchat_requests_total{path="/chat/completions",status="200"}': 2,
+        'localchat_requests_total{path="/health",status="200"}': 1,
+        'localchat_requests_total{path="/models/",status="200"}': 1,
+        'localchat_requests_total{path="malformed",status="400"}': 2,
+        'localchat_requests_total{path="other",status="404"}': 2,
+    }
+    assert values["localchat_request_duration_seconds_count"] >= 8
+    assert values["localchat_time_to_first_token_seconds_count"] == 2
+    assert values["localchat_tokens_generated_total"] == 8
+    assert (values["localchat_prompt_tokens_cached_total"], values["localchat_requests_waiting"]) == (2, 0)
     assert "# HELP localchat_request_duration_seconds Time" in text
     assert "# TYPE localchat_request_duration_seconds histogram" in text
-    assert "localchat_up 1" in lines
+    assert values["localchat_up"] == 1
 
 
 def test_metrics_while_the_model_loads_are_those_of_requests():
