@@ -18,11 +18,8 @@ from typing import Any
 
 import pytest
 
-from localchat.serving.api.chat import ChatEncoder, parse_chat
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompts import start_chat
 from localchat.serving.chat.service import Service
-from localchat.serving.core.fields import parse_body
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
@@ -82,17 +79,6 @@ class Serving:
         with contextlib.closing(self.client()) as client:
             client.request(method, path, body, headers or {})
             return read_response(client)
-
-    def chat_taken_at_end(self, **fields: Any) -> Any:
-        """The body of a chat response whose events are all taken at once, after the end of the generation."""
-        request = parse_chat(parse_body(chat_body(**fields)))
-        with start_chat(self.server.service.model(), request, "chatcmpl-") as run:
-            self.wait_until_idle()
-            whole = ChatEncoder(run.head, request, run.usage)
-            while run.is_running:
-                for index, event in run.take():
-                    whole.add(index, event)
-            return whole.body()
 
     def _record_requests(self) -> None:
         new_sampler = self.backend.new_sampler

@@ -67,13 +67,11 @@ def test_v26_cached_tokens_are_reported_in_every_mode():
     ],
 )
 def test_k8_reasoning_tokens_are_exact(text, n_reasoning):
-    """Both if tokens are taken one at a time and if all are taken at the end. Each token is one byte."""
+    """Each token is one byte."""
     with serving(generating(text)) as running:
-        late = running.chat_taken_at_end()
-        _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
-    for usage in (late["usage"], chunks[-1]["usage"]):
-        assert usage["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
-        assert usage["completion_tokens"] == len(text) + 1
+        _, body = running.chat()
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_reasoning
+    assert body["usage"]["completion_tokens"] == len(text) + 1
 
 
 QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
@@ -81,14 +79,11 @@ CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 
 def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
-    """Both if tokens are taken one at a time and if all are taken at the end."""
     reasoning = "<think>\nhm\n"
     with serving(generating(reasoning + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
-        late = running.chat_taken_at_end(tools=TOOLS)
-        _, chunks = running.chat(tools=TOOLS, stream=True, stream_options={"include_usage": True})
-    assert len(late["choices"][0]["message"]["tool_calls"]) == 2
-    for usage in (late["usage"], chunks[-1]["usage"]):
-        assert usage["completion_tokens_details"]["reasoning_tokens"] == len(reasoning + "<tool_call>")
+        _, body = running.chat(tools=TOOLS)
+    assert len(body["choices"][0]["message"]["tool_calls"]) == 2
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(reasoning + "<tool_call>")
 
 
 def test_error_of_a_refused_grammar_names_the_field_it_came_from():

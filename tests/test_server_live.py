@@ -86,41 +86,31 @@ def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
 
 
 def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alone: dict[str, list[Any]]):
-    """The tokens are equal, or first differ where the log probabilities show a near tie."""
+    """The tokens are equal, or first differ where the log probabilities show a near tie. The text is that of the
+    tokens. Every second response is a stream."""
     assert all(alone.values())
 
-    def ask(i: int) -> Any:
+    def ask(i: int) -> tuple[Any, str, list[Any]]:
         question = QUESTIONS[i % len(QUESTIONS)]
-        return stream(port, question) if i % 2 else whole(port, question)[0]
+        if i % 2:
+            chunks = stream(port, question)
+            return chunks[-1]["choices"][0], delta_text(chunks), tokens_of(chunks)
+        (choice,) = whole(port, question)
+        return choice, choice["message"]["content"], choice["logprobs"]["content"]
 
     with ThreadPoolExecutor(32) as pool:
         found = list(pool.map(ask, range(32)))
-    for i, one in enumerate(found):
-        end, tokens = (one[-1]["choices"][0], tokens_of(one)) if i % 2 else (one, one["logprobs"]["content"])
+    for i, (end, text, tokens) in enumerate(found):
         assert end["finish_reason"] in ENDS
+        assert text == decoded(tokens)
         assert is_same_or_near_tie(alone[QUESTIONS[i % len(QUESTIONS)]], tokens), i
 
 
 @pytest.fixture(scope="module")
-def alone(port: int) -> dict[str, list[Any]]:
-    """The tokens of each greedy completion, computed when nothing else ran."""
-    return {question: tokens_of(stream(port, question)) for question in QUESTIONS}
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_greedy_text_is_the_same_streamed_and_not_cached_and_fresh(
-    port: int, engine: Engine, alone: dict[str, list[Any]], question: str
-):
+def alone(port: int, engine: Engine) -> dict[str, list[Any]]:
+    """The tokens of each greedy completion, computed when nothing else ran, without a cached prefix."""
     engine.forget()
-    fresh = whole(port, question)[0]
-    cached = whole(port, question)[0]
-    chunks = stream(port, question, stream_options={"include_usage": True})
-    assert chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-    for entries in (fresh["logprobs"]["content"], cached["logprobs"]["content"], tokens_of(chunks)):
-        assert is_same_or_near_tie(alone[question], entries)
-    # The text is that of the tokens, in the stream and in the body.
-    assert delta_text(chunks) == decoded(tokens_of(chunks))
-    assert fresh["message"]["content"] == decoded(fresh["logprobs"]["content"])
+    return {question: tokens_of(stream(port, question)) for question in QUESTIONS}
 
 
 @pytest.mark.parametrize("name", NUMBERS)
