@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -33,21 +32,19 @@ class Metrics:
 
     def text(self, service: Service) -> str:
         """All metrics. Those of the engine are missing while the model loads and after the engine has failed."""
-        with self._lock:
-            requests, duration_s = sorted(self._requests.items()), copy.deepcopy(self._duration_s)
-        try:
-            engine: AnyEngine | None = service.model().engine
-        except errors.ApiError:
-            engine = None
-        samples = [(f'{{path="{route}",status="{status}"}}', n) for (route, status), n in requests]
         help = "Requests that have ended; status 499 if the client disconnected."
-        lines = [
-            *_metric("counter", "requests_total", help, samples),
-            *_histogram("request_duration_seconds", "Time from the head of a request to its end.", duration_s),
-            *_metric("gauge", "up", "1 while requests are served, else 0.", [("", int(engine is not None))]),
-            *(_of_engine(engine) if engine is not None else ()),
-        ]
-        return "\n".join([*lines, ""])
+        with self._lock:
+            requests = sorted(self._requests.items())
+            samples = [(f'{{path="{route}",status="{status}"}}', n) for (route, status), n in requests]
+            lines = [*_metric("counter", "requests_total", help, samples)]
+            help = "Time from the head of a request to its end."
+            lines += _histogram("request_duration_seconds", help, self._duration_s)
+        try:
+            of_engine = [*_of_engine(service.model().engine)]
+        except errors.ApiError:
+            of_engine = []
+        lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(of_engine)))])
+        return "\n".join([*lines, *of_engine, ""])
 
 
 def _of_engine(engine: AnyEngine) -> Iterator[str]:
