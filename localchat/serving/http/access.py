@@ -51,23 +51,20 @@ class Access:
         elif not self._is_unix:  # A web page has no key, and cannot connect to a Unix socket.
             self._check_page(request.headers, request.host)
 
-    def cors_headers(self, request: Message) -> dict[str, str]:
-        """The CORS headers of every response to this request; empty if no origin is allowed."""
+    def cors_headers(self, request: Exchange) -> dict[str, str]:
+        """The CORS headers of the response to this request, also of an error; empty if no origin is allowed."""
         if not self._origins:
             return {}
-        origin, headers = request.get("Origin"), {"Vary": "Origin"}
+        origin, headers = request.headers.get("Origin"), {"Vary": "Origin"}
         if origin is not None and self._allows(origin):
             headers["Access-Control-Allow-Origin"] = origin
             headers["Access-Control-Expose-Headers"] = "X-Request-Id, Retry-After"
+            if request.method == "OPTIONS":
+                headers.update(_PREFLIGHT)
+            # Without this header, browsers do not let a public page reach this machine or its network.
+            if request.headers.get("Access-Control-Request-Private-Network") == "true":
+                headers["Access-Control-Allow-Private-Network"] = "true"
         return headers
-
-    def preflight_headers(self, request: Message) -> dict[str, str]:
-        """The CORS headers of the response to a preflight request; empty if its origin is not allowed."""
-        if not self._allows(request.get("Origin")):
-            return {}
-        # Without this header, browsers do not let a public page reach this machine or its network.
-        is_private = request.get("Access-Control-Request-Private-Network") == "true"
-        return {**_PREFLIGHT, **({"Access-Control-Allow-Private-Network": "true"} if is_private else {})}
 
     def _has_key(self, headers: Message) -> bool:
         """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys.
@@ -93,8 +90,8 @@ class Access:
             # Browsers send this header, and no Origin, for the images, scripts and links of a page.
             raise _forbidden("from web pages of other sites")
 
-    def _allows(self, origin: str | None) -> bool:
-        return origin is not None and (ANY_ORIGIN in self._origins or origin.lower() in self._origins)
+    def _allows(self, origin: str) -> bool:
+        return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
 
 def _forbidden(which: str) -> errors.HttpError:

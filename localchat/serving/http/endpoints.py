@@ -113,12 +113,10 @@ class Endpoints:
 
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
-        exchange.cors_headers = self._access.cors_headers(exchange.headers)
+        exchange.cors_headers = self._access.cors_headers(exchange)
         path = _without_prefix(exchange.path)
-        # The path itself, or a prefix of it that ends in a slash.
-        prefixes = (row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row))
-        row = path if path in self._table else next(prefixes, None)
-        exchange.route = row or "other"
+        row = path if path in self._table else path[: path.find("/", 1) + 1]
+        exchange.route = row if row in self._table else "other"
         # Errors may occur before the endpoint is called.
         if path.startswith("/api/"):
             exchange.error_body = ollama.error_body
@@ -130,14 +128,14 @@ class Endpoints:
         if is_options and exchange.path == "*":  # the server as a whole (RFC 9110, 9.3.7)
             exchange.send_nothing({"Allow": METHODS})
             return
-        if row is None:
+        if row not in self._table:
             message = f"there is nothing at {exchange.path}; this server has the endpoints {', '.join(self._served())}"
             raise errors.HttpError(404, "unknown_path", message)
         methods = self._table[row]
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         allow = {"Allow": ", ".join(allowed)}
         if is_options:
-            exchange.send_nothing({**allow, **self._access.preflight_headers(exchange.headers)})
+            exchange.send_nothing(allow)
             return
         endpoint = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
         if endpoint is None:
