@@ -34,67 +34,7 @@ def ask(connection: http.client.HTTPConnection, path: str, fields: Any | None = 
     return read_response(connection)
 
 
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
-
-
 # --- completions ---
-
-
-def test_completion_of_text_is_that_of_its_tokens(connection: http.client.HTTPConnection):
-    _, tokens = ask(connection, "/tokenize", {"content": "The capital of", "add_special": True})
-    status, by_text = ask(connection, "/v1/completions", {"prompt": "The capital of", **GREEDY})
-    assert status == 200
-    _, by_tokens = ask(connection, "/completions", {"prompt": tokens["tokens"], **GREEDY})
-    assert by_text["choices"][0]["text"] == by_tokens["choices"][0]["text"] != ""
-    usage = by_text["usage"]
-    assert usage["prompt_tokens"] == len(tokens["tokens"])
-    assert 0 < usage["completion_tokens"] <= 12
-    assert by_tokens["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-
-
-def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnection):
-    # Two tokens are almost equally likely, so that small differences of the logits beside other sequences do not change
-    # the sampled token.
-    dice = {"logit_bias": [[300, 100], [301, 100]], "top_k": 2, "top_p": 1, "min_p": 0, "temperature": 100}
-    fields = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
-    _, whole = ask(connection, "/v1/completions", fields)
-    _, chunks = ask(
-        connection, "/v1/completions", {**fields, "stream": True, "stream_options": {"include_usage": True}}
-    )
-    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
-    # The choices of one prompt have different seeds. Those of two prompts may be equal.
-    texts = [choice["text"] for choice in whole["choices"]]
-    assert texts[0] != texts[1]
-    assert texts[2] != texts[3]
-    assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
-    assert chunks[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
-    for choice in whole["choices"]:
-        parts = [part for chunk in chunks[:-1] for part in chunk["choices"] if part["index"] == choice["index"]]
-        assert "".join(part["text"] for part in parts) == choice["text"]
-        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [choice["finish_reason"]]
-        offsets = [offset for part in parts if part["logprobs"] for offset in part["logprobs"]["text_offset"]]
-        assert offsets == choice["logprobs"]["text_offset"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HTTPConnection, stream: bool):
-    _, plain = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada.", **GREEDY, "logprobs": 2})
-    text = plain["choices"][0]["text"]
-    fields = {**GREEDY, "max_tokens": 1, "echo": True, "logprobs": 2, "n": 2, "stream": stream}
-    _, found = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada." + text, **fields})
-    assert stream or found["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    for i in range(2):
-        parts = [part for body in (found if stream else [found]) for part in body["choices"] if part["index"] == i]
-        lists = [part["logprobs"] for part in parts if part["logprobs"]]
-        merged = {name: [value for part in lists for value in part[name]] for name in lists[0]}
-        text = "".join(part["text"] for part in parts)
-        assert "".join(merged["tokens"]) == text
-        assert merged["text_offset"] == [sum(map(len, merged["tokens"][:k])) for k in range(len(merged["tokens"]))]
-        # The vocabulary has no BOS token, so the first token has no log probability.
-        assert (merged["token_logprobs"][0], merged["top_logprobs"][0]) == (None, None)
-        assert all(value <= 0 for value in merged["token_logprobs"][1:])
-        assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
 
 
 def test_prompt_without_a_completion_has_the_same_log_probabilities(connection: http.client.HTTPConnection):

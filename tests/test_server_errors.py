@@ -123,13 +123,13 @@ def test_t23_template_that_refuses_is_a_bad_request():
 
 
 def test_k40_full_queue_is_429_with_retry_after():
+    """Only two of the three choices can be queued, so the whole request fails, and none of them runs."""
     with (
-        serving(endless, is_gated=True, n_parallel=1, max_queue=1) as running,
+        serving(endless, is_gated=True, n_parallel=1, max_queue=2) as running,
         contextlib.closing(running.client()) as client,
     ):
-        work = request_for(prompt=(1,))
-        with submit(running.engine, work), submit(running.engine, work):
-            client.request("POST", "/v1/chat/completions", GOOD)
+        with submit(running.engine, request_for(prompt=(1,))):
+            client.request("POST", "/v1/chat/completions", chat_body(n=3))
             response = client.getresponse()
             assert response.status == 429
             assert int(response.getheader("Retry-After")) > 0
@@ -137,15 +137,6 @@ def test_k40_full_queue_is_429_with_retry_after():
         running.gate.release(1000)
         running.wait_until_idle()
         assert ask(client, max_tokens=1)[0] == 200
-
-
-def test_refused_choices_leave_nothing_running():
-    """Only two of the three choices can be queued, so the whole request fails."""
-    with serving(endless, is_gated=True, n_parallel=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
-        with submit(running.engine, request_for(prompt=(1,))):
-            assert running.chat(n=3)[0] == 429
-        running.gate.release(1000)
-        running.wait_until_idle()
 
 
 @pytest.mark.parametrize(

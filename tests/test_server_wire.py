@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import json
-import re
 import select
 import socket
 import zlib
@@ -149,7 +148,7 @@ COMPRESSED = {
     "brotli": ("br", b"\x0b\x02", 415, "'br' is not 'gzip' or 'deflate'"),
     "two codings": ("gzip, gzip", gzip.compress(ZIPPED), 415, "'gzip, gzip' is not"),
     "bomb": ("gzip", gzip.compress(bytes(50_000_000)), 413, "the limit is 100000"),
-    "raw bomb": ("deflate", deflated(bytes(50_000_000)), 413, "the limit is 100000"),
+    "raw bomb": ("deflate", deflated(bytes(50_000_000))[:90_000], 413, "the limit is 100000"),
     "cut": ("gzip", ZIPPED[:-5], 400, "not what Content-Encoding 'gzip' says"),
     "with more behind it": ("deflate", zlib.compress(GOOD) + b"x", 400, "not what Content-Encoding 'deflate' says"),
     "not compressed": ("gzip", GOOD, 400, "not what Content-Encoding 'gzip' says"),
@@ -157,17 +156,9 @@ COMPRESSED = {
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunks"])
-def test_compressed_body_is_decoded_within_the_limit(running, name, is_chunked):
+def test_compressed_body_is_decoded_within_the_limit(running, name):
     coding, body, status, words = COMPRESSED[name]
-    if name == "raw bomb":
-        body = body[:90_000]
     request_bytes = raw_request(body, f"Content-Encoding: {coding}", "Connection: close")
-    if is_chunked:
-        pieces = b"".join(b"%x\r\n%b\r\n" % (len(body[i : i + 9]), body[i : i + 9]) for i in range(0, len(body), 9))
-        head, _, _ = request_bytes.partition(b"\r\n\r\n")
-        head = re.sub(rb"Content-Length: \d+", b"Transfer-Encoding: chunked", head)
-        request_bytes = head + b"\r\n\r\n" + pieces + b"0\r\n\r\n"
     head, found = exchange(running, request_bytes)
     assert int(head.split()[1]) == status
     assert words in found.get("error", {}).get("message", "")
