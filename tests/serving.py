@@ -154,8 +154,8 @@ def served(service: Service, options: Options) -> Iterator[tuple[ChatServer, thr
     thread.join(DEADLINE_S)
 
 
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+def wait_for(condition, deadline_s=DEADLINE_S) -> None:
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline, "the deadline passed"
         time.sleep(0.002)

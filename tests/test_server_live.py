@@ -238,7 +238,7 @@ def test_server_without_a_stderr_serves():
     program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_for(lambda: health(port) == 200 or process.poll() is not None)
+            wait_for(lambda: health(port) == 200 or process.poll() is not None, DEADLINE_S)
             assert process.poll() is None
         finally:
             process.kill()
@@ -299,7 +299,7 @@ def test_signal_ends_a_server_whose_model_still_loads():
     port = free_port()
     with subprocess.Popen([sys.executable, "-c", STUCK, str(port)]) as process:
         try:
-            wait_for(lambda: health(port) == 503)
+            wait_for(lambda: health(port) == 503, DEADLINE_S)
             process.send_signal(signal.SIGTERM)
             assert process.wait(DEADLINE_S) == 0
         finally:
