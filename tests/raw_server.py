@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -299,16 +298,16 @@ pinging = functools.partial(dripping, drop=b"8\r\n: ping\n\n\r\n")
 # TLS and unix sockets
 
 
-@pytest.fixture(scope="module")
+CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
+
+
+@pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a key and its certificate, which is alone in the file beside it whose name ends with ".crt"."""
     path = tmp_path_factory.mktemp("tls") / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{path}.key", "-out", f"{path}.crt"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no openssl to make a certificate with: {error}")
-    path.write_bytes(Path(f"{path}.crt").read_bytes() + Path(f"{path}.key").read_bytes())
+    text = CERTIFICATE.read_text()
+    path.write_text(text)
+    Path(f"{path}.crt").write_text(text.partition("-----BEGIN PRIVATE")[0])
     return path
 
 

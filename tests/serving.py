@@ -13,7 +13,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +27,12 @@ from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO, DEMO_PATH, ModelFile
 
 from .fakes import END, FakeBackend, echo
+from .raw_server import CERTIFICATE
 
 DEADLINE_S = 8
 # With this chat template, the prompt is the text of the last message, which the model `echo` repeats.
 LAST_MESSAGE = "{{ messages[-1].content }}"
 ANY_PORT = Options(port=0)
-CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
 TLS = Options(port=0, tls_cert=CERTIFICATE)
 CLIENT_TLS = ssl.create_default_context(cafile=str(CERTIFICATE))
 BIG = {"n_ctx": 2000, "n_cells": 8000}

@@ -12,7 +12,6 @@ from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import GenerationRun
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import ModelLoading
-from localchat.serving.engine.values import EngineStopped
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
@@ -204,15 +203,6 @@ def test_unknown_model_is_refused_by_every_endpoint(running):
     }.items():
         status, body = running.request("POST", path, json.dumps({"model": "other", **fields}))
         assert (status, "there is no model 'other' here" in body["error"]["message"]) == (404, True)
-
-
-def test_model_that_is_loaded_after_the_server_was_closed_is_freed():
-    with serving(is_ready=False) as running:
-        service = Service(ModelFile(DEMO_PATH, "Fake"))
-        service.close()
-        service.ready(Model("Fake", running.engine))
-        with pytest.raises(EngineStopped):
-            running.engine.submit([request_for((1,))])
 
 
 @pytest.mark.parametrize(
