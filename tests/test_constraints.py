@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -336,14 +336,7 @@ def test_gbnf_that_cannot_be_parsed_is_refused(grammar: str):
 
 
 def test_without_llguidance_a_constraint_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "llguidance":
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "llguidance", None)  # its import fails
     constraint_module._constraint.cache_clear()
     with pytest.raises(NotSupported, match="pip install llguidance"):
         constraint_of(**formatted("json_schema", {"type": "object", "title": json.dumps("unique")}))

@@ -99,9 +99,7 @@ LONG_TOOL = {"name": "f", "parameters": LONG}
     ("path", "fields", "field"),
     [
         ("/v1/chat/completions", {"tools": [{"type": "function", "function": LONG_TOOL}]}, "tools"),
-        ("/v1/chat/completions", {"functions": [LONG_TOOL]}, "functions"),
         ("/v1/chat/completions", {"json_schema": LONG}, "json_schema"),
-        ("/v1/chat/completions", {"guided_choice": ["a" * 1000] * 2000}, "guided_choice"),
         ("/v1/chat/completions", {"grammar": "root ::= " + '"a" ' * 500_000}, "grammar"),
         (
             "/v1/chat/completions",
