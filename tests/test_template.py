@@ -5,7 +5,7 @@ import re
 import pytest
 
 from localchat.serving.chat.prompt import sandbox
-from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError
+from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError, prefilled
 
 from .chat_templates import CALLS, SPECIAL, USER, call_message, render
 
@@ -109,39 +109,31 @@ def test_prompt_starts_with_one_bos(source, add_bos, content, expected):
     assert template.render([{"role": "user", "content": content}]) == expected
 
 
-THINKING = CHATML.replace(
-    "assistant\n{% endif %}", "assistant\n{% if think %}<think>\n{% endif %}{% endif %}{# </think> #}"
-)
-
-
+THINKING = CHATML + "{# <think> </think> #}"
 HEADER = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 CHANNELS, SECTIONS = (
     f"{{# {marks} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{{{ tools }}}}"
     for marks in ("<|start|> <|channel|> <|message|>", "<|open|> <|close|> <|sep|>")
 )
-IT_IS, HM = {"content": "It is"}, {"reasoning_content": "hm"}
-CONTINUED = {"continue_final_message": "reasoning_content"}
-# The template, the last message, the options, and the prompt.
+# The template, the reasoning and the text of the prefill, and the prompt.
 PREFILLS = {
-    "content": (THINKING, IT_IS, {}, HEADER + "It is"),
-    "content, reasoning open": (
-        THINKING, IT_IS, {"variables": {"think": True}}, HEADER + "<think>\n\n</think>\n\nIt is",
-    ),
-    "reasoning and content": (THINKING, {**IT_IS, **HM}, {}, HEADER + "<think>\nhm\n</think>\n\nIt is"),
-    "reasoning": (THINKING, {"content": "", **HM}, CONTINUED, HEADER + "<think>\nhm"),
-    "channel": (CHANNELS, IT_IS, {}, "hiNone<|channel|>final<|message|>It is"),
+    "content": (THINKING, "", "It is", HEADER + "It is"),
+    "content, reasoning open": (THINKING + "<think>{{ '\n' }}", "", "It is", HEADER + "<think>\n\n</think>\n\nIt is"),
+    "reasoning and content": (THINKING, "hm", "It is", HEADER + "<think>\nhm\n</think>\n\nIt is"),
+    "reasoning": (THINKING, "hm", None, HEADER + "<think>\nhm"),
+    "channel": (CHANNELS, "", "It is", "hiNone<|channel|>final<|message|>It is"),
     "channels": (
-        CHANNELS, {**IT_IS, **HM}, {},
+        CHANNELS, "hm", "It is",
         "hiNone<|channel|>analysis<|message|>\nhm\n<|end|><|start|>assistant<|channel|>final<|message|>It is",
     ),
-    "section": (SECTIONS, IT_IS, {}, "hiNone<|open|>response<|sep|>It is"),
+    "section": (SECTIONS, "", "It is", "hiNone<|open|>response<|sep|>It is"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "final", "options", "prompt"), PREFILLS.values(), ids=PREFILLS)
-def test_final_message_is_the_assistant_prefill(source, final, options, prompt):
-    messages = [USER, {"role": "assistant", **final}]
-    assert render(source, messages, **{"continue_final_message": True, **options}) == prompt
+@pytest.mark.parametrize(("source", "reasoning", "text", "prompt"), PREFILLS.values(), ids=PREFILLS)
+def test_prefill_ends_the_prompt(source, reasoning, text, prompt):
+    template = ChatTemplate(source)
+    assert prefilled(template.dialect, template.render([USER]), reasoning, text) == prompt
 
 
 # --- messages and tools in the format of the template ---

@@ -24,7 +24,7 @@ from .dialects import Dialect
 from .dialects.parser import OutputParser, ReasoningTracker
 from .model import Model
 from .prompt.marked import parts_of
-from .prompt.template import ChatTemplate
+from .prompt.template import ChatTemplate, prefilled
 from .run import GenerationRun, Output, PlainText, PromptTokens, item_path, wire_errors
 
 
@@ -81,16 +81,20 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
     """The prompt, whose user text is marked, and its template."""
+    is_continued = bool(request.continue_final_message)
     with wire_errors("messages"):
         template = model.template_for(request.chat_template)
         prompt = template.render(
-            request.messages,
+            request.messages[:-1] if is_continued else request.messages,
             tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            prefix=request.prefix,
+            add_generation_prompt=request.add_generation_prompt or is_continued,
             variables=request.template_vars,
         )
+    reasoning, text = request.prefill
+    if request.continue_final_message == "reasoning_content":
+        prompt = prefilled(template.dialect, prompt, reasoning, None)
+    elif reasoning or text:
+        prompt = prefilled(template.dialect, prompt, reasoning, text)
     return prompt, template
 
 

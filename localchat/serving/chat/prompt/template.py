@@ -1,4 +1,4 @@
-"""Chat templates: renders messages, tools and an assistant prefill to a prompt.
+"""Chat templates: renders messages and tools to a prompt, and adds an assistant prefill.
 
 The prompt is a str whose user text is marked, so that this text yields no control tokens (see `marked.parts_of`).
 Raises only TemplateError.
@@ -72,39 +72,27 @@ class ChatTemplate:
         *,
         tools: Messages | None = None,
         add_generation_prompt: bool = True,
-        continue_final_message: bool | str = False,
-        prefix: str = "",
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Render the prompt for these messages, with its BOS. Raises TemplateError if the template refuses them.
 
-        Args:
-            continue_final_message: Whether the last message, an assistant message without tool calls, is a prefill of
-                the output and not a complete turn. "reasoning_content": the output continues its reasoning.
-            prefix: More text of the prefill, after the last message.
-            variables: More variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). The
-                variables that this class sets take precedence.
+        `variables` are more variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). Those
+        that this class sets take precedence.
         """
-        final: Mapping[str, Any] = {}
-        if continue_final_message:
-            *messages, final = messages
         try:
             given = {
                 **(variables or {}),
                 "messages": adapt_messages(messages, tools, self.capabilities, self.dialect.calls[0].written),
                 "tools": list(map(whole_tool, tools or ())) or self.capabilities.no_tools,
-                "add_generation_prompt": add_generation_prompt or bool(continue_final_message),
+                "add_generation_prompt": add_generation_prompt,
             }
             prompt = render_template(self._template, {**_with_marks(given), **self._tokens})
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
         # A BOS in user text is not the BOS of the prompt.
         if not prompt.startswith(self._first) or any(start < len(self._first) for start, _ in user_ranges(prompt)):
-            prompt = self._first + prompt
-        reasoning, text = final.get("reasoning_content", ""), final.get("content", "") + prefix
-        if continue_final_message == "reasoning_content":
-            return prefilled(self.dialect, prompt, reasoning, None)
-        return prefilled(self.dialect, prompt, reasoning, text) if reasoning or text else prompt
+            return self._first + prompt
+        return prompt
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
         adapted = adapt_messages(messages, None, capabilities, self.dialect.calls[0].written)
