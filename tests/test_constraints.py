@@ -82,11 +82,10 @@ OUTPUTS = {
         required(), THINKS, OPEN_PROMPT, ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
         ["hm", "hm</think>\n\nhm", WRONG],
     ),
-    "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [REASONING + NOW]),
     "required-off": (required(template_vars={"enable_thinking": False}), THINKS, PROMPT, [NOW], [REASONING + NOW]),
+    "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [REASONING + NOW]),
     "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
     "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
-    "schema-open": (CITY, THINKS, OPEN_PROMPT, ['hm</think>\n\n{"city":"Rome"}'], ['{"city":"Rome"}', "hm"]),
     "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
     "schema-or-call-thinks": (
         auto(**CITY), THINKS, PROMPT, [REASONING + '{"city":"Rome"}', REASONING + NOW], [REASONING + "{}"],
@@ -95,7 +94,6 @@ OUTPUTS = {
         formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'), THINKS, PROMPT, ["aab", REASONING + "ab"],
         ["a", REASONING],
     ),
-    "none-schema": ({**auto(**CITY), "tool_choice": "none"}, PLAIN, PROMPT, ['{"city":"Rome"}'], [NOW]),
     "not-strict": (
         required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)), PLAIN, PROMPT,
         ['<tool_call>\n{"name": "f", "arguments": {"any": [1]}}\n</tool_call>'],
