@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCUMENTED_ADDRESS = "http://127.0.0.1:8080"
 # The time limit of a program.
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 def code_blocks(path: Path) -> list[tuple[str, str]]:
