@@ -86,6 +86,10 @@ class Calls:
         if text:
             self._emit(ToolCallArguments(self.made - 1, text))
 
+    def text(self, text: str) -> None:
+        """Add a piece of a string to the arguments."""
+        self.arguments(text_json(text))
+
 
 def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
@@ -326,31 +330,51 @@ class _Arguments:
 
     def read(self) -> Reader[None]:
         """Read the arguments. They are a call if one of them or the end of the call is next."""
-        cursor, calls, end = self.cursor, self.calls, self.call_end
-        tag: str | None = yield from cursor.expect(self.start, end)
+        calls = self.calls
+        tag: str | None = yield from self.cursor.expect(self.start, self.call_end)
         calls.start(self.name)
-        cursor.end_record()
-        opening = "{"
+        self.cursor.end_record()
+        if tag == self.start:
+            tag = yield from self._items(self.call_end, frozenset({"object"}))
+        else:
+            calls.arguments("{}")
+        # Any other text ends the call as well, and is content.
+        calls.is_open = tag not in (None, self.call_end)
+
+    def _items(self, end: str, types: frozenset[str], *path: str | None) -> Reader[str | None]:
+        """Emit the arguments, or the elements in an element, as an object or a list, from the first name on.
+
+        Returns the marker that ends them; None: another text follows; "" or a part of a marker: the output ends.
+        """
+        opening, is_list = "", False
+        tag: str | None = self.start
+        # The end tag of another element ends these ones as well.
+        ends = (end, self.call_end, self.start + "/")
         while tag == self.start:
-            key = (yield from cursor.read_until(self.layout.key_end))[0].strip()
-            calls.arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
-            opening = ", "
-            tag = yield from self._value(key, key)
-            if tag != end:
-                tag = yield from cursor.read_end(self.start, end)
-        if tag in (None, end):
-            # Any other text ends the call as well, and is content.
-            calls.arguments("{}" if opening == "{" else "}")
-            calls.is_open = False
+            name = (yield from self.cursor.read_until(self.layout.key_end))[0].strip()
+            # If the schema allows no list, an item is a field with this name.
+            is_list = is_list or (not opening and name == _ITEM and types != {"object"})
+            opening = ", " if opening else "[" if is_list else "{"
+            self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
+            tag = yield from self._value(name, *path, None if types == {"array"} else name)
+            if tag and tag != self.call_end and path:
+                # Other text between elements is dropped.
+                tag = (yield from self.cursor.read_until(self.start, *ends))[1] or ""
+            elif tag and tag != self.call_end:
+                tag = yield from self.cursor.read_end(self.start, *ends)
+        if tag in (None, *ends):
+            self.calls.arguments("]" if is_list else "}")
+        return tag
 
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of the argument or element `name`. `path`: see `parameter_types`.
 
-        Returns the marker that ends it; None at the end of the output. That of the call may also end elements.
+        Returns the marker that ends it, or what `_items` returns. That of the call may also end elements.
         """
         layout, cursor, calls = self.layout, self.cursor, self.calls
         types = parameter_types(calls.schemas[self.name], *path)
         end = layout.end.replace(THE_NAME, name)
+        ends: tuple[str, ...]
         ends = (end, self.call_end) if layout.is_nested else (f"\n{end}", end) if layout.on_lines else (end,)
         before_value = _bare(layout.before_value)
         if before_value:
@@ -368,10 +392,15 @@ class _Arguments:
             yield from cursor.read_one_of("\n")
         quote, end_quote = layout.quotes
         if quote and (yield from cursor.read_one_of(quote)):
-            return (yield from _stream_text(cursor, calls, end_quote, then=ends))
+            types, ends = STRING, tuple(end_quote + space + end for space in ("", " ", "\n"))
         if types == STRING:
             # A value that must be a string can be streamed before its end is known.
-            return (yield from _stream_text(cursor, calls, *ends))
+            calls.arguments('"')
+            mark = yield from cursor.emit_until(Markers(*ends), calls.text, holds_space=False)
+            if mark:
+                cursor.take(len(mark))
+                calls.arguments('"')
+            return mark or ""
         # Read an object or list by JSON syntax first, since its strings may contain an end marker.
         text = yield from maybe_nested(cursor)
         if layout.is_nested and not text and len(path) < _MAX_DEPTH:
@@ -379,57 +408,13 @@ class _Arguments:
             yield from cursor.read_run()
             if (yield from cursor.read_one_of(self.start, self.start + "/")) == self.start:
                 cursor.end_record()
-                return (yield from self._children(types, path))
+                return (yield from self._items(end, types, *path))
             cursor.put_back()
         rest, mark = yield from cursor.read_until(*ends)
         calls.arguments(value_json(text + rest, types) if mark else text + rest)
-        return mark
-
-    def _children(self, types: frozenset[str], path: tuple[str | None, ...]) -> Reader[str | None]:
-        """Emit child elements as an object or a list, from the first name on. Returns the end tag."""
-        opening, is_list, tag = "", False, None
-        while True:
-            name, _ = yield from self.cursor.read_until(">")
-            # If the schema allows no list, an item is a field with this name.
-            is_list = is_list or (not opening and name == _ITEM and types != {"object"})
-            opening = ", " if opening else "[" if is_list else "{"
-            self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
-            tag = yield from self._value(name, *path, None if types == {"array"} else name)
-            if tag != f"{self.start}/{name}>":
-                break
-            _, mark = yield from self.cursor.read_until(self.start)
-            if mark is None or (yield from self.cursor.read_one_of("/")):
-                name, end = yield from self.cursor.read_until(">")
-                tag = f"{self.start}/{name}>" if end else None
-                break
-        if tag:
-            self.calls.arguments("]" if is_list else "}")
-        return tag
+        return mark or ""
 
 
 def _bare(text: str) -> str:
     """A text of a layout without the white space around it."""
     return text.strip(f"{A_BREAK}{A_SPACE} \n")
-
-
-def _stream_text(cursor: Cursor, calls: Calls, *ends: str, then: tuple[str, ...] = ()) -> Reader[str | None]:
-    """Emit a value that is a string, up to one of the markers `ends`. Returns the marker; None if there is none.
-
-    With `then`, one of these markers must follow the end, and is returned; otherwise the end is part of the string.
-    """
-
-    def emit(text: str) -> None:
-        calls.arguments(text_json(text))
-
-    calls.arguments('"')
-    while True:
-        end = yield from cursor.emit_until(Markers(*ends), emit, holds_space=False)
-        if end is None:
-            return None
-        cursor.begin()
-        cursor.take(len(end))
-        if not then or (end := (yield from cursor.read_end(*then))) is not None:
-            cursor.end_record()
-            calls.arguments('"')
-            return end
-        emit(cursor.end_record())
