@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
+from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLayout, gemma_text
 from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced, value_json
 from .lark import ANY, Rules, json_rule, layout_regex, regex_literal, seq
 
@@ -157,7 +157,7 @@ class _Arguments:
         schema = self._resolved(schema)
         values = _listed_values(schema)
         if values is not None:
-            return self._rules.regex("|".join(regex_literal(_gemma_constant(value)) for value in values))
+            return self._rules.regex("|".join(regex_literal(gemma_text(value)) for value in values))
         keywords, type_ = schema.keys() - _ANNOTATIONS, schema.get("type")
         options = schema.get("anyOf") if keywords == {"anyOf"} else None
         if isinstance(type_, list):
@@ -209,11 +209,6 @@ class _Arguments:
 
 def _repeated(start: str, item: str, end: str) -> str:
     return seq(f"/\\{start}/", f"({item} (/,/ {item})*)?", f"/\\{end}/")
-
-
-def _gemma_constant(value: Any) -> str:
-    is_text = isinstance(value, str) and GEMMA_QUOTE not in value
-    return GEMMA_QUOTE + value + GEMMA_QUOTE if is_text else json.dumps(value, ensure_ascii=False)
 
 
 def _text_sets(schema: Mapping[str, Any]) -> list[str]:

@@ -37,8 +37,8 @@ _PARTS = re.compile(f"([{A_NUMBER}{AN_ID}{THE_NAME}])|[{A_BREAK}{A_SPACE}\\s]+")
 # The parts of a call format: placeholders and brackets; the texts around calls; around the arguments; of an argument.
 _HOLES = re.compile(r"\$[a-z]+|[~^]|@\(?|\*\(|\)[*@]?")
 _CALLS = re.compile(r"(.*)@\((.*)\)([^)@]*)@(.*)", re.DOTALL)
-_CALL = re.compile(r"(.*?\$name.*?)(?:\$args|\*\((.*)\)\*)(.*)", re.DOTALL)
-_ARGUMENT = re.compile(r"(.*)\$key(.*?)(?:(\$type|\$string)(.*))?\$value(.*)", re.DOTALL)
+_CALL = re.compile(f"(.*?{THE_NAME}.*?)(?:\\$args|\\*\\((.*)\\)\\*)(.*)", re.DOTALL)
+_ARGUMENT = re.compile(f"(.*?){THE_NAME}(.*?)(?:(\\$type|\\$string)(.*))?\\$value(.*)", re.DOTALL)
 # The attributes of values: the JSON types of a value, and its attribute.
 _ATTRIBUTES = {
     "$type": tuple((frozenset({name}), f' type="{name}"') for name in sorted(ALL_TYPES - {"integer"})),
@@ -180,19 +180,22 @@ def call_layouts(*texts: str, quotes: tuple[str, str] = ("", ""), **options: Any
     """
     layouts: list[CallLayout] = []
     for text in texts:
+        literals = filter(None, _HOLES.split(text))
+        for hole, placeholder in _PLACEHOLDERS.items():
+            text = text.replace(hole, placeholder)
         match = _CALLS.fullmatch(text)
         begin, call, separator, end = match.groups() if match else ("", text, "", "")
         parts = _CALL.fullmatch(call)
         assert parts, text
         head, argument, after_call = parts.groups("")
         layout = CallLayout(
-            _layout_text(head),
-            _layout_text(after_call),
-            _layout_text(begin),
-            _layout_text(separator),
-            _layout_text(end),
+            head,
+            after_call,
+            begin,
+            separator,
+            end,
             arguments=_arguments_layout(argument, quotes, options.get("notation")) if argument else None,
-            markers=(*filter(None, _HOLES.split(text)), *quotes, *options.get("other_ends", ())),
+            markers=(*literals, *quotes, *options.get("other_ends", ())),
             **{"opener": _opener(begin) or _opener(call), **options},
         )
         layouts.append(layout)
@@ -207,12 +210,12 @@ def _arguments_layout(text: str, quotes: tuple[str, str], notation: str | None) 
     assert match, text
     before_key, key_end, attributes, before_value, end = match.groups("")
     if not attributes:
-        key_end, space, before_value = key_end.partition("~")
+        key_end, space, before_value = key_end.partition(A_BREAK)
         before_value = space + before_value
     on_lines = key_end.endswith("\n") and end.startswith("\n")
-    before_key, key_end, before_value, end = map(_layout_text, (before_key, key_end.rstrip("\n"), before_value, end))
     separator = ", " if notation == "python" else ""
-    return ArgumentsLayout(before_key, key_end, attributes, before_value, end.lstrip("\n"), separator, on_lines, quotes)
+    texts = (before_key, key_end.rstrip("\n"), attributes, before_value, end.lstrip("\n"))
+    return ArgumentsLayout(*texts, separator, on_lines, quotes)
 
 
 def parts_of(text: str) -> tuple[str, ...]:
@@ -222,23 +225,17 @@ def parts_of(text: str) -> tuple[str, ...]:
 
 def _opener(text: str) -> str:
     """The marker at the beginning of a text, without words after a tag. A list's bracket belongs to it after a word."""
-    return re.sub(r"(?<=>)[\w.:]+$|(?<=\W)\[$", "", re.split(r"[~^${]", text, maxsplit=1)[0].rstrip("\n"))
+    return re.sub(r"(?<=>)[\w.:]+$|(?<=\W)\[$", "", re.split(r"[\x00-\x04$@{]", text, maxsplit=1)[0].rstrip("\n"))
 
 
-def _layout_text(text: str) -> str:
-    """A text with the placeholders of a layout."""
-    for hole, placeholder in _PLACEHOLDERS.items():
-        text = text.replace(hole, placeholder)
-    return text
-
-
-def _gemma(value: Any) -> str:
-    if isinstance(value, str):
+def gemma_text(value: Any) -> str:
+    """A value in the notation of Gemma 4. A string with its quote is JSON."""
+    if isinstance(value, str) and GEMMA_QUOTE not in value:
         return GEMMA_QUOTE + value + GEMMA_QUOTE
     if isinstance(value, dict):
-        pairs = (f"{key}:{_gemma(value[key])}" for key in sorted(value, key=str.lower))
+        pairs = (f"{key}:{gemma_text(value[key])}" for key in sorted(value, key=str.lower))
         return "{" + ",".join(pairs) + "}"
-    return "[" + ",".join(map(_gemma, value)) + "]" if isinstance(value, list) else json.dumps(value)
+    return "[" + ",".join(map(gemma_text, value)) + "]" if isinstance(value, list) else _json(value)
 
 
 def _json(value: Any) -> str:
@@ -249,5 +246,5 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "json": _json,
     # The strings, lists and objects of LFM2's template are JSON.
     "python": lambda value: repr(value) if value is None or isinstance(value, bool) else _json(value),
-    "gemma": _gemma,
+    "gemma": gemma_text,
 }
