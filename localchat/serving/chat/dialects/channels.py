@@ -55,7 +55,7 @@ class ChannelParser(OutputParser):
         if name in self._calls.schemas:
             if not self._openers:
                 yield from read_arguments(self._cursor, self._calls, name, *ends)
-            elif (yield from self._any_call(self._dialect.styles)):
+            elif (yield from self._any_call(None)):
                 yield from self._cursor.read_end(*ends)
             else:
                 self._content(raw)

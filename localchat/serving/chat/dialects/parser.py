@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from ...core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
-from .call_layout import CallLayout
 from .call_reader import CallFound, Calls, new_call_id, read_calls
 from .scan import Cursor, Emit, Markers, Mismatch, Reader
 
@@ -109,21 +108,25 @@ class OutputParser:
             if self._is_constrained or not start.isspace():
                 yield from cursor.read_one_of(start)
             # In a constrained output the call may have any format, in others only one without opener.
-            styles, skipped = (dialect.styles, dialect.dropped) if self._is_constrained else (self._styles(""), ())
-            is_call = yield from self._any_call(styles, *skipped)
+            opener, skipped = (None, dialect.dropped) if self._is_constrained else ("", ())
+            is_call = yield from self._any_call(opener, *skipped)
             if self._is_constrained and not is_call:
                 yield from cursor.emit_until(Markers(), self._content)
         yield from self._text_and_calls()
 
     # Calls
 
-    def _any_call(self, styles: Sequence[CallLayout], *skipped: str) -> Reader[bool]:
-        """Read a call in the first of these formats that matches, and the white space after it.
+    def _any_call(self, opener: str | None, *skipped: str) -> Reader[bool]:
+        """Read a call in the first format that matches, and the white space after it. If none does, read nothing.
 
-        Markers `skipped` may precede it. If there is no call, nothing is read.
+        Args:
+            opener: The marker of the formats to try. "": those without opener; None: all.
+            skipped: Markers that may precede the call.
         """
         cursor = self._cursor
-        for layout in styles if self._calls.schemas else ():
+        for layout in self._dialect.styles if self._calls.schemas else ():
+            if opener is not None and not (layout.opener.startswith(opener) if opener else not layout.opener):
+                continue
             cursor.begin()
             while skipped and (yield from cursor.read_end(*skipped)):
                 pass
@@ -137,14 +140,9 @@ class OutputParser:
             return True
         return False
 
-    def _styles(self, opener: str) -> Sequence[CallLayout]:
-        """The formats of calls that may begin with this marker. "": those without opener."""
-        styles = self._dialect.styles
-        return [layout for layout in styles if layout.opener.startswith(opener) and bool(layout.opener) == bool(opener)]
-
     def _call(self, opener: str, emit: Emit) -> Reader[bool]:
         """Read a call, beginning with its opener. If it is none after all, emit the first character of the opener."""
-        is_call = yield from self._any_call(self._styles(opener))
+        is_call = yield from self._any_call(opener)
         if not is_call:
             emit((yield from self._cursor.read_run()) + self._cursor.take(1))
         return is_call
@@ -241,7 +239,7 @@ class OutputParser:
         cursor, n_searched = self._cursor, 0
         self._calls.is_trial = True
         try:
-            yield from self._any_call(self._styles(opener))
+            yield from self._any_call(opener)
             return False
         except CallFound:
             cursor.put_back()
