@@ -50,29 +50,45 @@ def layout_constraint(dialect: Dialect, layout: CallLayout, tools: Any) -> Const
     return constraint
 
 
+# For each family, the text of its template, and a call of `f` with one argument.
+IN_TAGS = {
+    "glm": ("<tool_call><arg_key>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+    "minicpm5": ('<function name="<param name="', '<function name="f"><param name="a">{}</param></function>'),
+}
+
+
 @pytest.mark.parametrize(
-    ("schema", "right", "wrong"),
+    ("name", "schema", "right", "wrong"),
     [
-        ({"type": "string"}, ["", "a\n\nb", "3", '{"a": </b>'], []),
-        ({"type": ["string", "null"]}, ["", "null", "a < b"], []),
-        ({}, ["", "x", "[1]"], []),
-        ({"type": "string", "maxLength": 2}, ["", "ab", "</"], ["abc"]),
-        ({"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
-        ({"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
-        ({"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
-        ({"type": "array", "items": {"type": "string"}}, ['["</arg_value>"]', "[]"], ["", "[1]"]),
+        ("glm", {"type": "string"}, ["", "a\n\nb", "3", '{"a": </b>'], []),
+        ("glm", {"type": ["string", "null"]}, ["", "null", "a < b"], []),
+        ("glm", {}, ["", "x", "[1]"], []),
+        ("glm", {"type": "string", "maxLength": 2}, ["", "ab", "</"], ["abc"]),
+        ("glm", {"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
+        ("glm", {"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
+        ("glm", {"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
+        ("glm", {"type": "array", "items": {"type": "string"}}, ['["</arg_value>"]', "[]"], ["", "[1]"]),
         # Bare text that the parser could read as another value is not allowed.
-        ({"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),
-        ({"enum": ["1", 1]}, [], ["1"]),
+        ("glm", {"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),
+        ("glm", {"enum": ["1", 1]}, [], ["1"]),
+        # Bare text does not begin like quoted text.
+        ("minicpm5", {"type": "string"}, ["", "<![CDAT", "a<![CDATA[", "<![CDATA[</param>]]>"], ["<![CDATA["]),
+        ("minicpm5", {"type": "string", "maxLength": 12}, ["<b>", "<![CDATA[</param>]]>"], ["<![CDATA[a", "a" * 13]),
+        ("minicpm5", {"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
+        ("minicpm5", {}, ["a", "3", "<!"], ["<![CDATA[a"]),
+        # Schemas that bare text cannot enforce: their values are JSON.
+        ("minicpm5", {"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
     ],
     ids=str,
 )
-def test_value_in_tags_matches_its_schema(schema: Any, right: list[str], wrong: list[str]):
+def test_value_in_tags_matches_its_schema(name: str, schema: Any, right: list[str], wrong: list[str]):
+    markers, call = IN_TAGS[name]
     tools = tools_with(schema)
-    constraint = constraint_of("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
-    call = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+    constraint = constraint_of("{{ tools }}" + markers, **required(tools=tools))
     assert [value for value in right if not fits(constraint, call.format(value))] == []
     assert [value for value in wrong if fits(constraint, call.format(value))] == []
+    for value in right:
+        check_calls(DIALECTS[name], tools, call.format(value))
 
 
 @pytest.mark.parametrize(
@@ -113,32 +129,6 @@ def test_text_in_a_notation_cannot_end_the_call(schema: Any):
         call = f"<|tool_call_start|>[f(a={quote}<|tool_call_end|>{quote})]<|tool_call_end|>"
         assert fits(constraint, call) or (quote == "'" and "maxLength" in schema)
         check_calls(DIALECTS["lfm2"], ({"function": {"name": "f"}},), call)
-
-
-@pytest.mark.parametrize(
-    ("schema", "right", "wrong"),
-    [
-        (
-            {"type": "string"},
-            ["", "a < b", "<![CDAT", "a<![CDATA[", "<![CDATA[</param>]]>"],
-            ["<![CDATA[", "<![CDATA[a"],
-        ),
-        ({"type": "string", "maxLength": 12}, ["<b>", "<![CDATA[</param>]]>"], ["<![CDATA[a", "a" * 13]),
-        ({"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
-        ({}, ["a", "3", "<!"], ["<![CDATA[a"]),
-        # Schemas that bare text cannot enforce: their values are JSON.
-        ({"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
-    ],
-    ids=str,
-)
-def test_bare_text_does_not_begin_like_quoted_text(schema: Any, right: list[str], wrong: list[str]):
-    tools = tools_with(schema)
-    constraint = constraint_of('{{ tools }}<function name="<param name="', **required(tools=tools))
-    call = '<function name="f"><param name="a">{}</param></function>'
-    assert [value for value in right if not fits(constraint, call.format(value))] == []
-    assert [value for value in wrong if fits(constraint, call.format(value))] == []
-    for value in right:
-        check_calls(DIALECTS["minicpm5"], tools, call.format(value))
 
 
 # Calls that a model generates that was trained with a template.

@@ -10,8 +10,6 @@ from .test_output import Reasoning, events_of, parse, parse_every_way, parser
 
 PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
 XML = "<response>\n <status>ok</status>\n</response>"
-DEEPSEEK = [f"<{BAR}tool▁{word}{BAR}>" for word in ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")]
-R1 = '{}{}function{}now\n```json\n{{"a": 1}}\n```{}{}'.format(*DEEPSEEK)
 K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
 K3_CALL = '<O>tools<S><O>call tool="now" index="1"<S><O>argument key="x" type="string"<S>3<C>argument<S><O>argument '
 K3_CALL += 'key="y" type="number"<S>3<C>argument<S><C>call<S><C>tools<S>'
@@ -20,11 +18,8 @@ DSML = '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|D
 DSML += '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
 M3_CALLS = 'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
 M3_REST = 'P<invoke name="no">P</invoke>\nP</tool_call>'
-M3_JSON = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'
 CODER = "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>"
-ESCAPES = r'<tool_call>{"name": "now", "arguments": {"a": "grep \d+ \\d \u00zz \u00e9"}}'
 CDATA = '<function name="weather"><param name="city"><![CDATA[a]]> <b>]]> </param></function>Hi'
-LFM = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
 APERTUS = '<|tools_prefix|>[{"now": {}}, {"other": {}}]<|tools_suffix|>'
 
 
@@ -33,17 +28,14 @@ NOW, S21 = ("now", "{}"), ("get_analysis", "{}")
 CASES = {
     "llama-3": [
         ("an answer in JSON", '{"answer": 42}', ['{"answer": 42}']),
-        ("the answer is the call", '{"name": "now", "parameters": {}}', [NOW]),
         ("a list of calls", '[{"name": "now", "parameters": {}}]', [NOW]),
         ("text after a call", '{"name": "now", "parameters": {}}; and so', [NOW, "; and so"]),
         ("JSON within text", 'It is {"name": "now", "parameters": {}}', ['It is {"name": "now", "parameters": {}}']),
     ],
     "mistral": [
-        ("id after the arguments", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "a"}]', [NOW]),
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
         ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
     ],
-    "deepseek": [("R1", R1, [("now", '{"a": 1}')])],
     "deepseek-dsml": [("types of values", DSML.replace("|", BAR), [("now", '{"x": "3", "y": 3}')])],
     "qwen-coder": [
         ("opening tag left out (K37)", CODER, [("weather", '{"city": "a\\n\\nb"}')]),
@@ -63,25 +55,16 @@ CASES = {
     ],
     "hermes": [
         ("tags of another family", "<tool_call>\n" + CODER, [("weather", '{"city": "a\\n\\nb"}')]),
-        ("no call in reasoning", "<think>a <tool_call> b</think>Hi", [Reasoning("a <tool_call> b"), "Hi"]),
-        ("empty arguments", '<tool_call>{"name": "now", "arguments": ""}', [NOW]),
-        ("escapes that JSON does not have", ESCAPES, [("now", r'{"a": "grep \\d+ \\d \\u00zz \u00e9"}')]),
     ],
     "functionary-3.1": [("no arguments", "<function=now></function>", [NOW])],
     "apertus": [
         ("name that was not offered", APERTUS, [NOW, ', {"other": {}}]<|tools_suffix|>']),
     ],
     "nemotron-nano-2": [("comma at the end", '<TOOLCALL>[{"name": "now"},]</TOOLCALL>Hi', [NOW, "Hi"])],
-    "lfm2": [("JSON", LFM, [("weather", '{"city": "[x]"}')])],
     "kimi-k2": [
         ("no arguments", K2_CALL.replace("{}", ""), [("now", "{}", "functions.now:0")]),
         ("raw arguments (K19)", K2_CALL.replace("{}", "a = 1") + "Hi", [("now", "a = 1", "functions.now:0"), "Hi"]),
         ("repeated id (K17)", K2_CALL * 2, [("now", "{}", "functions.now:0"), ("now", "{}", "id0")]),
-        (
-            "section of calls in reasoning",
-            "<think>hm <|tool_calls_section_begin|>" + K2_CALL,
-            [Reasoning("hm"), ("now", "{}", "functions.now:0")],
-        ),
     ],
     "kimi-k3": [
         ("types of values", K3_CALL, [("now", '{"x": "3", "y": 3}')]),
@@ -91,7 +74,6 @@ CASES = {
     "cohere": [("response", "<|START_THINKING|>hm<|START_RESPONSE|>Hi<|END_RESPONSE|>", [Reasoning("hm"), "Hi"])],
     "minimax-m3": [
         ("value that ends with the call", M3_CALLS, [("weather", '{"days": 3}'), NOW]),
-        ("arguments in JSON", M3_JSON, [("weather", '{"days": 3}')]),
         ("name that was not offered", M3_CALLS.replace("now", "no"), [("weather", '{"days": 3}'), M3_REST]),
         ("empty reasoning", "</mm:think>\nHi", ["Hi"]),
     ],
@@ -116,11 +98,6 @@ CASES = {
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
         ("no arguments", " to=functions.now<|channel|>commentary<|message|><|call|>", [NOW]),
         ("marker in a string", ' to=now<|message|>{"a": "<|end|>"}<|call|>', [("now", '{"a": "<|end|>"}')]),
-        (
-            "call in reasoning",
-            "<|channel|>analysis<|message|>hm<|channel|>commentary to=functions.now json<|message|>{}<|call|>",
-            [Reasoning("hm"), NOW],
-        ),
     ],
     "muse": [
         ("no header", ' to=self<|message|>h <atem:invoke name="now"></atem:invoke>', [Reasoning("h "), NOW]),
@@ -240,6 +217,9 @@ def test_harmony_headers(prompt, text, expected):
 def test_only_text_that_may_be_a_marker_is_held_back():
     for tools, pieces in ((), [ContentDelta("Hi \n")]), (TOOLS, [ContentDelta("Hi")]):
         assert parser(DIALECTS["hermes"], tools=tools).feed("Hi \n") == pieces
+    made = parser(DIALECTS["hermes"], tools=TOOLS)
+    assert made.feed("Hi <to") == [ContentDelta("Hi")]
+    assert made.feed("ol_box") == [ContentDelta(" <tool_box")]
     made = parser(DIALECTS["functionary-3.2"], tools=TOOLS)
     assert made.feed("all\nHi\n>>>al") == [ContentDelta("Hi")]
     assert made.feed("so \n>>> 1") == [ContentDelta("\n>>>also \n>>> 1")]
@@ -263,9 +243,7 @@ VALUES = [
     ({"$ref": "#"}, "true", '"true"'),
     ({"$ref": "elsewhere"}, "true", "true"),
     ({"const": None}, "null", "null"),
-    (True, "1", "1"),
     ({"type": "object"}, "", "{}"),
-    ({"type": "object"}, '{"a": 1}', '{"a": 1}'),
     ({"type": "object"}, "{'a': (1, True)}", '{"a": [1, true]}'),
     ({"type": "array"}, "[1, 2", '"[1, 2"'),
     ({"type": "array"}, "[b'x']", "\"[b'x']\""),
@@ -346,7 +324,6 @@ STREAMED = {
     "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "',
     "minimax-m3": markers_of('P<tool_call>P<invoke name="weather">P<city>'),
     "qwen-coder": "<tool_call>\n<function=weather>\n<parameter=city>\n",
-    "hermes": '<tool_call>\n{"name": "weather", "arguments": {"city": "',
 }
 
 

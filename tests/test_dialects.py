@@ -12,7 +12,7 @@ from localchat.serving.chat.prompt.marked import user_ranges
 from localchat.serving.chat.prompt.template import prefilled
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 from localchat.serving.models.catalog import DEMO_PATH
-from tools.formats import OWN, check, main, sources, table
+from tools.formats import OWN, check, main, sources
 
 from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of
 from .test_output import N_CUTS, parse, parse_every_way
@@ -155,9 +155,7 @@ HERMES = TEMPLATES["hermes.jinja"]
 @pytest.mark.parametrize(
     ("source", "failure"),
     [
-        pytest.param(HERMES.replace("</tool_call>", "</call>"), "was parsed as", id="another end of calls"),
         pytest.param(HERMES.replace('"name', '"nome'), "was parsed as", id="another field"),
-        pytest.param("{{ raise_exception('no') }}", "shows no calls", id="refuses all"),
         pytest.param("{% if %}", "template", id="no template"),
     ],
 )
@@ -172,9 +170,5 @@ def test_table_has_a_line_for_each_template_and_failures_are_counted(tmp_path, c
     assert main([str(OWN / "hermes.jinja"), str(DEMO_PATH)]) == 0
     assert main([str(OWN / "glm.jinja"), str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in (lines[0], lines[3])] == [
-        ["hermes.jinja", "hermes", "pass"],
-        ["glm.jinja", "glm", "pass"],
-    ]
+    assert lines[0].split()[:3] == ["hermes.jinja", "hermes", "pass"]
     assert (lines[2], lines[-1]) == ("2 of 2 templates pass", "1 of 2 templates pass")
-    assert list(table([]))[-1] == "0 of 0 templates pass"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import importlib.util
 import json
 import os
@@ -18,7 +16,7 @@ import pytest
 
 from .exchanges import exchange
 from .live import running_server
-from .serving import BIG, CERTIFICATE, CLIENT_TLS, generating, serving
+from .serving import BIG, generating, serving
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -46,7 +44,6 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
         CHAT,
         {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f"}}]},
     ),
-    "no tools and a choice": (CHAT, {"messages": [USER], "tools": [], "tool_choice": "auto"}),
     "a limit that is a float": (CHAT, {"messages": [USER], "max_tokens": 10.0}),
     "options of a stream without one": (CHAT, {"messages": [USER], "stream_options": {"include_usage": True}}),
     "Ollama's empty format": ("/api/chat", {"messages": [USER], "stream": False, "format": ""}),
@@ -129,19 +126,6 @@ def test_document_of_two_million_tokens_is_refused_with_both_numbers(folder: Pat
     assert (response.status, found["error"]["code"]) == (400, "context_length_exceeded")
     assert "2100000" in found["error"]["message"]
     assert "2000000" in found["error"]["message"]
-
-
-def test_constraint_is_followed_over_tls():
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    schema = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"], "additionalProperties": False}
-    format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    body = {"messages": [USER], "response_format": format, "enable_thinking": False, "max_tokens": 30}
-    with running_server("--tls-cert", str(CERTIFICATE)) as url:
-        port = urlsplit(url).port
-        with contextlib.closing(http.client.HTTPSConnection("localhost", port, timeout=60, context=CLIENT_TLS)) as peer:
-            peer.request("POST", "/v1/chat/completions", json.dumps(body))
-            content = json.loads(peer.getresponse().read())["choices"][0]["message"]["content"]
-    assert json.loads(content) == {"a": 7}
 
 
 def test_ollama_cuts_long_inputs_of_embeddings_unless_told_not_to(folder: Path):
