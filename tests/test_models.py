@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from localchat.serving.chat.service import Service
-from localchat.serving.core.errors import NO_MEMORY, ModelNotFound
+from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.http.loading import load_options, reason_of
 from localchat.serving.http.options import chosen_model, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, Summary, model_at, summary_of
@@ -386,13 +385,6 @@ def test_error_of_an_argument_without_a_model_has_advice(folder, monkeypatch, ar
 )
 def test_names_of_a_model(name: str, requested: str, is_named: bool):
     assert ModelFile(DEMO_PATH, name).is_named(requested) is is_named
-
-
-def test_error_of_another_name_gives_both_names():
-    service = Service(ModelFile(DEMO_PATH, "tiny"))
-    message = "there is no model 'other' here; on offer: 'tiny'; started with --any-name"
-    with pytest.raises(ModelNotFound, match=message):
-        service.find(" other")
 
 
 @pytest.mark.parametrize(
