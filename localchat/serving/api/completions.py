@@ -23,9 +23,6 @@ from .parts import read_inputs
 # The limit of sequences per request, over all prompts.
 MAX_CHOICES = 128
 
-# llama.cpp's names of the length limit. The first name of a request takes precedence.
-_NATIVE_LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
-
 
 class SourceFile(NamedTuple):
     """Another file of the project, as context for fill-in-the-middle."""
@@ -101,7 +98,8 @@ def parse_infill(body: Fields) -> CompletionRequest:
 
 
 def _read_native(body: Fields, n: int) -> dict[str, Any]:
-    params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=_NATIVE_LENGTHS)
+    lengths = ("n_predict", "max_completion_tokens", "max_tokens")
+    params = read_params(body, n=n, top_logprobs=read_n_probs(body), least_tokens=0, lengths=lengths)
     return {"params": params, **read_text_request(body)}
 
 

@@ -10,22 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from ..core import events
 from ..core.errors import ApiError
-from ..core.events import (
-    ContentDelta,
-    EchoedTokens,
-    OutputEnd,
-    OutputEvent,
-    OutputToken,
-    PromptLogprobs,
-    PromptProgress,
-    ReasoningDelta,
-    ResponseHead,
-    SampledTokens,
-    ToolCallArguments,
-    ToolCallStart,
-    Usage,
-)
 from ..core.request import TextRequest
 from ..core.text import to_json
 
@@ -34,13 +20,13 @@ CONTENT, REASONING, CALL = "content", "reasoning", "call"
 # Replaces a log probability of minus infinity, which JSON cannot represent.
 LOGPROB_FLOOR = -9999.0
 
-_NO_CALL = ToolCallStart(0, "", "")
+_NO_CALL = events.ToolCallStart(0, "", "")
 
 
 class Block:
     """A run of content or of reasoning, or a tool call with its arguments."""
 
-    def __init__(self, kind: str, index: int, call: ToolCallStart) -> None:
+    def __init__(self, kind: str, index: int, call: events.ToolCallStart) -> None:
         self.kind = kind
         self.index = index  # The position in the output.
         self.call = call  # `_NO_CALL`, unless the kind is CALL.
@@ -60,10 +46,10 @@ class Choice:
         self.is_open = False  # Whether the last block may get more text.
         self.n_sampled = 0
         # The tokens of the prompt with log probabilities, if the request asks for them.
-        self.prompt_tokens: tuple[OutputToken, ...] | None = None
-        self.end: OutputEnd | None = None
-        self.echoed: tuple[OutputToken, ...] = ()  # The tokens of the prompt that the next chunk repeats.
-        self.sampled: list[OutputToken] = []
+        self.prompt_tokens: tuple[events.OutputToken, ...] | None = None
+        self.end: events.OutputEnd | None = None
+        self.echoed: tuple[events.OutputToken, ...] = ()  # The tokens of the prompt that the next chunk repeats.
+        self.sampled: list[events.OutputToken] = []
 
     def text(self, kind: str = CONTENT) -> str:
         """The content or the reasoning."""
@@ -73,7 +59,7 @@ class Choice:
     def calls(self) -> list[Block]:
         return [block for block in self.blocks if block.kind == CALL]
 
-    def take_tokens(self) -> list[OutputToken]:
+    def take_tokens(self) -> list[events.OutputToken]:
         """The sampled tokens since the last call."""
         taken, self.sampled = self.sampled, []
         return taken
@@ -86,8 +72,9 @@ class Encoder(Generic[R]):
     """Encodes output events as chunks or as one body. Subclasses define the hooks and `body`."""
 
     id_prefix: str  # The beginning of the ids of responses.
+    error_body: Callable[[ApiError], Any] = staticmethod(ApiError.body)  # The chunk of an error during the stream.
 
-    def __init__(self, head: ResponseHead, request: R, usage: Callable[[], Usage]) -> None:
+    def __init__(self, head: events.ResponseHead, request: R, usage: Callable[[], events.Usage]) -> None:
         """`usage` returns the counts so far, over all outputs."""
         self.head = head
         self.request = request
@@ -98,26 +85,26 @@ class Encoder(Generic[R]):
 
     # --- for the sender of the response ---
 
-    def add(self, index: int, event: OutputEvent) -> None:
+    def add(self, index: int, event: events.OutputEvent) -> None:
         """Add the next event of output number `index`."""
         choice = self.choices[index]
         self._start()
-        if isinstance(event, ContentDelta):
+        if isinstance(event, events.ContentDelta):
             self._grow(choice, CONTENT, event.text)
-        elif isinstance(event, SampledTokens):
+        elif isinstance(event, events.SampledTokens):
             choice.sampled += event.tokens
             choice.n_sampled += len(event.tokens)
-        elif isinstance(event, ReasoningDelta):
+        elif isinstance(event, events.ReasoningDelta):
             self._grow(choice, REASONING, event.text)
-        elif isinstance(event, ToolCallStart):
+        elif isinstance(event, events.ToolCallStart):
             self._open(choice, CALL, event)
-        elif isinstance(event, ToolCallArguments):
+        elif isinstance(event, events.ToolCallArguments):
             self._grow(choice, CALL, event.text)
-        elif isinstance(event, PromptProgress):
+        elif isinstance(event, events.PromptProgress):
             self.progress(choice, {"prompt_progress": _progress_body(event)})
-        elif isinstance(event, PromptLogprobs):
+        elif isinstance(event, events.PromptLogprobs):
             choice.prompt_tokens = event.tokens
-        elif isinstance(event, EchoedTokens):
+        elif isinstance(event, events.EchoedTokens):
             choice.echoed = event.tokens
         else:
             choice.end = event
@@ -134,7 +121,7 @@ class Encoder(Generic[R]):
 
     def failed(self, error: ApiError) -> None:
         """Emit the last chunk of a request that fails during the stream."""
-        self.emit(error.body())
+        self.emit(self.error_body(error))
 
     def body(self) -> Any:
         """The whole response as a JSON value. Called after the end of every output of a request without `stream`."""
@@ -178,7 +165,7 @@ class Encoder(Generic[R]):
         if text:
             self.delta(choice, block, text)
 
-    def _open(self, choice: Choice, kind: str, call: ToolCallStart = _NO_CALL) -> None:
+    def _open(self, choice: Choice, kind: str, call: events.ToolCallStart = _NO_CALL) -> None:
         self._close(choice)
         choice.blocks.append(Block(kind, len(choice.blocks), call))
         choice.is_open = True
@@ -201,7 +188,7 @@ class ChoicesEncoder(Encoder[R]):
         """The field of a choice with the whole output."""
         raise NotImplementedError
 
-    def logprobs(self, choice: Choice, sampled: Sequence[OutputToken]) -> dict[str, Any] | None:
+    def logprobs(self, choice: Choice, sampled: Sequence[events.OutputToken]) -> dict[str, Any] | None:
         """The log probabilities of a choice, with the tokens that were sampled since its last chunk."""
         raise NotImplementedError
 
@@ -230,7 +217,7 @@ class ChoicesEncoder(Encoder[R]):
         finish = {"finish_reason": None} if end is None else {"finish_reason": end.reason, "stop_reason": end.stop}
         return {"index": choice.index, **text, "logprobs": logprobs, **ids, **finish}
 
-    def counts(self, usage: Usage | None = None) -> dict[str, Any]:
+    def counts(self, usage: events.Usage | None = None) -> dict[str, Any]:
         """The usage and timings so far, as the request asks for them in every chunk.
 
         `usage` is null in other chunks if only the last chunk has it.
@@ -262,7 +249,7 @@ class ChoicesEncoder(Encoder[R]):
 # --- parts of responses that several interfaces have ---
 
 
-def _progress_body(progress: PromptProgress) -> dict[str, Any]:
+def _progress_body(progress: events.PromptProgress) -> dict[str, Any]:
     """llama.cpp's `prompt_progress` object."""
     return {
         "total": progress.n_prompt,
@@ -273,7 +260,7 @@ def _progress_body(progress: PromptProgress) -> dict[str, Any]:
 
 
 def logprob_entry(
-    token: OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
+    token: events.OutputToken, *, as_ids: bool = False, after_sampling: bool = False, with_id: bool = False
 ) -> dict[str, Any]:
     """One entry of `logprobs.content`: a token, and the likeliest tokens at its position.
 
@@ -281,7 +268,7 @@ def logprob_entry(
     their logarithms, under llama.cpp's names. With `with_id`, as in llama.cpp's own format, it has the id, too.
     """
 
-    def entry(one: OutputToken) -> dict[str, Any]:
+    def entry(one: events.OutputToken) -> dict[str, Any]:
         text = id_text(one.id) if as_ids else one.piece.decode("utf-8", "replace")
         value = {"prob": math.exp(one.logprob or 0.0)} if after_sampling else {"logprob": floored(one.logprob)}
         return {**({"id": one.id} if with_id else {}), "token": text, **value, "bytes": list(one.piece)}
@@ -298,7 +285,7 @@ def floored(logprob: float | None) -> float:
     return max(logprob or 0.0, LOGPROB_FLOOR)
 
 
-def _prompt_entry(token: OutputToken, n_top: int) -> dict[str, Any]:
+def _prompt_entry(token: events.OutputToken, n_top: int) -> dict[str, Any]:
     """A token and the likeliest tokens at its position, by id. The rank is null for a token that is not among these."""
     top = token.top[:n_top]
     ranks = {one.id: rank for rank, one in enumerate(top, 1)}

@@ -41,28 +41,24 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
     """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`."""
     body.ignore(_WITHOUT_EFFECT)
     messages, tools = (*_system(body), *_messages(body)), _tools(body)
-    thinking = body.object_or_empty("thinking")
+    thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
+    kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
+    effort = output.text("effort")
     # `output_format` is the older name of `output_config.format`.
-    format = body.object_or_empty("output_config").object("format") or body.object("output_format")
+    format = output.object("format") or body.object("output_format")
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
         tools=tools,
         **_tool_choice(body, tools),
         response_format=read_format_object(format),
-        template_vars=_template_vars(body, thinking),
+        # Reasoning is off by default: clients that do not request thinking expect text in the first block.
+        template_vars=without_nulls({"enable_thinking": kind not in (None, "disabled"), "reasoning_effort": effort}),
         reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
         continue_final_message=ends_in_prefill(messages),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
         stream=body.boolean("stream") or False,
     )
-
-
-def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
-    kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
-    effort = body.object_or_empty("output_config").text("effort")
-    # Reasoning is off by default: clients that do not request thinking expect text in the first block.
-    return without_nulls({"enable_thinking": kind not in (None, "disabled"), "reasoning_effort": effort})
 
 
 def _tools(body: Fields) -> tuple[Tool, ...]:
@@ -194,6 +190,7 @@ class MessageEncoder(Encoder[ChatRequest]):
     """Encodes a message."""
 
     id_prefix = "msg_"
+    error_body = staticmethod(error_body)
 
     def started(self) -> None:
         self._emit("message_start", message=self._message([]))
@@ -216,9 +213,6 @@ class MessageEncoder(Encoder[ChatRequest]):
         usage = self.usage()
         self._emit("message_delta", delta=self._stop_fields(usage), usage=_usage_body(usage))
         self._emit("message_stop")
-
-    def failed(self, error: ApiError) -> None:
-        self.emit(error_body(error))
 
     def body(self) -> dict[str, Any]:
         return self._message([_block_body(block) for block in self.choices[0].blocks])

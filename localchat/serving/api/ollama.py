@@ -172,6 +172,7 @@ class ChatEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
     id_prefix = "chat-"
+    error_body = staticmethod(error_body)
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind != CALL:
@@ -184,9 +185,6 @@ class ChatEncoder(Encoder[TextRequest]):
 
     def finish(self) -> None:
         self.emit(self._ended({}))
-
-    def failed(self, error: ApiError) -> None:
-        self.emit(error_body(error))
 
     def body(self) -> dict[str, Any]:
         choice = self.choices[0]

@@ -21,21 +21,9 @@ from ..core.events import OutputToken, ResponseHead, Usage
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.text import to_json
+from . import parts
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder, logprob_entry
-from .parts import (
-    CUSTOM_INPUT,
-    Tool,
-    function_tool,
-    part_text,
-    qualified,
-    read_format_object,
-    read_text,
-    read_tool_choice,
-    texts_in,
-    tool_call,
-    without_nulls,
-)
 
 # Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "conversation": (), "prompt": (), "moderation": ()}
@@ -135,7 +123,7 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
     given = [body.child(item, "previous_response_id") for item in earlier]
     given += _input_items(body, store)
     added = [item for item in given if item.raw["type"] == "additional_tools"]
-    offered: dict[str, tuple[Tool, Item]] = {}
+    offered: dict[str, tuple[parts.Tool, Item]] = {}
     for tool, call in (one for holder in (body, *added) for one in _tools(holder, {})):
         offered.setdefault(tool["function"]["name"], (tool, call))  # Of tools with one name, the first counts.
     tools = tuple(tool for tool, _ in offered.values())
@@ -145,9 +133,9 @@ def parse_response(store: ResponseStore, body: Fields) -> ResponsesRequest:
         model=body.text("model") or "",
         messages=_messages(body, given),
         tools=tools,
-        **read_tool_choice(body, tools),
+        **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
-        response_format=read_format_object(body.object_or_empty("text").object("format")),
+        response_format=parts.read_format_object(body.object_or_empty("text").object("format")),
         template_vars=template_vars(body, reasoning.text("effort")),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=("max_output_tokens",), top_logprobs=top),
@@ -189,7 +177,7 @@ def _settings(body: Fields, reasoning: Fields) -> dict[str, Any]:
 # --- tools ---
 
 
-def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[Tool, Item]]:
+def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[parts.Tool, Item]]:
     """The functions and custom tools, each with the fields of items that call it, such as those of the `namespace`.
 
     Tools that run on OpenAI's servers, which agents also send, are skipped.
@@ -204,8 +192,8 @@ def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[Tool, Item]]:
         elif kind in ("function", "custom"):
             name = given.required_text("name")
             described = _custom(given) if kind == "custom" else _function(given)
-            whole_name = qualified(namespace.get("namespace"), name)
-            tool = function_tool(given.child({"name": whole_name, **described}, given.path))
+            whole_name = parts.qualified(namespace.get("namespace"), name)
+            tool = parts.function_tool(given.child({"name": whole_name, **described}, given.path))
             yield tool, {"type": "custom_tool_call" if kind == "custom" else "function_call", "name": name, **namespace}
         else:
             given.skip()
@@ -213,8 +201,8 @@ def _tools(holder: Fields, namespace: Item) -> Iterator[tuple[Tool, Item]]:
 
 _CUSTOM_PARAMETERS = {
     "type": "object",
-    "properties": {CUSTOM_INPUT: {"type": "string"}},
-    "required": [CUSTOM_INPUT],
+    "properties": {parts.CUSTOM_INPUT: {"type": "string"}},
+    "required": [parts.CUSTOM_INPUT],
     "additionalProperties": False,
 }
 
@@ -250,7 +238,7 @@ def _input_items(body: Fields, store: ResponseStore) -> Iterator[Fields]:
         if item.text("type") == "item_reference" or is_reference:
             yield body.child(store.item(str(item.raw.get("id")), item.at("id")), item.path)
         else:
-            yield body.child({"type": "message", **without_nulls(item.raw)}, item.path)
+            yield body.child({"type": "message", **parts.without_nulls(item.raw)}, item.path)
 
 
 def _messages(body: Fields, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
@@ -295,24 +283,24 @@ def _read_item(item: Fields) -> Iterator[dict[str, Any]]:
     kind = item.raw["type"]
     if kind == "message":
         role = item.required_choice("role", ("user", "assistant", *_SYSTEM))
-        yield {"role": role, "content": read_text(item, "content", is_replayed=role == "assistant")}
+        yield {"role": role, "content": parts.read_text(item, "content", is_replayed=role == "assistant")}
     elif kind in ("function_call", "custom_tool_call"):
-        name = qualified(item.text("namespace"), item.required_text("name"))
+        name = parts.qualified(item.text("namespace"), item.required_text("name"))
         is_custom = kind == "custom_tool_call"
-        arguments = {CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
-        yield {"role": "assistant", "tool_calls": [tool_call(item.required_text("call_id"), name, arguments)]}
+        arguments = {parts.CUSTOM_INPUT: item.text("input") or ""} if is_custom else item.text("arguments") or "{}"
+        yield {"role": "assistant", "tool_calls": [parts.tool_call(item.required_text("call_id"), name, arguments)]}
     elif kind in ("function_call_output", "custom_tool_call_output"):
         id = item.required_text("call_id")
-        yield {"role": "tool", "tool_call_id": id, "content": read_text(item, "output", is_replayed=True)}
+        yield {"role": "tool", "tool_call_id": id, "content": parts.read_text(item, "output", is_replayed=True)}
     elif kind == "reasoning":
-        text = "".join(part_text(part, is_replayed=True) for part in item.objects("content"))
+        text = "".join(parts.part_text(part, is_replayed=True) for part in item.objects("content"))
         text = text or (item.text("encrypted_content") or "").partition(_REASONING_MARK)[2]
-        text = text or "\n\n".join(part_text(part, is_replayed=True) for part in item.objects("summary"))
+        text = text or "\n\n".join(parts.part_text(part, is_replayed=True) for part in item.objects("summary"))
         if text:
             yield {"role": "assistant", "reasoning_content": text}
     elif kind != "additional_tools":  # `parse_response` has read these tools.
         item.skip()
-        text = "\n".join(texts_in({**item.raw, "title": None, "url": None}))
+        text = "\n".join(parts.texts_in({**item.raw, "title": None, "url": None}))
         role = item.get("role")
         if text:  # In the words of the user, unless the item names another role.
             yield {"role": role if role in ("assistant", *_SYSTEM) else "user", "content": text}
@@ -432,18 +420,18 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         item: dict[str, Any] = {"id": self._item_id(block), "type": names.type, "status": status}
         if block.kind == CALL:
             return {**item, **self._called(block), "call_id": block.call.id, names.text_field: text}
-        parts = [self._part(block)] if text or status != "in_progress" else []
+        content = [self._part(block)] if text or status != "in_progress" else []
         if block.kind == CONTENT:
-            return {**item, "role": "assistant", "content": parts}
-        item.update({"summary": parts} if names is _SUMMARY else {"summary": [], "content": parts})
+            return {**item, "role": "assistant", "content": content}
+        item.update({"summary": content} if names is _SUMMARY else {"summary": [], "content": content})
         if self.request.includes_encrypted and status != "in_progress":
             item["encrypted_content"] = _REASONING_MARK + text
         return item
 
     def _part(self, block: Block) -> dict[str, Any]:
-        more = {"annotations": [], **self._logprobs(block, self._tokens.get(block.index, []))}
-        part = {"type": self._names(block).part, "text": block.text}
-        return {**part, **more} if block.kind == CONTENT else part
+        annotations: dict[str, Any] = {"annotations": []} if block.kind == CONTENT else {}
+        part = {"type": self._names(block).part, "text": block.text, **annotations}
+        return {**part, **self._logprobs(block, self._tokens.get(block.index, []))}
 
     def _logprobs(self, block: Block, tokens: list[OutputToken]) -> dict[str, Any]:
         """The field with log probabilities, which only the text of messages has."""
@@ -515,7 +503,7 @@ def _usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-_INPUT = re.compile(rf'\s*\{{\s*"{CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+_INPUT = re.compile(rf'\s*\{{\s*"{parts.CUSTOM_INPUT}"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
 _ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 
 
