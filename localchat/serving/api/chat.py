@@ -14,18 +14,8 @@ from ..core.events import OutputToken
 from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import TextRequest
+from . import parts
 from .encoder import CALL, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
-from .parts import (
-    AUDIO,
-    CUSTOM_INPUT,
-    note_of,
-    read_response_format,
-    read_text,
-    read_tool_choice,
-    read_tools,
-    tool_call,
-    without_nulls,
-)
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
@@ -87,12 +77,12 @@ class ChatRequest(TextRequest):
 
 def parse_chat(body: Fields, *, allow_template: bool = False, thought_field: bool = False) -> ChatRequest:
     """The request in a body. `allow_template` accepts a `chat_template`; see ChatRequest for `thought_field`."""
-    messages, tools = _messages(body), read_tools(body)
+    messages, tools = parts.read_messages(body, _message), parts.read_tools(body)
     n = first_given([body.integer(name, 1, MAX_N) for name in ("n", "n_cmpl")]) or 1
     return ChatRequest(
         messages=messages,
         tools=tools,
-        **read_tool_choice(body, tools),
+        **parts.read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),
         chat_template=_chat_template(body, allow_template),
@@ -161,11 +151,11 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
         variables.update(given.raw)
     own = {
         "enable_thinking": False if effort == "none" else None,
-        **without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
+        **parts.without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
         "reasoning_effort": effort,
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
-    return {**variables, **without_nulls(own)}
+    return {**variables, **parts.without_nulls(own)}
 
 
 def reasoning_budget(body: Fields) -> int | None:
@@ -182,7 +172,7 @@ def read_text_request(body: Fields) -> dict[str, Any]:
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
     return {
         "model": body.text("model") or "",
-        "response_format": read_response_format(body),
+        "response_format": parts.read_response_format(body),
         **{name: body.boolean(name) or False for name in flags},
         "include_usage": include,
         "continuous_usage": include and continuous is True,
@@ -193,27 +183,20 @@ def read_text_request(body: Fields) -> dict[str, Any]:
     }
 
 
-def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    messages = tuple(_message(message) for message in body.objects("messages"))
-    if not messages:
-        body.refuse("messages", "a list with at least one message")
-    return messages
-
-
-def _message(message: Fields) -> dict[str, Any]:
+def _message(message: Fields) -> Iterator[dict[str, Any]]:
     role = message.required_choice("role", _ROLES)
     role = "tool" if role == "function" else role  # The role of OpenAI's older `functions`.
     content = "" if role == "tool" else None  # Some programs send null for a tool that returned nothing.
     if role not in ("assistant", "tool") or message.get("content") is not None:
-        content = read_text(message, "content", is_replayed=role in ("assistant", "tool"))
+        content = parts.read_text(message, "content", is_replayed=role in ("assistant", "tool"))
     if role == "assistant" and not content:  # A refusal is the text of a message without content.
-        content = message.text("refusal") or (note_of(AUDIO) if message.get("audio") else content)
+        content = message.text("refusal") or (parts.note_of(parts.AUDIO) if message.get("audio") else content)
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [call for given in message.objects("tool_calls") for call in _tool_calls(given)]
     older = message.object("function_call")
     if older is not None and not calls:
         calls = [_called(None, older)]
-    return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
+    yield parts.without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
 def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
@@ -223,7 +206,7 @@ def _tool_calls(call: Fields) -> Iterator[dict[str, Any]]:
         yield _called(id, call.required_object("function"))
     elif kind == "custom":  # From another server: chat completions here have no custom tools.
         custom = call.required_object("custom")
-        yield tool_call(id, custom.required_text("name"), {CUSTOM_INPUT: custom.text("input") or ""})
+        yield parts.tool_call(id, custom.required_text("name"), {parts.CUSTOM_INPUT: custom.text("input") or ""})
     else:
         call.skip()
 
@@ -232,7 +215,7 @@ def _called(id: str | None, function: Fields) -> dict[str, Any]:
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    return tool_call(id, function.required_text("name"), "{}" if arguments is None else arguments)
+    return parts.tool_call(id, function.required_text("name"), "{}" if arguments is None else arguments)
 
 
 # --- the response ---

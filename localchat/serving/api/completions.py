@@ -114,9 +114,7 @@ class LogprobWriter:
     """Encodes the `logprobs` object of one choice: four lists with an entry for each token."""
 
     def __init__(self, request: CompletionRequest) -> None:
-        # The prompt's tokens may have more alternatives than `logprobs` asks for, because of `prompt_logprobs`.
-        self._n_top = request.params.top_logprobs
-        self._as_ids = request.tokens_as_ids
+        self._request = request
         # The offset in the text of the next token. A token that completes a character has the offset of that character.
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -128,8 +126,9 @@ class LogprobWriter:
             value, top = None, None
             if token.logprob is not None:  # None: the first token of a prompt.
                 value, top = floored(token.logprob), dict[str, float]()
+                # The prompt's tokens may have more alternatives than `logprobs` requests, because of `prompt_logprobs`.
                 # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is included.
-                for other in token.top[: self._n_top]:
+                for other in token.top[: self._request.params.top_logprobs]:
                     top.setdefault(self._name(other.id, other.piece), floored(other.logprob))
                 top[name] = value
             for entries, entry in zip(lists.values(), (name, value, top, self._offset)):
@@ -139,7 +138,7 @@ class LogprobWriter:
 
     def _name(self, id: int, piece: bytes) -> str:
         """The text of a token. As in OpenAI's API, a token that is not valid UTF-8 is shown as "bytes:\\x.."."""
-        if self._as_ids:
+        if self._request.tokens_as_ids:
             return id_text(id)
         try:
             return piece.decode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ..core import events
@@ -23,33 +24,33 @@ LOGPROB_FLOOR = -9999.0
 _NO_CALL = events.ToolCallStart(0, "", "")
 
 
+@dataclass
 class Block:
     """A run of content or of reasoning, or a tool call with its arguments."""
 
-    def __init__(self, kind: str, index: int, call: events.ToolCallStart) -> None:
-        self.kind = kind
-        self.index = index  # The position in the output.
-        self.call = call  # `_NO_CALL`, unless the kind is CALL.
-        self.pieces: list[str] = []
+    kind: str
+    index: int  # The position in the output.
+    call: events.ToolCallStart  # `_NO_CALL`, unless the kind is CALL.
+    pieces: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
 
+@dataclass
 class Choice:
     """One output so far."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.blocks: list[Block] = []
-        self.is_open = False  # Whether the last block may get more text.
-        self.n_sampled = 0
-        # The tokens of the prompt with log probabilities, if the request asks for them.
-        self.prompt_tokens: tuple[events.OutputToken, ...] | None = None
-        self.end: events.OutputEnd | None = None
-        self.echoed: tuple[events.OutputToken, ...] = ()  # The tokens of the prompt that the next chunk repeats.
-        self.sampled: list[events.OutputToken] = []
+    index: int
+    blocks: list[Block] = field(default_factory=list)
+    is_open: bool = False  # Whether the last block may get more text.
+    n_sampled: int = 0
+    # The tokens of the prompt with log probabilities, if the request asks for them.
+    prompt_tokens: tuple[events.OutputToken, ...] | None = None
+    end: events.OutputEnd | None = None
+    echoed: tuple[events.OutputToken, ...] = ()  # The tokens of the prompt that the next chunk repeats.
+    sampled: list[events.OutputToken] = field(default_factory=list)
 
     def text(self, kind: str = CONTENT) -> str:
         """The content or the reasoning."""
@@ -103,9 +104,7 @@ class Encoder(Generic[R]):
         elif isinstance(event, events.PromptProgress):
             self.progress(choice, {"prompt_progress": _progress_body(event)})
         elif isinstance(event, events.PromptLogprobs):
-            choice.prompt_tokens = event.tokens
-        elif isinstance(event, events.EchoedTokens):
-            choice.echoed = event.tokens
+            choice.prompt_tokens, choice.echoed = event.tokens, event.echoed
         else:
             choice.end = event
             self._close(choice)

@@ -16,9 +16,9 @@ from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
+from . import parts
 from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
-from .parts import Tool, chosen_tools, function_tool, part_text, read_format_object, read_text, tool_call, without_nulls
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
 # not need it, and it would prevent requests from sharing a cached prefix.
@@ -40,10 +40,11 @@ def parse_messages(body: Fields) -> ChatRequest:
 def parse_count_tokens(body: Fields) -> ChatRequest:
     """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`."""
     body.ignore(_WITHOUT_EFFECT)
-    messages, tools = (*_system(body), *_messages(body)), _tools(body)
+    messages, tools = (*_system(body), *parts.read_messages(body, _convert)), _tools(body)
     thinking, output = body.object_or_empty("thinking"), body.object_or_empty("output_config")
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
-    effort = output.text("effort")
+    # Reasoning is off by default: clients that do not request thinking expect text in the first block.
+    variables = {"enable_thinking": kind not in (None, "disabled"), "reasoning_effort": output.text("effort")}
     # `output_format` is the older name of `output_config.format`.
     format = output.object("format") or body.object("output_format")
     return ChatRequest(
@@ -51,9 +52,8 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
         messages=messages,
         tools=tools,
         **_tool_choice(body, tools),
-        response_format=read_format_object(format),
-        # Reasoning is off by default: clients that do not request thinking expect text in the first block.
-        template_vars=without_nulls({"enable_thinking": kind not in (None, "disabled"), "reasoning_effort": effort}),
+        response_format=parts.read_format_object(format),
+        template_vars=parts.without_nulls(variables),
         reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
         continue_final_message=ends_in_prefill(messages),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
@@ -61,7 +61,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
     )
 
 
-def _tools(body: Fields) -> tuple[Tool, ...]:
+def _tools(body: Fields) -> tuple[parts.Tool, ...]:
     """The functions. Tools that run on Anthropic's servers, which agents also send, are skipped."""
     body.check_size("tools")
     tools = []
@@ -71,15 +71,15 @@ def _tools(body: Fields) -> tuple[Tool, ...]:
         else:
             schema = tool.required_object("input_schema").raw
             named = {name: tool.raw.get(name) for name in ("name", "description", "strict")}
-            tools.append(function_tool(tool.child({**named, "parameters": schema}, tool.path)))
+            tools.append(parts.function_tool(tool.child({**named, "parameters": schema}, tool.path)))
     return tuple(tools)
 
 
-def _tool_choice(body: Fields, tools: tuple[Tool, ...]) -> dict[str, Any]:
+def _tool_choice(body: Fields, tools: tuple[parts.Tool, ...]) -> dict[str, Any]:
     choice = body.object_or_empty("tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     names = [choice.required_text("name")] if kind == "tool" else []
-    chosen = chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
+    chosen = parts.chosen_tools(body, "tool_choice", _TOOL_CHOICES[kind], names, tools)
     return {**chosen, "parallel_tool_calls": choice.boolean("disable_parallel_tool_use") is not True}
 
 
@@ -87,7 +87,7 @@ def _system(body: Fields) -> Iterator[dict[str, Any]]:
     value = body.get("system")
     if value is None:
         return
-    texts = [value] if isinstance(value, str) else [part_text(block) for block in body.objects("system")]
+    texts = [value] if isinstance(value, str) else [parts.part_text(block) for block in body.objects("system")]
     if texts:
         texts[0] = _VOLATILE_LINE.sub("", texts[0])
     text = "\n\n".join(filter(None, texts))
@@ -95,18 +95,11 @@ def _system(body: Fields) -> Iterator[dict[str, Any]]:
         yield {"role": "system", "content": text}
 
 
-def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    messages = [one for message in body.objects("messages") for one in _convert(message)]
-    if not messages:
-        body.refuse("messages", "a list with at least one message")
-    return tuple(messages)
-
-
 def _convert(message: Fields) -> Iterator[dict[str, Any]]:
     """The chat messages for one message. A user message with tool results yields several."""
     role, content = message.required_choice("role", ("user", "assistant", "system")), message.get("content")
     if not isinstance(content, list) or not content:
-        yield {"role": role, "content": read_text(message, "content")}
+        yield {"role": role, "content": parts.read_text(message, "content")}
     elif role == "assistant":
         yield _assistant(message)
     else:
@@ -120,19 +113,13 @@ def _assistant(message: Fields) -> dict[str, Any]:
         kind = block.text("type")
         if kind == "tool_use":
             arguments = block.object_or_empty("input").raw
-            calls.append(tool_call(block.text("id"), block.required_text("name"), arguments))
+            calls.append(parts.tool_call(block.text("id"), block.required_text("name"), arguments))
         elif kind == "thinking":
             reasoning += block.text("thinking") or ""
         elif kind != "redacted_thinking":  # Its text is encrypted, and only Anthropic's servers can decrypt it.
-            content += part_text(block, is_replayed=True)
-    return without_nulls(
-        {
-            "role": "assistant",
-            "content": content if content or not calls else None,
-            "reasoning_content": reasoning or None,
-            "tool_calls": calls or None,
-        }
-    )
+            content += parts.part_text(block, is_replayed=True)
+    more = {"reasoning_content": reasoning or None, "tool_calls": calls or None}
+    return parts.without_nulls({"role": "assistant", "content": content or (None if calls else ""), **more})
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
@@ -141,12 +128,12 @@ def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
         if is_result:
             yield from map(_tool_result, blocks)
         else:
-            yield {"role": role, "content": "".join(map(part_text, blocks))}
+            yield {"role": role, "content": "".join(map(parts.part_text, blocks))}
 
 
 def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.required_text("tool_use_id")
-    text = "" if block.get("content") is None else read_text(block, "content", is_replayed=True)
+    text = "" if block.get("content") is None else parts.read_text(block, "content", is_replayed=True)
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": id, "content": text}

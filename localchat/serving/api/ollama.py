@@ -44,7 +44,7 @@ _NEVER_S = 10982044800
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
 # A duration as in Go.
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
 
 
@@ -362,11 +362,9 @@ def read_keep_alive(body: Fields) -> float | None:
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
             body.refuse("keep_alive", 'a number of seconds or a duration such as "5m"')
-        parts = re.findall(r"([\d.]+)(\D*)", value)
-        seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
-        seconds = -seconds if value.startswith("-") else seconds
-    else:
-        seconds = body.number("keep_alive", -math.inf, math.inf) or 0.0
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)(\D*)", value))
+        return math.inf if value.startswith("-") else seconds
+    seconds = body.number("keep_alive") or 0.0
     return seconds if seconds >= 0 else math.inf
 
 

@@ -7,7 +7,7 @@ send their whole history with each request, so an error would end the conversati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..core.errors import BadRequest
@@ -16,6 +16,7 @@ from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
 Tool = dict[str, Any]
+Message = dict[str, Any]
 
 # The argument of the function that represents a custom tool.
 CUSTOM_INPUT = "input"
@@ -87,6 +88,14 @@ def texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, dict):
         for name in _TEXT_FIELDS:
             yield from texts_in(value.get(name))
+
+
+def read_messages(body: Fields, convert: Callable[[Fields], Iterable[Message]]) -> tuple[Message, ...]:
+    """The chat messages of the field `messages`, at least one; `convert` returns those of one object."""
+    messages = tuple(one for message in body.objects("messages") for one in convert(message))
+    if not messages:
+        body.refuse("messages", "a list with at least one message")
+    return messages
 
 
 def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:

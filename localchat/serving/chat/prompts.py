@@ -14,7 +14,7 @@ from typing import Any
 from ..api.chat import ChatRequest
 from ..api.completions import CompletionRequest, SourceFile
 from ..core import errors
-from ..core.events import ContentDelta, EchoedTokens, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
+from ..core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
 from ..core.params import GenerationParams
 from ..core.request import Input
 from ..engine.front import AnyEngine
@@ -224,7 +224,7 @@ def _text_output(engine: AnyEngine, request: CompletionRequest, given: Input) ->
         else:
             text = b"".join(engine.texts.piece(token, True) for token in given).decode("utf-8", "replace")
         if request.scores_prompt:
-            yield EchoedTokens(_echoed(tokens()[n_added:], text))
+            yield PromptLogprobs(tokens(), _echoed(tokens()[n_added:], text))
         yield ContentDelta(text)
 
     return Output(PlainText(), stop=request.params.stop, first_events=first_events)

@@ -78,16 +78,10 @@ class PromptProgress:
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """The tokens of the prompt with log probabilities, for a request with `prompt_logprobs`."""
+    """The tokens of the prompt with log probabilities, for a request with `prompt_logprobs` or an `echo` of them."""
 
     tokens: tuple[OutputToken, ...]
-
-
-@dataclass(frozen=True)
-class EchoedTokens:
-    """The tokens of a prompt that the output repeats (`echo`), with log probabilities."""
-
-    tokens: tuple[OutputToken, ...]
+    echoed: tuple[OutputToken, ...] = ()  # Those that the output repeats.
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ class OutputEnd:
     last: OutputToken | None = None
 
 
-OutputEvent = Union[Event, PromptProgress, PromptLogprobs, EchoedTokens, SampledTokens, OutputEnd]
+OutputEvent = Union[Event, PromptProgress, PromptLogprobs, SampledTokens, OutputEnd]
 
 
 @dataclass(frozen=True)
