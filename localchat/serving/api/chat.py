@@ -28,8 +28,6 @@ _CONTINUED_PARTS = ("content", "reasoning_content")
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_token_budget", "thinking_budget",
 )  # fmt: skip
-# The limit of the reasoning budget, which is larger than any context.
-MAX_REASONING_BUDGET = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -150,8 +148,7 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
         given.boolean("enable_thinking")  # Refuse other types: a template treats the text "false" as true.
         variables.update(given.raw)
     own = {
-        "enable_thinking": False if effort == "none" else None,
-        **parts.without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
+        "enable_thinking": first_given([body.boolean("enable_thinking"), False if effort == "none" else None]),
         "reasoning_effort": effort,
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
@@ -160,9 +157,9 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
 
 def reasoning_budget(body: Fields) -> int | None:
     """The limit of reasoning tokens, under the name of llama.cpp, vLLM or Qwen, or as a template variable."""
-    values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
+    values = [body.integer(name, -1) for name in _REASONING_BUDGETS]
     variables = body.object_or_empty("chat_template_kwargs")
-    return first_given([*values, variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET)])
+    return first_given([*values, variables.integer("thinking_budget", -1)])
 
 
 def read_text_request(body: Fields) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Block:
     index: int  # The position in the output.
     call: events.ToolCallStart  # `_NO_CALL`, unless the kind is CALL.
     pieces: list[str] = field(default_factory=list)
+    tokens: list[events.OutputToken] = field(default_factory=list)  # Those of the text, for encoders that need them.
 
     @property
     def text(self) -> str:
@@ -81,6 +82,7 @@ class Encoder(Generic[R]):
         self.request = request
         self.usage = usage
         self.choices = [Choice(i) for i in range(request.n_choices)]
+        self.n_chunks = 0  # Of the stream so far.
         self._chunks: list[Any] = []  # Those since the last `take`, as JSON values.
         self._is_started = False
 
@@ -150,6 +152,7 @@ class Encoder(Generic[R]):
         """Add a chunk, unless the response is one body."""
         if self.request.stream:
             self._chunks.append(chunk)
+            self.n_chunks += 1
 
     def _start(self) -> None:
         if not self._is_started:

@@ -17,7 +17,7 @@ from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
 from . import parts
-from .chat import MAX_REASONING_BUDGET, ChatRequest, ends_in_prefill
+from .chat import ChatRequest, ends_in_prefill
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
 
 # Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
@@ -54,7 +54,7 @@ def parse_count_tokens(body: Fields) -> ChatRequest:
         **_tool_choice(body, tools),
         response_format=parts.read_format_object(format),
         template_vars=parts.without_nulls(variables),
-        reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
+        reasoning_budget=thinking.integer("budget_tokens", 0),
         continue_final_message=ends_in_prefill(messages),
         params=read_params(body, lengths=("max_tokens",), stop="stop_sequences"),
         stream=body.boolean("stream") or False,

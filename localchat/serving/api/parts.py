@@ -245,11 +245,10 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
     kind = form.required_choice("type", ("text", "json_object", "json_schema"))
     if kind == "text":
         return None
-    holder = form if form.get("schema") is not None else form.object("json_schema")
-    if kind == "json_object" and holder is not form:
+    has_schema = form.get("schema") is not None
+    if kind == "json_object" and not has_schema:
         return ResponseFormat(kind, None, form.path)
-    if holder is None:
-        form.refuse("json_schema", 'an object with a "schema"')
+    holder = form if has_schema else form.required_object("json_schema")
     if holder.get("schema") is None:
         holder.refuse("schema", "a JSON schema")
     return ResponseFormat("json_schema", read_schema(holder, "schema"), holder.at("schema"))

@@ -12,12 +12,12 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core.errors import ApiError, NotFound
-from ..core.events import OutputToken, ResponseHead, Usage
+from ..core.events import OutputToken, Usage
 from ..core.fields import Fields, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.text import to_json
@@ -339,12 +339,6 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
 
     id_prefix = "resp_"
 
-    def __init__(self, head: ResponseHead, request: ResponsesRequest, usage: Callable[[], Usage]) -> None:
-        super().__init__(head, request, usage)
-        self._n_events = 0
-        # The tokens of each block of content, if the request asks for log probabilities.
-        self._tokens: dict[int, list[OutputToken]] = {}
-
     def started(self) -> None:
         for kind in ("response.created", "response.in_progress"):
             self._emit(kind, response=self._response("in_progress"))
@@ -355,8 +349,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         tokens = choice.take_tokens()
-        if block.kind == CONTENT:
-            self._tokens.setdefault(block.index, []).extend(tokens)
+        block.tokens += tokens
         # The input of a custom tool is decoded from the arguments when these are complete.
         if self._names(block) is not _CUSTOM_CALL:
             self._emit_text(block, "delta", tokens, delta=text)
@@ -366,7 +359,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         if names is _CUSTOM_CALL and text:
             self._emit_text(block, "delta", [], delta=text)
         named = {"name": item["name"]} if names is _CALL else {}
-        self._emit_text(block, "done", self._tokens.get(block.index, []), **named, **{names.text_field: text})
+        self._emit_text(block, "done", block.tokens, **named, **{names.text_field: text})
         self._emit_part(block, "done")
         self._emit("response.output_item.done", output_index=block.index, item=item)
 
@@ -405,13 +398,13 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
             "created_at": head.created,
             "model": head.model,
             "status": status,
-            "completed_at": None,
-            "error": None,
-            "incomplete_details": None,
-            "usage": None,
+            **dict.fromkeys(("completed_at", "error", "incomplete_details", "usage")),
             **fields,
             **self.request.settings,
-            **{name: getattr(sampling, name) for name in _SAMPLING},
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
             "output": [self._item(block) for block in self.choices[0].blocks],
         }
 
@@ -431,7 +424,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
     def _part(self, block: Block) -> dict[str, Any]:
         annotations: dict[str, Any] = {"annotations": []} if block.kind == CONTENT else {}
         part = {"type": self._names(block).part, "text": block.text, **annotations}
-        return {**part, **self._logprobs(block, self._tokens.get(block.index, []))}
+        return {**part, **self._logprobs(block, block.tokens)}
 
     def _logprobs(self, block: Block, tokens: list[OutputToken]) -> dict[str, Any]:
         """The field with log probabilities, which only the text of messages has."""
@@ -482,12 +475,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         self._emit(kind, item_id=self._item_id(block), output_index=block.index, **index, **fields)
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        self.emit({"type": kind, "sequence_number": self._n_events, **fields})
-        self._n_events += 1
-
-
-# The sampling values that a response repeats.
-_SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+        self.emit({"type": kind, "sequence_number": self.n_chunks, **fields})
 
 
 def _usage_body(usage: Usage) -> dict[str, Any]:
