@@ -6,7 +6,7 @@ import pytest
 
 from localchat.serving.api.chat import parse_chat
 from localchat.serving.core import errors
-from localchat.serving.core.fields import parse_body
+from localchat.serving.core.fields import Fields, parse_body
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -14,18 +14,18 @@ NAMED = {"type": "function", "function": {"name": "look"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 
 
-# The fields for which null means absent.
-NULLABLE = (
-    "model", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k",
-    "min_p", "seed", "stop", "presence_penalty", "frequency_penalty", "repeat_penalty", "repetition_penalty",
-    "stop_token_ids", "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
-    "template_vars", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "response_format", "grammar",
-    "echo", "documents", "user", "typical_p", "typical", "samplers", "dry_sequence_breakers", "min_tokens",
-    "ignore_eos", "n_predict", "functions", "function_call", "chat_template", "response_prefix",
-    "continue_final_message", "add_generation_prompt", "reasoning_format", "return_progress", "return_token_ids",
-    "n_cmpl", "n_probs", "use_beam_search", "request_id", "timings_per_token", "reasoning_budget_tokens",
-    "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_message",
-)  # fmt: skip
+class Recorded(dict):
+    """Fields that note the names by which a parser reads them."""
+
+    def get(self, name, default=None):
+        self[name] = super().get(name, default)
+        return self[name]
+
+
+_RECORDED = Recorded(messages=HI)
+parse_chat(Fields(_RECORDED))
+# The names of all fields that the parser of chats reads, apart from the messages.
+FIELD_NAMES = [name for name in _RECORDED if name != "messages"]
 
 
 def read(parser, fields, *, strict=False):

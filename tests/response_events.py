@@ -6,15 +6,9 @@ from typing import Any
 
 from .wire_schemas import validate
 
-# For each kind of text the additional index field of its events, and the field of the text in its last event.
-_TEXTS = {
-    "response.output_text": ("content_index", "text"),
-    "response.reasoning_text": ("content_index", "text"),
-    "response.reasoning_summary_text": ("summary_index", "text"),
-    "response.function_call_arguments": (None, "arguments"),
-    "response.custom_tool_call_input": (None, "input"),
-}
-_PARTS = {"response.content_part": "content_index", "response.reasoning_summary_part": "summary_index"}
+# For each kind of text the field of the text in its last event. The schemas of the events have all fields.
+_TEXTS = {"response.function_call_arguments": "arguments", "response.custom_tool_call_input": "input"}
+_PARTS = ("response.content_part", "response.reasoning_summary_part")
 
 
 def check_stream(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -65,19 +59,17 @@ class _OpenItem:
     def take(self, event: dict[str, Any]) -> None:
         assert (event["item_id"], event["output_index"]) == (self.item["id"], self.index)
         stem, _, end = event["type"].rpartition(".")
+        assert event.get("content_index", event.get("summary_index", 0)) == 0
         if stem in _PARTS:
-            assert event[_PARTS[stem]] == 0
             self.parts.append(end)
             assert event["part"]["text"] == ("" if end == "added" else self.ended)
             return
-        index, field = _TEXTS[stem]
-        assert index is None or event[index] == 0
         assert self.ended is None
         if end == "delta":
             assert event["delta"]
             self.text += event["delta"]
         else:
-            self.ended = event[field]
+            self.ended = event[_TEXTS.get(stem, "text")]
             assert self.text == self.ended
 
     def closed(self, event: dict[str, Any]) -> dict[str, Any]:

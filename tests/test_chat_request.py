@@ -15,7 +15,7 @@ from localchat.serving.core.fields import parse_body
 from localchat.serving.core.params import MAX_STOPS, parse_default
 from localchat.serving.core.request import ResponseFormat
 
-from .chat_requests import ALLOWED, HI, NAMED, NULLABLE, TOOL, parse, parse_messages, refused
+from .chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, refused
 
 
 def test_smallest_request_has_only_the_message():
@@ -45,6 +45,9 @@ FIELDS = [
     ({"prompt_logprobs": 0, "truncate_prompt_tokens": 7}, {"prompt_logprobs": 0, "n_prompt_kept": 7}),
     ({"truncate_prompt_tokens": -1}, {"n_prompt_kept": 0}),
     ({"n_probs": 0}, {"top_logprobs": None}),
+    ({"n_probs": 2}, {"top_logprobs": 2}),
+    ({"logprobs": True, "n_probs": 2}, {"top_logprobs": 2}),
+    ({"logprobs": True, "top_logprobs": 1, "n_probs": 2}, {"top_logprobs": 1}),
     ({"logprobs": True}, {"top_logprobs": 0}),
     ({"logprobs": True, "top_logprobs": 5}, {"top_logprobs": 5}),
     ({"logprobs": False, "top_logprobs": 0}, {"top_logprobs": None}),
@@ -120,7 +123,7 @@ def test_response_format_is_read(fields, expected):
     assert parse(**fields).response_format == (ResponseFormat(*expected) if expected else None)
 
 
-@pytest.mark.parametrize("name", NULLABLE)
+@pytest.mark.parametrize("name", FIELD_NAMES)
 def test_null_is_absent(name):
     """K41."""
     assert parse(**{name: None}) == parse()
@@ -335,6 +338,10 @@ def test_half_a_surrogate_pair_is_replaced(escaped, text):
     )
 )
 def test_any_json_is_a_request_or_a_bad_request(value):
-    for body in ({"messages": value}, value, *({"messages": HI, "tools": [TOOL], name: value} for name in NULLABLE)):
+    for body in (
+        {"messages": value},
+        value,
+        *({"messages": HI, "tools": [TOOL], name: value} for name in FIELD_NAMES),
+    ):
         with contextlib.suppress(errors.BadRequest):
             parse_chat(parse_body(json.dumps(body).encode("utf-8", "surrogatepass")), allow_template=True)

@@ -184,12 +184,6 @@ def test_prompt_logprobs_are_refused_where_the_response_has_none(parse: Any, bod
         read(parse, body)
 
 
-@pytest.mark.parametrize(("fields", "n"), [({"n_probs": 2}, 2), ({"logprobs": True, "n_probs": 2}, 2),
-                                           ({"logprobs": True, "top_logprobs": 1, "n_probs": 2}, 1)])  # fmt: skip
-def test_n_probs_beside_logprobs(fields: dict[str, Any], n: int):
-    assert read(parse_chat, {"messages": HI, **fields}, strict=True).params.top_logprobs == n
-
-
 SCHEMA = {
     "type": "object",
     "required": None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -70,29 +69,6 @@ def test_error_of_a_tool_schema_names_its_path():
         status, error = create(running.port, tools=tools, tool_choice="required")
     assert status == 400
     assert error["error"]["param"].startswith("tools[0].function.parameters")
-
-
-def test_ignored_tool_is_logged_once(caplog):
-    caplog.set_level(logging.INFO, "localchat.server")
-    with serving() as running:
-        for _ in range(2):
-            assert create(running.port, tools=[{"type": "web_search"}])[0] == 200
-    assert sum("web_search" in record.getMessage() for record in caplog.records) == 1
-
-
-@pytest.mark.parametrize(
-    ("path", "method", "status"),
-    [
-        ("/v1/responses/resp_1/song", "GET", 404),
-        ("/v1/responses/resp_1", "PUT", 405),
-        ("/v1/responses", "GET", 405),
-        ("/v1/responses/resp_1/cancel", "POST", 405),
-        ("/v1/conversations", "POST", 404),
-    ],
-)
-def test_unknown_path_or_method_is_an_error(path, method, status):
-    with serving() as running:
-        assert ask(running.port, path, {}, method)[0] == status
 
 
 # --- The openai package and the built-in model ---
