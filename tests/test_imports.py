@@ -17,6 +17,7 @@ from localchat.extras import vendor
 from .raw_server import HELLO, always, with_length
 
 PACKAGE = Path(localchat.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # The rooms of the package, which are the folders below and, for the root, its modules; and what each may import. A room
 # of serving/ may import those that a request reaches later, and core/.
@@ -36,9 +37,6 @@ MAY_IMPORT = {
     "serving/models": {"serving/core"},
 }
 
-# The server imports no module of the client, and of the root only the version.
-SHARED_WITH_SERVING = {"localchat"}
-
 # The modules outside the package that only one file or folder may import.
 SOLE_IMPORTERS = {
     "http.server": "serving/http/http_server.py",
@@ -46,10 +44,6 @@ SOLE_IMPORTERS = {
     "numpy": "serving/engine/llama/",
     "jinja2": "serving/chat/prompt/",
 }
-
-
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
 
 
 def room_of(parts: tuple[str, ...]) -> str:
@@ -87,7 +81,7 @@ def is_module(name: str) -> bool:
 
 def test_rooms_import_only_what_the_table_allows():
     wrong = []
-    for path in modules():
+    for path in MODULES:
         own = room_of(path.relative_to(PACKAGE).with_suffix("").parts)
         if path.name == "server.py" or own == "serving/__init__":
             continue
@@ -97,21 +91,17 @@ def test_rooms_import_only_what_the_table_allows():
             room = room_of(tuple(name.split(".")[1:]))
             if room != own and room not in MAY_IMPORT[own]:
                 wrong.append((str(path.relative_to(PACKAGE)), name))
-            if own.startswith("serving") and not room.startswith("serving") and name not in SHARED_WITH_SERVING:
+            # The server imports no module of the client, and of the root only the version.
+            if own.startswith("serving") and not room.startswith("serving") and name != "localchat":
                 wrong.append((str(path.relative_to(PACKAGE)), name))
     assert wrong == []
-
-
-def test_the_client_does_not_import_the_server():
-    client = [path for path in modules() if "serving" not in path.parts and path.name != "server.py"]
-    assert [path.name for path in client if any("localchat.serving" in name for name in imported(path))] == []
 
 
 @pytest.mark.parametrize("library", SOLE_IMPORTERS)
 def test_libraries_are_imported_in_one_place(library: str):
     importers = [
         str(path.relative_to(PACKAGE))
-        for path in modules()
+        for path in MODULES
         if any(name == library or name.startswith(library + ".") for name in imported(path))
     ]
     assert importers

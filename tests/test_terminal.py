@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,12 @@ STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 class Terminal:
     """A child process on a pseudo-terminal of its own: type input and read the output."""
 
-    def __init__(self, home: Path, url: str, *arguments: str, stdin: Any = None) -> None:
+    def __init__(self, home: Path, url: str, *arguments: str) -> None:
         self._shown = ""
         variables = {**environment(url), "XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}"}
         command = [sys.executable, "-m", "localchat", *arguments]
         self._pid, self._file = pty.fork()
         if self._pid == 0:
-            if stdin is not None:
-                os.dup2(os.open(stdin, os.O_RDONLY), 0)
             os.chdir(home)
             os.execve(sys.executable, command, variables)
 
@@ -68,32 +65,22 @@ class Terminal:
 
     def wait_for(self, words: str) -> str:
         """Wait until the words are shown. Return the output between the last wait and these words."""
-        deadline = time.monotonic() + 3 * DEADLINE_S
         while words not in self._shown:
-            left = deadline - time.monotonic()
-            assert left > 0, f"{words!r} was not shown, but {self._shown!r}"
-            assert self._read(left), f"the program ended before {words!r}: {self._shown!r}"
+            assert self._read(), f"the program ended before {words!r}: {self._shown!r}"
         before, _, self._shown = self._shown.partition(words)
         return before
 
     def close(self) -> tuple[int, str]:
         """Wait for the end of the program. Return its exit code and the output since the last wait."""
-        deadline = time.monotonic() + DEADLINE_S
-        try:
-            while self._read(deadline - time.monotonic()):
-                assert time.monotonic() < deadline, f"the program does not end: {self._shown!r}"
-        except AssertionError:
-            os.kill(self._pid, signal.SIGKILL)
-            raise
-        finally:
-            _, status = os.waitpid(self._pid, 0)
-            os.close(self._file)
+        while self._read():
+            pass
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._file)
         return os.WEXITSTATUS(status), self._shown
 
-    def _read(self, seconds: float) -> bool:
+    def _read(self) -> bool:
         """Read output; False if the program has ended."""
-        readable, _, _ = select.select([self._file], [], [], max(seconds, 0))
-        if not readable:
+        if not select.select([self._file], [], [], 3 * DEADLINE_S)[0]:
             os.kill(self._pid, signal.SIGKILL)
             raise AssertionError(f"nothing more was shown after {self._shown!r}")
         try:

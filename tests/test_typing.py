@@ -18,24 +18,18 @@ USER = ROOT / "tests" / "typing" / "user.py"
 def errors_of_mypy(*files: Path) -> list[str]:
     """The lines of errors that `mypy --strict` reports in these files."""
     command = [sys.executable, "-m", "mypy", "--strict", "--python-version=3.10", "--config-file=", "--no-pretty"]
-    done = subprocess.run(
-        [*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *map(str, files)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if ": error:" in line]
+    return errors_of(*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *files)
 
 
 def errors_of_pyright(*files: Path) -> list[str]:
     """The lines of errors that pyright reports in these files."""
-    command = [shutil.which("pyright") or "", "--pythonpath", sys.executable, *map(str, files)]
+    return errors_of(shutil.which("pyright") or "", "--pythonpath", sys.executable, *files)
+
+
+def errors_of(*command: str | Path) -> list[str]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    return [line.strip().replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " - error:" in line]
+    return [line.strip().replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
 
 
 @pytest.mark.parametrize("checker", [errors_of_mypy, errors_of_pyright])

@@ -6,6 +6,7 @@ A case that is impossible on this machine is skipped and reported. The exit stat
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import subprocess
@@ -104,12 +105,14 @@ def copy_of_project(scratch: Path) -> Path:
     return project
 
 
+@functools.cache
 def interpreter(version: str) -> str | None:
-    """An interpreter of this version, in PATH or of pyenv."""
+    """An interpreter of this version: this one, one in PATH, or one of pyenv."""
     homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for python in (f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
+    program = f"import sys; sys.exit(sys.version_info[:2] != {tuple(map(int, version.split('.')))})"
+    for python in (sys.executable, f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
         try:
-            if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            if subprocess.run([python, "-c", program], capture_output=True, timeout=60, check=False).returncode == 0:
                 return python
         except OSError:
             continue
