@@ -29,10 +29,6 @@ EXAMPLES = {
 }
 
 
-def test_there_is_an_example_of_every_event():
-    assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
-
-
 @pytest.mark.parametrize(("name", "event"), EXAMPLES.items(), ids=EXAMPLES)
 def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert (event.type, event.choice_index, event.raw) == (name, 0, None)
@@ -46,30 +42,26 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert ", raw=" not in repr(event)
     assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
     assert tuple(vars(event)) == type(event).__match_args__
+    assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
     if event.type not in ("tool_call", "logprobs"):  # These contain a dict.
         assert hash(other) == hash(event)
 
 
-@pytest.mark.parametrize("kind", [events.ContentDelta, events.ReasoningDelta], ids=["by hand", "general"])
 @pytest.mark.parametrize(
     ("values", "named"), [((), {}), (("a",), {"other": 1}), (("a",), {"delta": "b"}), (("a", 0, None, 1), {})]
 )
-def test_wrong_arguments_are_refused_like_those_of_a_function(kind, values, named):
-    with pytest.raises(TypeError):
-        kind(*values, **named)
+def test_wrong_arguments_are_refused_like_those_of_a_function(values, named):
+    for kind in (events.ContentDelta, events.ReasoningDelta):  # One has an __init__ of its own.
+        with pytest.raises(TypeError):
+            kind(*values, **named)
 
 
 def test_subclass_has_the_fields_of_its_base():
-    class Plain(events.ContentDelta):
-        def __init__(self, delta: str) -> None:
-            super().__init__(delta, 1)
-
     class Other(events.ReasoningDelta):
         pass
 
-    assert (Plain("a").delta, Plain("a").choice_index) == ("a", 1)
-    assert events.ContentDelta("a", 1) != Plain("a")
     assert (Other("a").delta, Other("a").choice_index) == ("a", 0)
+    assert Other("a") != events.ReasoningDelta("a")
 
 
 def test_tool_call_status_k18():

@@ -127,17 +127,6 @@ def test_leaving_the_with_closes_the_stream():
         assert run.reply.text.startswith("a")
 
 
-def test_run_that_another_thread_closes_between_two_events_raises():
-    with playing(text("a", "b", "c")) as (client, _):
-        run = client.run_stream("x")
-        next(run)
-        thread = threading.Thread(target=run.close)
-        thread.start()
-        thread.join(DEADLINE_S)
-        with pytest.raises(Cancelled):
-            run.finish()
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_run_without_references_closes_its_connection(asynchronous: bool):
 
