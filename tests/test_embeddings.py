@@ -68,23 +68,16 @@ def test_input_is_text_or_tokens_or_a_list_of_both():
 
 
 WRONG = [
+    *((parse_embeddings, {"input": wrong}, "input") for wrong in ("", ["a", ""], [], ["a"] * 2049)),
     (parse_embeddings, {}, "input"),
-    (parse_embeddings, {"input": ""}, "input"),
-    (parse_embeddings, {"input": ["a", ""]}, "input"),
-    (parse_embeddings, {"input": []}, "input"),
-    (parse_embeddings, {"input": ["a"] * 2049}, "input"),
     (parse_embeddings, {"input": [{"a": 1}]}, "input[0]"),
     (parse_embeddings, {"input": "a", "dimensions": 0}, "dimensions"),
     (parse_embeddings, {"input": "a", "encoding_format": "hex"}, "encoding_format"),
     (parse_embeddings, {"input": "a", "embd_normalize": -1}, "embd_normalize"),
-    (parse_embeddings, {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
-    (parse_embeddings, {"input": "a", "add_special_tokens": False}, "add_special_tokens"),
     (parse_rerank, {"documents": ["a"]}, "query"),
     (parse_rerank, {"query": "", "documents": ["a"]}, "query"),
     (parse_rerank, {"query": "q"}, "documents"),
-    (parse_rerank, {"query": "q", "documents": []}, "documents"),
-    (parse_rerank, {"query": "q", "documents": "a"}, "documents"),
-    (parse_rerank, {"query": "q", "documents": ["a", 1]}, "documents"),
+    *((parse_rerank, {"query": "q", "documents": wrong}, "documents") for wrong in ([], "a", ["a", 1])),
     (parse_rerank, {"query": "q", "documents": ["a"], "top_n": 0}, "top_n"),
 ]
 

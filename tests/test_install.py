@@ -72,11 +72,7 @@ def test_missing_or_broken_compiler_is_reported(compiler, tmp_path):
 def test_old_python_is_refused_in_one_line(tmp_path):
     old = tmp_path / "python"
     # This interpreter runs the check with an older version number.
-    old.write_text(f"""#!{sys.executable}
-import sys
-sys.version_info = (3, 8, 18)
-exec(sys.argv[2])
-""")
+    old.write_text(f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 8, 18)\nexec(sys.argv[2])\n")
     old.chmod(0o755)
     done = subprocess.run(
         ["make", "--silent", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", "run"],
@@ -87,9 +83,7 @@ exec(sys.argv[2])
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == (
-        "localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run"
-    )
+    assert done.stderr.startswith("localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=")
     assert not (tmp_path / "venv").exists()
 
 

@@ -35,24 +35,19 @@ def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_cl
 
 def test_concurrency_is_used_and_bounded(client_class):
     """The server responds when three requests are in flight. With fewer, the barrier breaks after its timeout."""
-    gate, running, most = threading.Barrier(3), 0, 0
-    lock = threading.Lock()
+    gate, n_left, most = threading.Barrier(3), threading.Semaphore(3), []
 
     def handle(peer: Peer, server: Server) -> None:
-        nonlocal running, most
         while peer.request() is not None:
-            with lock:
-                running += 1
-                most = max(most, running)
+            most.append(n_left.acquire(blocking=False))
             gate.wait(10)
-            with lock:
-                running -= 1
+            n_left.release()
             peer.send(HELLO)
 
     with Server(handle) as server, make_client(server, client_class) as client:
         results = client.map(PROMPTS[:9], concurrency=3)
     assert [str(result) for result in results] == ["Hello"] * 9
-    assert most == 3
+    assert most == [True] * 9
 
 
 def test_error_of_the_callback_cancels_requests_in_flight():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Optional, Union
+from typing import Any, List, Union
 
 import pytest
 
@@ -13,6 +13,7 @@ from localchat.schema.schema import json_schema
 from localchat.schema.structured import ExpectedValue
 
 from .scripted import Script, chunk, playing, refusal
+from .test_schema import Address
 
 ADA = '{"name": "Ada", "age": 36}'
 
@@ -21,12 +22,6 @@ ADA = '{"name": "Ada", "age": 36}'
 class Person:
     name: str
     age: int
-
-
-@dataclass
-class Address:
-    street: str
-    zip: Optional[str] = None
 
 
 def response_of(text: str, reason: str = "stop") -> list[Any]:
@@ -61,23 +56,20 @@ def test_stream_of_an_invalid_value_raises_instead_of_the_last_event():
             assert stream.reply.text == '{"name": "Ada"}'
 
 
-def test_request_is_repeated_after_an_invalid_value():
-    responses = [response_of('{"name": "Ada"}'), response_of("no"), response_of(ADA)]
-    with playing(*responses) as (client, script):
-        reply = client.chat("Who?", system="Be brief.", response_format=Person, retries_on_mismatch=2)
-        assert reply.parsed == Person("Ada", 36)
-    messages = script.requests[2]["messages"]
+def test_request_is_repeated_after_an_invalid_value(client_class):
+    """The last retry raises the error."""
+    invalid = [response_of('{"name": "Ada"}'), response_of("no")]
+    options = {"system": "Be brief.", "response_format": Person}
+    with playing(*invalid, *invalid, response_of(ADA), client_class=client_class) as (client, script):
+        with pytest.raises(DoesNotFit, match="not JSON") as caught:
+            client.chat("Who?", retries_on_mismatch=1, **options)
+        assert (caught.value.partial.text, len(script.requests)) == ("no", 2)
+        assert client.chat("Who?", retries_on_mismatch=2, **options).parsed == Person("Ada", 36)
+    messages = script.requests[-1]["messages"]
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert messages[2]["content"] == '{"name": "Ada"}'
     assert "age" in messages[3]["content"]
     assert "not JSON" in messages[5]["content"]
-
-
-def test_last_retry_raises_the_error(client_class):
-    with playing(*[response_of("no")] * 2, client_class=client_class) as (client, script):
-        with pytest.raises(DoesNotFit, match="not JSON") as caught:
-            client.chat("Who?", response_format=Person, retries_on_mismatch=1)
-        assert (caught.value.partial.text, len(script.requests)) == ("no", 2)
 
 
 NO_SCHEMA = refusal("response_format.type json_schema is not supported")
@@ -87,10 +79,8 @@ OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must
 
 def test_server_without_schemas_or_without_response_format_gets_the_schema_in_the_prompt(client_class):
     fenced = response_of(f"```json\n{ADA}\n```")
-    with playing(NO_SCHEMA, response_of(ADA), NO_SCHEMA, NO_JSON, fenced, client_class=client_class) as (
-        client,
-        script,
-    ):
+    responses = NO_SCHEMA, response_of(ADA), NO_SCHEMA, NO_JSON, fenced
+    with playing(*responses, client_class=client_class) as (client, script):
         replies = [client.chat("Who?", system="Be brief.", response_format=Person) for _ in range(2)]
     assert [reply.parsed for reply in replies] == [Person("Ada", 36)] * 2
     warning = "the server refused the JSON Schema: JSON was requested with response_format json_object"

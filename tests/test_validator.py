@@ -14,7 +14,6 @@ from localchat.schema.validator import validation_errors
     ("schema", "good", "bad"),
     [
         ({"type": ["integer", "null"]}, [1, 2.0, None], [True, "a", 1.5]),
-        ({"type": "number"}, [1, 1.5], [True, "1"]),
         ({"const": [1, {"a": 0}]}, [[1, {"a": 0.0}]], [[1, {"a": False}], [True, {"a": 0}], [1]]),
         ({"minimum": 1, "exclusiveMaximum": 3}, [1, 2.9, "0", True], [0, 3]),
         ({"minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False}, [2, 3], [1, 4]),
@@ -23,7 +22,6 @@ from localchat.schema.validator import validation_errors
         ({"multipleOf": 0.1}, [0.3, 7, 10**400], [0.35, float("inf"), float("nan")]),
         ({"multipleOf": 10}, [10_000_000_000], [10_000_000_001, 10**30 + 1]),
         ({"multipleOf": 1}, [1e9, 2.0], [1000000000.5]),
-        ({"multipleOf": 0.01}, [12345678.9], [12345678.905]),
         ({"pattern": r"^[$a]+$|\$b"}, ["a$", "$b"], ["a\n", "b"]),
         ({"pattern": r"^\w\d\W$"}, ["a1é"], ["é1-", "a٣-"]),
         ({"pattern": r"^(?<x>a)(?<!b)[$\]]$"}, ["a$", "a]"], ["a", "$"]),
@@ -42,7 +40,7 @@ from localchat.schema.validator import validation_errors
         ({"if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"multipleOf": 2}}, [2, 10], [3, 6]),
         ({"patternProperties": {"[": {}}}, [{}, 1], [{"a": 1}]),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
-        ({"type": "number"}, [1.5], [float("inf"), float("-inf"), float("nan")]),
+        ({"type": "number"}, [1, 1.5], [True, "1", float("inf"), float("-inf"), float("nan")]),
         (
             {"format": "date-time"},
             ["2024-01-22T07:30:00Z", "2024-01-22t07:30:00.123456789+01:00", "2024-01-22T07:30:00"],
