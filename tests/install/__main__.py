@@ -19,7 +19,12 @@ from pathlib import Path
 from tools import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[2]
-CHAT = Path(__file__).with_name("chat.py")
+# Starts the installed server, and asks it through the installed client, which waits for it.
+CHAT = """
+"$0/localchat-server" &
+trap "kill $!" EXIT
+"$0/localchat" --retries 20 "What is your name?"
+"""
 PYTHONS = ("3.9", "3.11", "3.13")
 LIMIT_S = 600
 
@@ -38,7 +43,11 @@ class Failed(Exception):
 def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
     """Run a command for at most `LIMIT_S`; returns its output."""
     # Variables and files that configure pip on this machine must not affect the case.
-    own = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON", "MAKE"))}
+    own = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PIP_", "PYTHON", "MAKE", "OPENAI_", "LOCALCHAT_"))
+    }
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     environment = {**own, "PIP_CONFIG_FILE": os.devnull, **environment}
     parts = [str(part) for part in command]
@@ -57,12 +66,17 @@ def isolated(*command: str | Path) -> list[str | Path]:
     return [*ISOLATED, *command]
 
 
+def chat(commands: Path, cwd: Path, **environment: str) -> None:
+    """Chat with the server of an installation, without a network."""
+    text = run(isolated("sh", "-c", CHAT, commands), cwd, **environment)
+    assert "I am localchat" in text, text
+
+
 def install_and_chat(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
     """Install the folder and chat with its server, without a network; returns the interpreter of the installation."""
     run(isolated("sh", folder / "install.sh", scratch / target), scratch, **environment)
-    python = scratch / target / "bin" / "python"
-    run(isolated(python, CHAT), scratch, **environment)
-    return python
+    chat(scratch / target / "bin", scratch, **environment)
+    return scratch / target / "bin" / "python"
 
 
 def no_network(folder: Path, scratch: Path) -> None:
@@ -85,7 +99,7 @@ def no_compiler(folder: Path, scratch: Path) -> None:
     (scratch / "wheelhouse").symlink_to(folder)
     environment = {"PATH": str(commands)}
     run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
-    run([project / ".venv" / "bin" / "python", CHAT], project, **environment)
+    chat(project / ".venv" / "bin", project)
     run(["make", "clean"], project)
     try:
         run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", **environment)
