@@ -7,6 +7,7 @@ message_stop or an error, and the events do not depend on how the bytes are cut.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -50,19 +51,20 @@ def change_values(raw: bytes, chance: random.Random) -> bytes:
             payload = json.loads(brace + rest)
         except ValueError:
             continue
-        if payload:
-            replace_value(payload, chance)
+        replace_value(payload, chance, VALUES)
         lines[place] = head + json.dumps(payload).encode()
     return b"\n".join(lines)
 
 
-def replace_value(value: Any, chance: random.Random) -> None:
-    """Replace a random part of a dict or list by another value."""
+def replace_value(value: Any, chance: random.Random, values: list[Any]) -> None:
+    """Replace a random part of a dict or a list, if it has any, by one of these values."""
+    if not value:
+        return
     key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
     if isinstance(value[key], (dict, list)) and value[key] and chance.random() < 0.8:
-        replace_value(value[key], chance)
+        replace_value(value[key], chance, values)
     else:
-        value[key] = chance.choice(VALUES)
+        value[key] = copy.deepcopy(chance.choice(values))
 
 
 def cut_off(raw: bytes, chance: random.Random) -> bytes:

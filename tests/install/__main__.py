@@ -43,11 +43,8 @@ class Failed(Exception):
 def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
     """Run a command for at most `LIMIT_S`; returns its output."""
     # Variables and files that configure pip on this machine must not affect the case.
-    own = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("PIP_", "PYTHON", "MAKE", "OPENAI_", "LOCALCHAT_"))
-    }
+    hidden = ("PIP_", "PYTHON", "MAKE", "OPENAI_", "LOCALCHAT_")
+    own = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     environment = {**own, "PIP_CONFIG_FILE": os.devnull, **environment}
     parts = [str(part) for part in command]

@@ -14,6 +14,7 @@ from typing import Any
 
 from localchat.serving.models.catalog import DEMO_PATH
 
+from ..fuzz_wire import replace_value
 from ..test_server_examples import EXAMPLES, STREAMED
 from .target import DOCUMENTED, Broken, Target, counted, post, responses
 
@@ -94,28 +95,16 @@ VALUES: list[Any] = [
 ]
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values within a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, item in items for place in [(*path, key), *places(item, (*path, key))]]
-
-
 def damaged_body(chance: random.Random) -> tuple[str, bytes]:
     """The path and the body of a request with one to three wrong values or fields of another request."""
     path, body = copy.deepcopy(chance.choice(BODIES))
     for _ in range(chance.randrange(1, 4)):
-        found = places(body)
-        if not found or chance.random() < 0.2:
+        if chance.random() < 0.2:
             body[chance.choice(list(chance.choice(BODIES)[1]))] = copy.deepcopy(chance.choice(VALUES))
-            continue
-        *parents, key = chance.choice(found)
-        holder: Any = body
-        for parent in parents:
-            holder = holder[parent]
-        if chance.random() < 0.15:
-            del holder[key]
+        elif body and chance.random() < 0.1:
+            del body[chance.choice(list(body))]
         else:
-            holder[key] = copy.deepcopy(chance.choice(VALUES))
+            replace_value(body, chance, VALUES)
     return path, json.dumps(body).encode()
 
 
