@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import re
 from pathlib import Path
@@ -49,6 +50,17 @@ def test_text_in_blocks_has_the_tokens_of_the_whole(
         monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1 + i % 7)
         monkeypatch.setattr(text_blocks, "_WINDOW", 1 + i % 5)
         assert any_vocabulary.tokenize(text, add_bos=add_bos, parse_special=parse_special) == whole, text
+
+
+@pytest.mark.parametrize("n_row_bytes", [3, 64])
+def test_pieces_of_any_length_are_read(any_vocabulary: Vocabulary, n_row_bytes: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vocabulary, "_ROW_BYTES", n_row_bytes)
+    pieces = any_vocabulary._read_pieces()
+    buffer = ctypes.create_string_buffer(256)
+    for id, piece in enumerate(pieces):
+        n = vocabulary.L.llama_token_to_piece(any_vocabulary.pointer, id, buffer, 256, 0, True)
+        assert piece == buffer.raw[:n]
+    assert max(map(len, pieces)) > 3
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from functools import cached_property, lru_cache
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
 
 from ..values import TokenTexts, text_too_long
-from .library import L, Model, holding_gil
+from .library import L, Model, mapped
 from .masks import Masks
 from .text_blocks import TextBlocks
 
@@ -17,6 +18,8 @@ MAX_TOKENS = 2_000_000
 """Limit of tokens of a text. No context has as many."""
 # Tokens are copied to a Python list in slices of this many, since a copy holds the interpreter lock.
 _SLICE = 20_000
+# The pieces of most tokens have fewer bytes.
+_ROW_BYTES = 64
 # The bytes that occur in UTF-8.
 _UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 256)}
 
@@ -29,9 +32,8 @@ class Vocabulary:
         self.pointer = pointer = L.llama_model_get_vocab(model.pointer)
         self.n_tokens: int = L.llama_vocab_n_tokens(pointer)
         ids = range(self.n_tokens)
-        is_end, attribute = holding_gil(L.llama_vocab_is_eog), holding_gil(L.llama_vocab_get_attr)
-        self.eog_tokens = frozenset(id for id in ids if is_end(pointer, id))
-        self._attributes = np.array([attribute(pointer, id) for id in ids], np.int64)
+        self.eog_tokens = frozenset(compress(ids, mapped(L.llama_vocab_is_eog, pointer, ids)))
+        self._attributes = np.fromiter(mapped(L.llama_vocab_get_attr, pointer, ids), np.int64, self.n_tokens)
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
         self.special_tokens = frozenset(self._text(id) for id in self._ids_with(special))
         self.bos, self.eos = self._text(L.llama_vocab_bos(pointer)), self._text(L.llama_vocab_eos(pointer))
@@ -40,7 +42,7 @@ class Vocabulary:
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = self._attributes & control != 0
-        # The bytes of each token, including control tokens. Reading 152,000 takes two tenths of a second.
+        # The bytes of each token, including control tokens.
         self.all_pieces = self._read_pieces()
         hidden = frozenset(np.flatnonzero(self.is_control).tolist())
         self.texts = TokenTexts(self.all_pieces, hidden, self.eog_tokens)
@@ -125,16 +127,15 @@ class Vocabulary:
         return next((f"token {id} is {one!r} and {two!r}" for id, (one, two) in pairs if one != two), "")
 
     def _read_pieces(self) -> list[bytes]:
-        read, pieces, n_buffer = holding_gil(L.llama_token_to_piece), list[bytes](), 256
-        buffer = ctypes.create_string_buffer(n_buffer)
-        while len(pieces) < self.n_tokens:
-            n: int = read(self.pointer, len(pieces), buffer, n_buffer, 0, True)
-            if n >= 0:
-                pieces.append(ctypes.string_at(buffer, n))
-            else:
-                n_buffer = -n
-                buffer = ctypes.create_string_buffer(n_buffer)
-        return pieces
+        # Each piece is written into a row of its own.
+        ids, rows = range(self.n_tokens), (ctypes.c_char * _ROW_BYTES * self.n_tokens)()
+        sizes = mapped(L.llama_token_to_piece, self.pointer, ids, rows, repeat(_ROW_BYTES), repeat(0), repeat(1))
+        return [self._piece(id, -size) if size < 0 else row.raw[:size] for id, size, row in zip(ids, sizes, rows)]
+
+    def _piece(self, token: int, n_bytes: int) -> bytes:
+        buffer = ctypes.create_string_buffer(n_bytes)
+        L.llama_token_to_piece(self.pointer, token, buffer, n_bytes, 0, True)
+        return buffer.raw
 
     def _text(self, token: int) -> str:
         if not 0 <= token < self.n_tokens:
