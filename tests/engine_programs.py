@@ -47,3 +47,22 @@ def failing(path, options, **others):
 program.load = failing
 program.main(int(sys.argv[1]))
 """
+
+# As on a machine with LIMITED_MEMORY bytes, of which the other processes of this program take what they have allocated.
+LIMITED = """
+import os, sys
+from pathlib import Path
+from localchat.serving.engine import __main__ as program
+from localchat.serving.engine.llama import load
+from tests.soak.faults import engines_of
+def command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\\0")[2]
+def allocated(pid):
+    return int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+def free_memory():
+    others = set(engines_of(os.getppid())) - {os.getpid()}
+    taken = sum(allocated(pid) for pid in others if command(pid) == command(os.getpid()))
+    return max(int(os.environ["LIMITED_MEMORY"]) - taken, 20_000_000)
+load.free_memory = free_memory
+program.main(int(sys.argv[1]))
+"""

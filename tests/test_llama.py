@@ -16,7 +16,7 @@ from localchat.serving.engine.llama import default_threads, library, sampling_fr
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import placed, set_placement
 from localchat.serving.engine.tuning import set_environment
-from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions, NotEnoughMemory
+from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions, NotEnoughMemory, OtherModels
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import (
@@ -175,6 +175,10 @@ def test_as_many_layers_as_fit_are_on_the_gpus():
     assert 0 < some < more
     assert layers(None, gpu(0)) == -1  # the driver does not report its memory
     assert layers(3, gpu(PLENTY)) == 3
+    # Fewer than without the idle models are refused.
+    with pytest.raises(NotEnoughMemory):
+        layers(None, gpu(N_BYTES // 2), others=OtherModels(n_idle=N_BYTES))
+    assert layers(None, gpu(PLENTY), others=OtherModels(n_idle=N_BYTES)) == -1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from localchat.serving.engine.context_size import (
 )
 from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.devices import free_memory, parse_vm_stat
-from localchat.serving.engine.values import EngineError, LoadOptions
+from localchat.serving.engine.values import LoadOptions, NotEnoughMemory, OtherModels
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .tiny_models import write_mamba, write_sliding
@@ -96,7 +97,7 @@ def on_machine(n_free: int | None) -> list[CacheMemory]:
     return [CacheMemory(n_free, KV)]
 
 
-def on_gpu(n_free: int) -> list[CacheMemory]:
+def on_gpu(n_free: int | None) -> list[CacheMemory]:
     return [CacheMemory(n_free, KV, gpus="CUDA0")]
 
 
@@ -164,18 +165,37 @@ def test_warning_of_a_context_of_another_size_than_in_training(
 def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
     memories = [CacheMemory(4 * GB, KV, 10**6), CacheMemory(GB, KV / 2, 0, "CUDA0")]
     sizes = {"n_ctx_train": 4096, "n_weight_bytes": GB}
-    with pytest.raises(EngineError) as refused:
+    with pytest.raises(NotEnoughMemory) as refused:
         context_size(LoadOptions(n_ctx=1_000_000), memories=memories, **sizes)
+    assert refused.value.n_missing > 48 * GB
     n_largest = int(re.findall(r"--ctx (\d+)", str(refused.value))[0])
     assert str(refused.value) == (
         "a context of 1000000 tokens takes 50.0 GB, and 1.0 GB are free on CUDA0 beside the weights: "
         f"the largest that fits is --ctx {n_largest}"
     )
     assert context_size(LoadOptions(n_ctx=n_largest), memories=memories, **sizes).n_ctx == n_largest
-    with pytest.raises(EngineError):
+    with pytest.raises(NotEnoughMemory):
         context_size(LoadOptions(n_ctx=n_largest + STEP), memories=memories, **sizes)
-    with pytest.raises(EngineError, match="not even the smallest one fits"):
+    with pytest.raises(NotEnoughMemory, match="not even the smallest one fits"):
         context_size(LoadOptions(n_ctx=512), memories=[CacheMemory(10, KV)], **sizes)
+    with pytest.raises(NotEnoughMemory) as refused:  # by less than the step of the sizes
+        context_size(LoadOptions(n_ctx=300), memories=[CacheMemory(400 * KV, KV)], **sizes)
+    assert refused.value.n_missing > 0
+
+
+@pytest.mark.parametrize("memories", [on_machine, on_gpu])
+def test_default_context_that_would_be_larger_without_idle_models_is_refused(memories):
+    sizes = {"n_ctx_train": 8192, "n_weight_bytes": GB}
+    small = context_size(LoadOptions(), memories=memories(GB), **sizes)
+    assert small.n_ctx < 8192
+    idle = LoadOptions(others=OtherModels(n_idle=GB))
+    with pytest.raises(NotEnoughMemory) as refused:
+        context_size(idle, memories=memories(GB), **sizes)
+    assert refused.value.n_missing == 0
+    # It has its whole context, the user has chosen it, or the free memory is not known.
+    assert context_size(idle, memories=memories(8 * GB), **sizes).n_ctx == 8192
+    assert context_size(replace(idle, n_ctx=1024), memories=memories(GB), **sizes).n_ctx == 1024
+    assert context_size(idle, memories=memories(None), **sizes).n_ctx == 8192
 
 
 # --- a real model ---
@@ -214,7 +234,7 @@ def test_huge_context_is_refused_before_it_is_created():
     before = free_memory()
     assert before is not None
     with pytest.raises(
-        EngineError, match=r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
+        NotEnoughMemory, match=r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
     ) as refused:
         load_backend(DEMO, LoadOptions(n_ctx=100_000_000))
     n_largest = int(str(refused.value).rpartition(" ")[2])

@@ -18,7 +18,7 @@ import pytest
 
 from localchat.serving.chat.service import ServedModel
 from localchat.serving.engine.tuning import LIBRARY
-from localchat.serving.engine.values import EngineError
+from localchat.serving.engine.values import EngineError, OtherModels
 from localchat.serving.http import loading, logs
 from localchat.serving.http.options import Options, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
@@ -187,7 +187,7 @@ def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.Monk
     loader = loading.Loader(file, Options())
     for n_ended in (1, 2):
         with pytest.raises(EngineError, match="the template is broken"):
-            loader.load(ServedModel(file))
+            loader.load(ServedModel(file), OtherModels())
         assert engine.close.call_count == n_ended
     assert loader.has_failed
     assert caplog.text.count("cannot load") == 2

@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from localchat.serving.chat.service import ServedModel, Service
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import EngineError, NotEnoughMemory
+from localchat.serving.engine.values import EngineError, NotEnoughMemory, OtherModels
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 from localchat.serving.models.names import Catalog
@@ -40,25 +41,28 @@ NAMES = ("one", "two", "three")
 
 
 class Loads:
-    """Loads fake models, and records what was loaded. `gate` is acquired before each load."""
+    """Loads fake models of 1 GB, and records what was loaded. `gate` is acquired before each load."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.engines: dict[str, Engine] = {}
         self.most_at_once = 0
-        self.memory = math.inf
+        # How many models fit into memory, the bytes missing for one more, and whether a smaller context would do.
+        self.memory, self.n_missing, self.can_shrink = math.inf, 10**9, False
         self.error: Exception | None = None
         self.gate = threading.Semaphore(1_000_000)
 
-    def __call__(self, served: ServedModel) -> Model:
+    def __call__(self, served: ServedModel, others: OtherModels) -> Model:
         name = served.file.name
         self.names.append(name)
         assert self.gate.acquire(timeout=30), "the test never opened the gate"
         if self.error is not None:
             raise self.error
-        if self.n_open + 1 > self.memory:
-            raise NotEnoughMemory(name, 2e9, int(1e9), "", "use a smaller model")
-        engine = self.engines[name] = Engine(FakeBackend(chat_template=LAST_MESSAGE)).start()
+        if self.n_open + 1 > self.memory and (others.n_idle or not self.can_shrink):
+            raise NotEnoughMemory("the weights take too much", 0 if self.can_shrink else self.n_missing)
+        backend = FakeBackend(chat_template=LAST_MESSAGE)
+        backend.facts = replace(backend.facts, n_bytes=10**9)
+        engine = self.engines[name] = Engine(backend).start()
         self.most_at_once = max(self.most_at_once, self.n_open)
         return Model(name, engine)
 
@@ -220,10 +224,36 @@ def test_model_is_ended_if_another_one_needs_its_memory(tmp_path):
         server.loads.memory = 1
         assert [server.chat(name)[0] for name in ("one", "two", "one")] == [200] * 3
         assert server.loads.names == ["one", "two", "two", "one", "one"]
-        server.loads.memory = 0
+        server.loads.n_missing = 10**12
         status, body = server.chat("three")
-        assert status == 500
-        assert "the weights take 2.0 GB, and 1.0 GB are free" in body["error"]["message"]
+        assert (status, server.state("one")) == (500, "loaded")  # to end it would not help
+        assert "the weights take too much" in body["error"]["message"]
+        server.loads.memory, server.loads.n_missing = 0, 10**9
+        assert (server.chat("two")[0], server.state("one")) == (500, "unloaded")
+
+
+def test_model_at_work_is_ended_after_its_request_if_another_one_needs_its_memory(tmp_path):
+    with running(tmp_path) as server, ThreadPoolExecutor() as threads:
+        assert server.chat("two")[0] == 200
+        server.loads.memory = 1
+        model = server.service.find("two")
+        with server.service.using(model) as loaded:
+            waiting = threads.submit(server.chat, "one")
+            wait_for(lambda: model.is_ending)
+            assert model.model is loaded
+        assert waiting.result(30)[0] == 200
+        assert server.state("two") == "unloaded"
+
+
+def test_idle_model_is_ended_for_a_larger_context_and_one_at_work_is_not(tmp_path):
+    with running(tmp_path) as server:
+        assert server.chat("one")[0] == 200
+        server.loads.memory, server.loads.can_shrink = 1, True
+        assert (server.chat("two")[0], server.state("one")) == (200, "unloaded")
+        with server.service.using(server.service.find("two")):
+            assert (server.chat("one")[0], server.state("two")) == (200, "loaded")
+        assert server.chat("three")[0] == 200
+        assert [server.state(name) for name in NAMES] == ["unloaded", "unloaded", "loaded"]
 
 
 def test_failed_load_is_told_and_tried_again_when_the_file_changes(tmp_path):

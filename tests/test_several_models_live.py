@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
+import re
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from localchat import Client
+from localchat.serving.chat.service import Service
+from localchat.serving.engine import process
+from localchat.serving.http.loading import Loader
+from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.names import Catalog
 
+from .engine_programs import LIMITED
 from .exchanges import ask
 from .live import ServerProcess, running_process
-from .serving import wait_for
+from .serving import served, wait_for
 from .soak.faults import engines_of
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
@@ -110,3 +120,63 @@ def test_unloaded_model_gives_its_memory_back(server: ServerProcess):
     wait_for(lambda: len(engines(server)) == 1)
     assert loaded > before + 5_000_000
     assert resident_bytes(server) < before + (loaded - before) / 4
+
+
+# --- a machine with little memory ---
+
+MB = 10**6
+
+
+@contextlib.contextmanager
+def limited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int, contexts: Mapping[str, int]
+) -> Iterator[tuple[Service, int]]:
+    """A server in this process whose engine processes have this much memory, and its port. `contexts` has the models,
+    each with its context, 0 for the default one."""
+    for name in contexts:
+        shutil.copy(DEMO_PATH, folder / f"{name}.gguf")
+    settings = {name: {"path": f"{name}.gguf", "ctx": n_ctx} for name, n_ctx in contexts.items() if n_ctx}
+    (folder / "models.json").write_text(json.dumps(settings))
+    monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", LIMITED])
+    monkeypatch.setenv("LIMITED_MEMORY", str(n_bytes))
+    catalog, options = Catalog([folder], environment={"HOME": str(folder)}), Options(port=0, n_parallel=1)
+    first = catalog.find(next(iter(contexts)))
+    with contextlib.closing(Loader(first, options)) as loader:
+        service = Service(first, catalog=catalog, load=loader.load)
+        with served(service, options) as (server, _):
+            yield service, server.server_port
+
+
+def complete(port: int, model: str) -> tuple[int, Any]:
+    return ask(port, "/v1/chat/completions", {"model": model, "messages": HI, "max_tokens": 2})
+
+
+def test_idle_model_is_ended_for_a_context_that_does_not_fit_beside_it(tmp_path, monkeypatch):
+    """A token takes 4.6 kB, of which 3.6 are in the KV cache, and a process 30 MB."""
+    contexts = {"one": 20_000, "two": 20_000, "three": 30_000, "huge": 100_000_000}
+    with limited(tmp_path, monkeypatch, 300 * MB, contexts) as (service, port):
+        for name in ("one", "two", "one", "three"):
+            assert complete(port, name)[0] == 200
+        assert [service.find(name).state for name in contexts] == ["loaded", "unloaded", "loaded", "unloaded"]
+        status, body = complete(port, "huge")
+        assert status == 500
+        assert re.search(
+            r"100000000 tokens takes \d+\.\d GB, and \d+ MB are free.*: the largest that fits is --ctx \d+",
+            body["error"]["message"],
+        )
+        assert [served.file.name for served in service.loaded()] == ["one", "three"]
+
+
+def test_default_context_is_smaller_only_beside_a_model_in_use(tmp_path, monkeypatch, caplog):
+    with limited(tmp_path, monkeypatch, 110 * MB, {"one": 0, "two": 0}) as (service, port):
+        assert complete(port, "one")[0] == 200
+        one, two = service.find("one"), service.find("two")
+        with service.using(two) as model:
+            assert (one.state, model.engine.facts.n_ctx) == ("unloaded", 4096)
+            assert "to save memory" not in caplog.text
+            assert complete(port, "one")[0] == 200
+            assert [one.state, two.state] == ["loaded", "loaded"]
+            assert one.model is not None
+            n_ctx = one.model.engine.facts.n_ctx
+        assert 512 <= n_ctx < 4096
+        assert f"the context has {n_ctx} tokens, to save memory" in caplog.text

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..core import errors
-from ..engine.values import EngineStopped, NotEnoughMemory
+from ..engine.values import EngineStopped, NotEnoughMemory, OtherModels
 from ..models.catalog import ModelFile, ModelFileError
 from ..models.names import Catalog
 from .model import Model
@@ -23,6 +23,8 @@ log = logging.getLogger("localchat.server")
 RETRY_S = 60.0
 # How often a request that waits for a model checks whether its client is still there.
 _POLL_S = 0.25
+# What an engine process takes at most beside the weights and the context, such as libraries and kernels.
+_PROCESS_BYTES = 1 << 30
 
 
 @dataclass(eq=False)
@@ -51,6 +53,14 @@ class ServedModel:
     """When it is ended if it is idle."""
 
     @property
+    def n_bytes(self) -> int:
+        """The memory that it takes while it is loaded."""
+        if self.model is None:
+            return 0
+        facts = self.model.engine.facts
+        return facts.n_bytes + facts.n_context_bytes
+
+    @property
     def state(self) -> str:
         """The state with llama.cpp's words."""
         if self.model is not None:
@@ -70,7 +80,7 @@ class Service:
         file: ModelFile,
         *,
         catalog: Catalog | None = None,
-        load: Callable[[ServedModel], Model] | None = None,
+        load: Callable[[ServedModel, OtherModels], Model] | None = None,
         any_name: bool = False,
         max_models: int = 0,
         idle_unload_s: float = math.inf,
@@ -81,7 +91,7 @@ class Service:
         Args:
             file: The default model.
             catalog: All models that requests may name; None: the default one alone.
-            load: Loads a model, and sets its `progress`. Raises what `Front.start` raises.
+            load: Loads a model beside others, and sets its `progress`. Raises what `Front.start` raises.
             any_name: Whether other names mean the default model.
             max_models: The limit of loaded models; 0: as many as memory holds.
             idle_unload_s: A model that no request has used for this many seconds is ended.
@@ -197,18 +207,27 @@ class Service:
                 served.file = file
             return served
 
+    def loaded(self) -> list[ServedModel]:
+        """The loaded models, those that will be ended too."""
+        with self._changed:
+            return [served for served in self._models.values() if served.model is not None]
+
     # --- the use of a model ---
 
-    def model(self) -> Model:
-        """The default model if it is loaded, else the loaded one that was used last.
+    def model(self, name: str = "") -> Model:
+        """The loaded model of this name. Without a name, the default model if it is loaded, else the loaded one that
+        was used last.
 
         Raises:
-            ModelLoading: No model is loaded.
+            ModelNotFound: There is no model of this name, or the name means several.
+            ModelLoading: It is not loaded, and is not loaded for this call.
             InferenceError: The engine has failed, or its process cannot be started.
         """
-        best = max(self._loaded(), key=lambda served: (served is self.default, served.used_at), default=None)
-        if best is None or best.model is None:
-            raise self._loading(self.default)
+        best = self.find(name)
+        if not name:
+            best = max(self.loaded(), key=lambda served: (served is self.default, served.used_at), default=best)
+        if best.model is None:
+            raise self._loading(best)
         return _working(best.model)
 
     def check(self) -> None:
@@ -291,14 +310,15 @@ class Service:
         passed_s = self.clock() - (served.began_at or self._began_at)
         left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
         text = f"the model is loading ({served.progress:.0%}): try again soon"
-        return errors.ModelLoading(text if served.is_loading or not self._load else "no model is loaded", left_s)
+        is_loading = served.is_loading or self._load is None
+        return errors.ModelLoading(text if is_loading else f"the model {served.file.name!r} is not loaded", left_s)
 
     # --- the thread that loads and ends models ---
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                unused = [served for served in self._loaded() if not served.n_users]
+                unused = [served for served in self.loaded() if not served.n_users]
                 idle = min(unused, key=lambda served: served.expires_at, default=None)
                 left_s = math.inf if idle is None else idle.expires_at - self.clock()
                 if self.is_stopped:
@@ -314,22 +334,22 @@ class Service:
             elif idle is not None:
                 self._end(idle, "no request uses it")
 
-    def _loaded(self) -> list[ServedModel]:
-        with self._changed:
-            return [served for served in self._models.values() if served.model is not None]
-
     def _load_one(self, served: ServedModel) -> None:
         assert self._load is not None
-        while self._max_models and len(self._loaded()) >= self._max_models and not self.is_stopped:
+        while self._max_models and len(self.loaded()) >= self._max_models and not self.is_stopped:
             self._end_least_recent(served)
         model: Model | None = None
         reason = ""
         while model is None and not reason and not self.is_stopped:
             try:
-                model = self._load(served)
+                model = self._load(served, self._others())
             except NotEnoughMemory as error:
-                if not self._end_least_recent(served):
+                # Ending models that do not take as much as is missing would help nobody.
+                if error.n_missing > sum(other.n_bytes + _PROCESS_BYTES for other in self.loaded()):
                     reason = str(error)
+                    log.error("cannot load %s: %s", served.file.name, reason)
+                else:
+                    self._end_least_recent(served, only_idle=not error.n_missing)
             except EngineStopped:
                 reason = errors.SHUTTING_DOWN
             except Exception as error:
@@ -341,15 +361,20 @@ class Service:
             served.failure, served.retry_at, served.failed_stamp = reason, self.clock() + RETRY_S, served.file.stamp
             self._changed.notify_all()
 
-    def _end_least_recent(self, new: ServedModel) -> bool:
-        """End the least recently used model for a new one. Idle ones come first. False: there is none."""
+    def _others(self) -> OtherModels:
         with self._changed:
-            victim = min(self._loaded(), key=lambda served: (served.n_users > 0, served.used_at), default=None)
-            if victim is None:
-                return False
+            loaded = self.loaded()
+            n_mapped = sum(served.model.engine.facts.n_mapped_bytes for served in loaded if served.model)
+            return OtherModels(n_mapped, sum(served.n_bytes for served in loaded if not served.n_users))
+
+    def _end_least_recent(self, new: ServedModel, *, only_idle: bool = False) -> None:
+        """End the least recently used model for a new one. Idle ones come first, others end after their requests."""
+        with self._changed:
+            victim = min(self.loaded(), key=lambda served: (served.n_users > 0, served.used_at))
+            if only_idle and victim.n_users:  # It has become busy meanwhile.
+                return
             victim.is_ending = True
         self._end(victim, f"{new.file.name} takes its place")
-        return True
 
     def _end(self, served: ServedModel, why: str) -> None:
         """End a model whose `is_ending` is set, after the requests that use it. Its memory is free when this returns,

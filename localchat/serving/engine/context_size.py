@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from ..models.catalog import gigabytes
-from .values import EngineError, LoadOptions
+from .values import LoadOptions, NotEnoughMemory
 
 log = logging.getLogger("localchat.engine")
 
@@ -59,6 +60,10 @@ class CacheMemory:
         n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
         return min(n // STEP * STEP, _UNLIMITED)
 
+    def with_more(self, n_bytes: int) -> CacheMemory:
+        """The same memory with more free bytes."""
+        return self if self.n_free is None else replace(self, n_free=self.n_free + n_bytes)
+
     def n_bytes(self, n_tokens: int) -> int:
         """The bytes of a context with a KV cache of this many tokens."""
         return int(self.per_token * n_tokens) + self.fixed
@@ -90,11 +95,23 @@ def context_size(
     sequence and one for an idle prefix.
 
     Raises:
-        EngineError: The size in the options does not fit into memory.
+        NotEnoughMemory: The size in the options does not fit into memory, or the default limit of a request would be
+            larger without the idle models.
     """
     n_requested = options.n_cells or options.n_ctx
     if n_requested > min(memory.n_tokens() for memory in memories):
-        raise EngineError(_does_not_fit(n_requested, memories))
+        raise _does_not_fit(n_requested, memories)
+    sizes = partial(_size, options, n_ctx_train, n_weight_bytes, has_streams)
+    size = sizes(memories)
+    alone = sizes([memory.with_more(options.others.n_idle) for memory in memories])
+    if size.n_ctx < alone.n_ctx:
+        raise NotEnoughMemory(f"the context has {size.n_ctx} tokens, and {alone.n_ctx} without the idle models")
+    return size
+
+
+def _size(
+    options: LoadOptions, n_ctx_train: int, n_weight_bytes: int, has_streams: bool, memories: Sequence[CacheMemory]
+) -> ContextSize:
     n_default = min(memory.n_default_tokens() for memory in memories)
     per_token = sum(memory.per_token for memory in memories)
     is_on_gpus = all(memory.gpus for memory in memories)
@@ -123,9 +140,10 @@ def warn_of_context(n_ctx: int, options: LoadOptions, n_ctx_train: int, memories
         log.warning(text, n_ctx, n_ctx_train, n_ctx_train, gigabytes(n_bytes))
 
 
-def _does_not_fit(n_requested: int, memories: Sequence[CacheMemory]) -> str:
+def _does_not_fit(n_requested: int, memories: Sequence[CacheMemory]) -> NotEnoughMemory:
     memory = min(memories, key=CacheMemory.n_tokens)
-    n_largest, taken = memory.n_tokens(), gigabytes(memory.n_bytes(n_requested))
+    n_largest, n_bytes, n_free = memory.n_tokens(), memory.n_bytes(n_requested), memory.n_free or 0
     way_out = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
-    free = f"{gigabytes(memory.n_free or 0)} are free {f'on {memory.gpus} ' if memory.gpus else ''}beside the weights"
-    return f"a context of {n_requested} tokens takes {taken}, and {free}: {way_out}"
+    free = f"{gigabytes(n_free)} are free {f'on {memory.gpus} ' if memory.gpus else ''}beside the weights"
+    text = f"a context of {n_requested} tokens takes {gigabytes(n_bytes)}, and {free}: {way_out}"
+    return NotEnoughMemory(text, max(n_bytes - n_free * LARGEST_SHARE, 1))

@@ -28,6 +28,7 @@ from .values import (
     GenerationRequest,
     LoadOptions,
     ModelFacts,
+    OtherModels,
     TokenTexts,
 )
 
@@ -171,6 +172,8 @@ class Front:
             log.warning(_MATRIX_INSTRUCTIONS_OFF, error.killed_by)
         if not self._was_loaded:
             self._was_loaded, self.facts, self.texts = True, facts, texts
+            # After a crash the model takes what is free: requests wait for it, and end no other model.
+            self._options = replace(self._options, others=OtherModels(self._options.others.n_mapped))
         elif facts.metadata != self.facts.metadata:
             process.close()
             # Templates and token ids of the model before would be wrong for this one, in silence.

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, Union
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.params import GenerationParams, SamplingParams
-from ..models.catalog import gigabytes
 
 # The numbers of `pooling_type` in a model's metadata. Without pooling (0) the mean is used.
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
@@ -182,6 +181,16 @@ class EngineStats:
 
 
 @dataclass(frozen=True)
+class OtherModels:
+    """The memory of the other models that the server has loaded, in bytes."""
+
+    n_mapped: int = 0
+    """Weights that are mapped from files. The system counts this memory as free."""
+    n_idle: int = 0
+    """What would be free without the models that no request uses; they can be ended."""
+
+
+@dataclass(frozen=True)
 class LoadOptions:
     """How to load a model."""
 
@@ -219,6 +228,8 @@ class LoadOptions:
     """A smaller model of the same vocabulary for speculative decoding."""
     max_queue: int = 256
     """The limit of waiting sequences."""
+    others: OtherModels = OtherModels()
+    """Models that take memory beside this one."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +273,8 @@ class ModelFacts:
     """Bytes of the KV cache and of the compute buffers, without the weights."""
     n_free_bytes: int | None = None
     """The memory that is free after the model was loaded; None if it is not known."""
+    n_mapped_bytes: int = 0
+    """The weights that are mapped from files, which the system counts as free memory."""
 
     @property
     def pooling(self) -> str:
@@ -284,11 +297,12 @@ class EngineError(InferenceError):
 
 
 class NotEnoughMemory(EngineError):
-    """The weights of a model do not fit into the free memory."""
+    """A model does not fit into the free memory, or would fit better without the idle models."""
 
-    def __init__(self, path: str, n_bytes: float, n_free: int, where: str, advice: str):
-        taken, free = gigabytes(n_bytes), gigabytes(n_free)
-        super().__init__(f"{path}: the weights take {taken}, and {free} are free{where}: {advice}")
+    def __init__(self, message: str, n_missing: float = 0):
+        super().__init__(message)
+        self.n_missing = n_missing
+        """The bytes that are missing; 0: the model can be loaded, if need be, but not as well as without idle models"""
 
 
 class EngineDied(EngineError):

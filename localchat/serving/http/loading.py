@@ -10,13 +10,21 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import NO_MEMORY
 from ..engine.front import Front
-from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts, NotEnoughMemory
+from ..engine.values import (
+    EngineDied,
+    EngineError,
+    EngineStopped,
+    LoadOptions,
+    ModelFacts,
+    NotEnoughMemory,
+    OtherModels,
+)
 from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
 from .logs import report, report_failure
@@ -57,7 +65,7 @@ class Loader:
         if loading is not None:
             loading.front.close()
 
-    def load(self, served: ServedModel) -> Model:
+    def load(self, served: ServedModel, others: OtherModels) -> Model:
         """Load a model. The first call is for the model with which the loader was made.
 
         Raises:
@@ -65,7 +73,8 @@ class Loader:
         """
         file, is_first, self._is_first = served.file, self._is_first, False
         # A bar of a later model would disturb the log.
-        start = self._loading = self._loading or _Start(file, load_options(file, self._options), has_bar=False)
+        options = replace(load_options(file, self._options), others=others)
+        start = self._loading = self._loading or _Start(file, options, has_bar=False)
         start.served = served
         try:
             engine = start.engine.result()
@@ -178,8 +187,6 @@ def load_options(file: ModelFile, options: Options) -> LoadOptions:
 
 def reason_of(path: Path, error: BaseException) -> str:
     """Why a model file cannot be loaded, in one line."""
-    if isinstance(error, NotEnoughMemory):
-        return str(error)
     # If the header has an error, this message is clearer than that of llama.cpp.
     try:
         read_header(path)

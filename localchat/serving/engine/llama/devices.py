@@ -110,6 +110,11 @@ def free_memory(root: Path = Path("/")) -> int | None:
     return min([*of_system, *_control_group_limits(root)], default=None)
 
 
+def mapped_memory() -> int:
+    """The bytes of mapped files in the memory of this process, 0 if not known. The system counts them as free."""
+    return _table(Path("/proc/self/status")).get("RssFile", 0) * 1024
+
+
 def _control_group_limits(root: Path) -> Iterator[int]:
     """What the control groups of this process leave of their limits. A container is such a group."""
     with contextlib.suppress(OSError, ValueError):

@@ -19,7 +19,7 @@ from ..context_size import MIN_TOKENS, CacheMemory, context_size, warn_of_contex
 from ..tuning import CPU, GPU
 from ..values import EngineError, LoadOptions, ModelFacts
 from .backend import LlamaBackend
-from .devices import Device, devices, free_memory, supports_gpu, used_gpus, uses_gpu
+from .devices import Device, devices, free_memory, mapped_memory, supports_gpu, used_gpus, uses_gpu
 from .library import L, Model, last_errors
 from .placement import KV_TYPES, placed, set_placement
 from .vocabulary import Vocabulary
@@ -48,11 +48,14 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     `progress` is called with numbers from 0 to 1 while the weights load.
 
     Raises:
-        EngineError: The file cannot be loaded, does not generate text, or there is not enough memory.
+        NotEnoughMemory: It does not fit into the free memory, or would fit better without the idle models.
+        EngineError: The file cannot be loaded, or does not generate text.
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
     free = free_memory()
+    if free is not None:
+        free = max(free - options.others.n_mapped, 0)
     gpus = used_gpus(options)
     options = placed(path, options, free, gpus)
     owner = _load_model(path, options, progress)
@@ -295,6 +298,7 @@ def _read_facts(
         n_threads=1 if model.is_on_gpus else L.llama_n_threads(context),
         n_context_bytes=sum(memory.n_bytes(L.llama_n_ctx(context)) for memory in memories),
         n_free_bytes=free_memory(),
+        n_mapped_bytes=min(mapped_memory(), model.n_bytes),
     )
 
 

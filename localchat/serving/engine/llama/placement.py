@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...models.catalog import ModelFile
+from ...models.catalog import ModelFile, gigabytes
 from ...models.gguf import GGUFError, read_start
 from ..context_size import GPU_SHARE, LIKELY_TOKENS
 from ..values import EngineError, LoadOptions, NotEnoughMemory
@@ -36,24 +36,35 @@ def placed(path: str, options: LoadOptions, free: int | None, gpus: Sequence[Dev
         gpus: The GPUs that may take layers.
 
     Raises:
-        NotEnoughMemory: The weights do not fit.
+        NotEnoughMemory: The weights do not fit, or more layers would be on the GPUs without the idle models.
     """
     n_bytes = ModelFile(Path(path), "").n_bytes
     n_layers, n_cache_bytes = _layers(path, options)
     free_on_gpus = sum(gpu.n_free for gpu in gpus)
+    names = ", ".join(gpu.name for gpu in gpus)
     n_on_gpus = options.n_gpu_layers
     if n_on_gpus is None:
-        n_fitting = int(free_on_gpus * GPU_SHARE / (n_bytes / n_layers + n_cache_bytes)) if n_bytes else n_layers
         # Some drivers do not report their memory. llama.cpp takes -1 as all layers.
-        n_on_gpus = -1 if not free_on_gpus or options.cpu_moe or n_fitting >= n_layers else n_fitting
+        n_on_gpus = -1
+        if n_bytes and free_on_gpus and not options.cpu_moe:
+            n_layer_bytes = (n_bytes / n_layers + n_cache_bytes) / GPU_SHARE
+            n_fitting = int(free_on_gpus / n_layer_bytes)
+            if n_fitting < min(n_layers, int((free_on_gpus + options.others.n_idle) / n_layer_bytes)):
+                raise NotEnoughMemory(f"{n_fitting} of {n_layers} layers fit into the free memory of {names}")
+            n_on_gpus = n_fitting if n_fitting < n_layers else -1
     if not options.cpu_moe:
         share = 0.0 if not gpus else 1.0 if n_on_gpus < 0 else min(n_on_gpus / n_layers, 1)
-        names = ", ".join(gpu.name for gpu in gpus)
-        if free_on_gpus and n_bytes * share > free_on_gpus:
-            raise NotEnoughMemory(path, n_bytes * share, free_on_gpus, f" on {names}", "use --gpu-layers auto")
-        if free is not None and n_bytes * (1 - share) > free:
-            raise NotEnoughMemory(path, n_bytes * (1 - share), free, "", "use a smaller model or quantisation")
+        if free_on_gpus:
+            _check(n_bytes * share, free_on_gpus, f" on {names}", "use --gpu-layers auto")
+        if free is not None:
+            _check(n_bytes * (1 - share), free, "", "use a smaller model or quantisation")
     return replace(options, n_gpu_layers=n_on_gpus)
+
+
+def _check(n_bytes: float, n_free: int, where: str, advice: str) -> None:
+    if n_bytes > n_free:
+        sizes = f"the weights take {gigabytes(n_bytes)}, and {gigabytes(n_free)} are free{where}"
+        raise NotEnoughMemory(f"{sizes}: {advice}", n_bytes - n_free)
 
 
 def _layers(path: str, options: LoadOptions) -> tuple[int, float]:
@@ -65,8 +76,8 @@ def _layers(path: str, options: LoadOptions) -> tuple[int, float]:
     architecture = header.get("general.architecture", "")
 
     def number(name: str, otherwise: int) -> int:
-        value = header.get(f"{architecture}.{name}", otherwise)
-        return max(value) if isinstance(value, list) and value else value if isinstance(value, int) else otherwise
+        value = header.get(f"{architecture}.{name}")  # None for an array, whose values are not read.
+        return value if isinstance(value, int) else otherwise
 
     n_heads = max(number("attention.head_count", 1), 1)
     width = number("attention.key_length", number("embedding_length", 0) // n_heads)
