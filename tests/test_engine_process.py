@@ -171,7 +171,7 @@ def test_metrics_of_a_dead_engine_do_not_start_it(server: ServerProcess):
     for path in ("/slots", "/props", "/health"):
         assert ask(server, path, method="GET")[0] == 200
     with asked(server, "/metrics", method="GET") as response:
-        assert "localchat_requests_running 0" in response.read().decode()
+        assert 'localchat_requests_running{model="demo"} 0' in response.read().decode()
     assert engine_of(server.process.pid) is None
     assert ask(server)[0] == 200
 

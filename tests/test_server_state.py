@@ -77,9 +77,12 @@ def test_metrics_are_prometheus_text():
         'localchat_requests_total{path="other",status="404"}': 2,
     }
     assert values["localchat_request_duration_seconds_count"] >= 8
-    assert values["localchat_time_to_first_token_seconds_count"] == 2
-    assert values["localchat_tokens_generated_total"] == 8
-    assert (values["localchat_prompt_tokens_cached_total"], values["localchat_requests_waiting"]) == (2, 0)
+    assert values['localchat_time_to_first_token_seconds_count{model="Fake"}'] == 2
+    assert values['localchat_tokens_generated_total{model="Fake"}'] == 8
+    assert (
+        values['localchat_prompt_tokens_cached_total{model="Fake"}'],
+        values['localchat_requests_waiting{model="Fake"}'],
+    ) == (2, 0)
     assert "# HELP localchat_request_duration_seconds Time" in text
     assert "# TYPE localchat_request_duration_seconds histogram" in text
     assert values["localchat_up"] == 1

@@ -321,6 +321,28 @@ def test_models_are_loaded_and_unloaded_by_request(tmp_path):
         wait_for(lambda: server.state("one") == "unloaded")
 
 
+def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(tmp_path):
+    with running(tmp_path) as server:
+        for name in ("one", "two"):
+            assert server.chat(name)[0] == 200
+        assert [ask(server.port, f"/props?model={name}")[1]["model_alias"] for name in NAMES[:2]] == ["one", "two"]
+        assert ask(server.port, "/slots?model=one")[0] == 200
+        assert [ask(server.port, f"/{path}?model=none")[0] for path in ("props", "slots")] == [404, 404]
+        status, body = ask(server.port, "/slots?model=three")
+        assert (status, body["error"]["message"]) == (503, "the model 'three' is not loaded")
+        assert server.state("three") == "unloaded"
+        with server.service.using(server.service.find("one")) as model:
+            n_slots = model.engine.facts.n_parallel
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        assert [line for line in lines if line.startswith("localchat_slots")] == [
+            f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]
+        ]
+        assert 'localchat_time_to_first_token_seconds_bucket{model="two",le="+Inf"} 1' in lines
+        assert 'localchat_time_to_first_token_seconds_count{model="two"} 1' in lines
+
+
 def test_lists_have_all_models_and_new_files(tmp_path):
     with running(tmp_path) as server:
         port = server.port

@@ -297,7 +297,7 @@ class Endpoints:
 
     def _props(self, exchange: Exchange) -> None:
         """The settings, with llama.cpp's field names. The path of the model file is left out."""
-        model = self._service.model()
+        model = self._service.model(exchange.query.get("model", ""))
         facts = model.engine.facts
         sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
         body = {
@@ -316,7 +316,7 @@ class Endpoints:
         exchange.send_json(200, body)
 
     def _slots(self, exchange: Exchange) -> None:
-        engine = self._service.model().engine
+        engine = self._service.model(exchange.query.get("model", "")).engine
         exchange.send_json(200, slots_body(engine.stats().running, engine.facts.n_parallel, engine.facts.n_ctx))
 
 

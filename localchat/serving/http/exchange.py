@@ -13,6 +13,7 @@ from email.message import Message
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
 
 from ..core import errors
 from ..core.text import json_bytes, printable
@@ -30,7 +31,7 @@ LINGER_S = 0.5
 # The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 # A target, which begins with scheme and host if a proxy sends it (RFC 9112, 3.2.2).
-_TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)")
+_TARGET = re.compile(r"(?:(?i:https?)://(?P<host>[^/?#]*))?(?P<path>[^?]*)\??(?P<query>.*)")
 # Limit of each part of a log line that a client chooses.
 MAX_LOGGED_CHARS = 200
 # Logged as the status if the client did not get a whole response (nginx uses this number).
@@ -56,7 +57,7 @@ class Exchange:
         self.method = method
         parts = _TARGET.match(target)
         assert parts is not None, "every text matches"
-        self.path = parts["path"]
+        self.path, self.query = parts["path"], dict(parse_qsl(parts["query"]))
         # `host[:port]`; that of the target overrides the header.
         self.host: str | None = headers.get("Host") if parts["host"] is None else parts["host"]
         self.version = version

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..chat.service import Service
-from ..core import errors
 from ..engine.front import AnyEngine
-from ..engine.values import Histogram
+from ..engine.values import EngineStats, Histogram, ModelFacts
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,25 +31,36 @@ class Metrics:
             self._duration_s.add(seconds)
 
     def text(self, service: Service) -> str:
-        """All metrics. Those of the engine are missing while the model loads and after the engine has failed."""
+        """All metrics. Those of a model are missing unless it is loaded and its engine works."""
         help = "Requests that have ended; status 499 if the client disconnected."
         with self._lock:
             requests = sorted(self._requests.items())
             samples = [(f'{{path="{route}",status="{status}"}}', n) for (route, status), n in requests]
             lines = [*_metric("counter", "requests_total", help, samples)]
             help = "Time from the head of a request to its end."
-            lines += _histogram("request_duration_seconds", help, self._duration_s)
-        try:
-            of_engine = [*_of_engine(service.model().engine)]
-        except errors.ApiError:
-            of_engine = []
-        lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(of_engine)))])
-        return "\n".join([*lines, *of_engine, ""])
+            lines += _histogram("request_duration_seconds", help, {"": self._duration_s})
+        models = [served.model for served in service.loaded() if served.model is not None]
+        engines = {model.name: model.engine for model in models if model.engine.failure is None}
+        lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(engines)))])
+        return "\n".join([*lines, *(_of_engines(engines) if engines else ()), ""])
 
 
-def _of_engine(engine: AnyEngine) -> Iterator[str]:
-    stats, facts = engine.stats(), engine.facts
-    for kind, name, help, value in (
+def _of_engines(engines: Mapping[str, AnyEngine]) -> Iterator[str]:
+    """The metrics of engines, with the names of their models as labels."""
+    # JSON escapes what Prometheus does.
+    labels = [f"model={json.dumps(name, ensure_ascii=False)}" for name in engines]
+    stats = [engine.stats() for engine in engines.values()]
+    for rows in zip(*(_figures(of_one, engine.facts) for of_one, engine in zip(stats, engines.values()))):
+        kind, name, help, _ = rows[0]
+        yield from _metric(kind, name, help, [(f"{{{label}}}", row[-1]) for label, row in zip(labels, rows)])
+    help = "Time from the submission of a sequence to its first token."
+    times = {label: of_one.first_token_s for label, of_one in zip(labels, stats)}
+    yield from _histogram("time_to_first_token_seconds", help, times)
+
+
+def _figures(stats: EngineStats, facts: ModelFacts) -> Sequence[tuple[str, str, str, int]]:
+    """The kind, the name and the description of each metric of an engine, and its value."""
+    return (
         ("gauge", "requests_running", "Sequences that are being computed.", stats.n_running),
         ("gauge", "requests_waiting", "Sequences in the queue.", stats.n_waiting),
         ("gauge", "slots", "Sequences that can be computed at once.", facts.n_parallel),
@@ -61,10 +72,7 @@ def _of_engine(engine: AnyEngine) -> Iterator[str]:
         ("counter", "tokens_drafted_total", "Draft tokens of speculative decoding.", stats.n_drafted),
         ("counter", "drafts_accepted_total", "Draft tokens that were accepted.", stats.n_draft_accepted),
         ("counter", "prompt_tokens_cached_total", "Prompt tokens found in the KV cache.", stats.n_cached),
-    ):
-        yield from _metric(kind, name, help, [("", value)])
-    help = "Time from the submission of a sequence to its first token."
-    yield from _histogram("time_to_first_token_seconds", help, stats.first_token_s)
+    )
 
 
 def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | float]]) -> Iterator[str]:
@@ -74,7 +82,13 @@ def _metric(kind: str, name: str, help: str, samples: Iterable[tuple[str, int | 
     yield from (f"{name}{suffix} {round(value, 6)}" for suffix, value in samples)
 
 
-def _histogram(name: str, help: str, values: Histogram) -> Iterator[str]:
-    counts = values.counts()
-    samples = [(f'_bucket{{le="{bound}"}}', n) for bound, n in zip([*values.bounds, "+Inf"], counts)]
-    yield from _metric("histogram", name, help, [*samples, ("_sum", values.total), ("_count", counts[-1])])
+def _histogram(name: str, help: str, values: Mapping[str, Histogram]) -> Iterator[str]:
+    """The lines of histograms, by their labels."""
+    samples: list[tuple[str, int | float]] = []
+    for label, one in values.items():
+        counts = one.counts()
+        bounds = zip([*one.bounds, "+Inf"], counts)
+        samples += [(f'_bucket{{{label}{"," if label else ""}le="{bound}"}}', n) for bound, n in bounds]
+        suffix = f"{{{label}}}" if label else ""
+        samples += [(f"_sum{suffix}", one.total), (f"_count{suffix}", counts[-1])]
+    yield from _metric("histogram", name, help, samples)
