@@ -343,6 +343,14 @@ def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(tmp_pat
         assert 'localchat_time_to_first_token_seconds_count{model="two"} 1' in lines
 
 
+def test_names_of_one_file_with_other_settings_are_models_of_their_own(tmp_path):
+    settings = {name: {"path": "one.gguf", "ctx": n_ctx} for name, n_ctx in (("short", 512), ("long", 1024))}
+    (tmp_path / "models.json").write_text(json.dumps(settings))
+    with running(tmp_path) as server:
+        assert [server.chat(name)[1]["model"] for name in ("short", "long")] == ["short", "long"]
+        assert server.loads.names == ["short", "long"]
+
+
 def test_lists_have_all_models_and_new_files(tmp_path):
     with running(tmp_path) as server:
         port = server.port

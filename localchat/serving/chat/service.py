@@ -109,7 +109,7 @@ class Service:
         self.is_stopping = self.is_stopped = False
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
-        self._models = {file.path: self.default}
+        self._models = {"": self.default}
         self._to_load: deque[ServedModel] = deque()
         self._n_admitted = 0
         self._stops: set[Callable[[], None]] = set()
@@ -201,10 +201,12 @@ class Service:
         raise errors.ModelNotFound(problem, "model")
 
     def _served(self, file: ModelFile) -> ServedModel:
+        default = self.default.file  # which may have another name here
+        if (file.path, file.settings) == (default.path, default.settings):
+            return self.default
         with self._changed:
-            served = self._models.setdefault(file.path, ServedModel(file))
-            if served is not self.default:
-                served.file = file
+            served = self._models.setdefault(file.name, ServedModel(file))
+            served.file = file
             return served
 
     def loaded(self) -> list[ServedModel]:
