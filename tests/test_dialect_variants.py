@@ -201,7 +201,6 @@ CALL_IN_ANALYSIS = "<|channel|>analysis to=functions.now<|message|>{}<|call|>"
 @pytest.mark.parametrize(
     ("prompt", "text", "expected"),
     [
-        pytest.param("", "Hi", ["Hi"], id="no header"),
         pytest.param("<|channel|>final<|message|>", "Hi", ["Hi"], id="header in the prompt"),
         pytest.param("<|channel|>analysis<|message|>It", "hm", [Reasoning("hm")], id="open reasoning"),
         pytest.param("<|channel|>analysis<|message|>It<|end|>", "hm", ["hm"], id="closed reasoning"),

@@ -174,11 +174,6 @@ def test_prompt_without_open_reasoning(prompt):
     assert parse_every_way("Hi</think>", prompt=prompt) == [ContentDelta("Hi</think>")]
 
 
-def test_tool_without_a_name_cannot_be_called():
-    text = tool_call('{"name": "", "arguments": {}}')
-    assert parse([text], tools=[{"function": {"name": ""}}, {"function": {}}]) == [ContentDelta(text)]
-
-
 @pytest.mark.parametrize(
     ("text", "has_calls", "is_inside"),
     [

@@ -60,9 +60,9 @@ class Calls:
     def __init__(
         self, tools: Sequence[Mapping[str, Any]], new_id: Callable[[], str], emit: Callable[[Event], object]
     ) -> None:
-        functions = [tool.get("function", tool) for tool in tools]
+        functions = [tool["function"] for tool in tools]
         self.schemas: dict[str, Mapping[str, Any]] = {
-            function["name"]: function.get("parameters") or {} for function in functions if function.get("name")
+            function["name"]: function.get("parameters") or {} for function in functions
         }
         self.made = 0
         self.is_open = self.is_trial = False
