@@ -119,6 +119,15 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
         assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
 
 
+def test_k6_call_cut_by_the_limit_is_length():
+    """K6, T6, K19: the incomplete call is reported."""
+    with serving(generating('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
+        _, body = running.chat(tools=TOOLS, max_tokens=50)
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"].startswith('{"at": 1')
+
+
 def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
     with serving(endless, is_gated=True, n_parallel=1) as running, running.connect() as sock:
         sock.sendall(chat_request(n=2, stream=True, max_tokens=30))
