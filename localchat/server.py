@@ -87,8 +87,10 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
             waits=options.waits,
         )
         server = ChatServer(service, options, listener)
-        # A server that stops does not wait until a model has been loaded.
-        with service.during(loader.close), contextlib.closing(server):
+        with contextlib.ExitStack() as closing:
+            # In reverse order: a server that stops does not wait until a model has been loaded.
+            for close in (server.close, loader.close, service.stop):
+                closing.callback(close)
             loader.url, loader.on_failure = server.url, server.shutdown
             service.load(service.default)
             with contextlib.suppress(KeyboardInterrupt):

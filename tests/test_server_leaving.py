@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from localchat.serving.http.connections import Connections
 from localchat.serving.http.options import Options
 
 from .fakes import endless
@@ -110,28 +109,6 @@ def test_k33_disconnect_ends_a_request_that_waits_for_a_slot():
             step_until(n_waiting=1)
         step_until(n_waiting=0)
         assert running.engine.stats().n_running == 1
-
-
-def test_watch_reports_the_request_that_is_watched_at_the_time():
-    """The next request of a connection, and one of another connection, at the moment at which a watch ends."""
-    reported: list[str] = []
-    connections = Connections(8)
-    with contextlib.ExitStack() as stack:
-        stack.callback(connections.stop_watching)
-        (ours, theirs), (other, peer) = ([stack.enter_context(s) for s in socket.socketpair()] for _ in range(2))
-        for sock in (ours, other):
-            connections.add(sock)
-        for _ in range(50):
-            with connections.watched(ours, lambda: reported.append("earlier")):
-                pass
-        with (
-            connections.watched(ours, lambda: reported.append("later")),
-            connections.watched(other, lambda: reported.append("other")),
-        ):
-            theirs.close()
-            peer.close()
-            wait_for(lambda: len(reported) == 2)
-    assert sorted(reported) == ["later", "other"]
 
 
 # --- clients that do not read ---

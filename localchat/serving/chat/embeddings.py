@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..api.embeddings import EmbeddingsRequest, RerankRequest
 from ..core import errors
 from ..core.request import Input
 from ..engine.front import AnyEngine
-from ..engine.values import Cancelled
 from .model import Model, check_tokens
 from .run import item_path, wire_errors
 
@@ -22,23 +21,17 @@ _COUNTED_TOKENS = 100_000
 
 
 class VectorRun:
-    """An embedding or rerank request in flight. `cancel` and `stop` take effect between two groups of inputs."""
+    """An embedding or rerank request in flight."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called before each group of inputs. It may raise an error to end the request."""
         self.n_tokens = 0
         self._engine = model.engine
         self._pooling = model.engine.facts.pooling
-        # The error with which the request ends, once it is cancelled or stopped.
-        self._end: Exception | None = None
-
-    def cancel(self) -> None:
-        self._end = self._end or Cancelled("the request was cancelled")
-
-    def stop(self) -> None:
-        self._end = errors.ShuttingDown(errors.SHUTTING_DOWN)
+        self._check = check
 
     def embed(self, request: EmbeddingsRequest) -> list[array[float]]:
-        """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError, and Cancelled."""
+        """One vector for each input, normalised to a Euclidean length of 1. Raises ApiError, as `check` may."""
         if self._pooling == "rank":
             raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
         paths = (item_path("input", request.inputs, i) for i in range(len(request.inputs)))
@@ -70,8 +63,7 @@ class VectorRun:
         vectors: list[array[float]] = []
         with wire_errors(name):
             while len(vectors) < len(inputs):
-                if self._end is not None:
-                    raise self._end
+                self._check()
                 try:
                     vectors += self._engine.embed(_group(inputs[len(vectors) :]))
                 except errors.ContextLengthExceeded as error:

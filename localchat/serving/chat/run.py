@@ -29,7 +29,7 @@ from ..core.events import (
     Usage,
 )
 from ..engine.run import Result
-from ..engine.values import Cancelled, GenerationRequest
+from ..engine.values import GenerationRequest
 from .dialects.dialect import ReasoningTags
 from .dialects.parser import OutputParser, merged
 from .dialects.scan import Markers
@@ -235,7 +235,6 @@ class GenerationRun:
         self._outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
-        self._is_stopped = False
         with wire_errors(prompt_field):
             self._run = model.engine.submit(sequences)
 
@@ -257,15 +256,9 @@ class GenerationRun:
 
         Raises:
             ApiError: The request failed.
-            Cancelled: `cancel` was called.
         """
-        try:
-            with wire_errors(self._prompt_field):
-                items = self._run.take(timeout_s)
-        except Cancelled as error:
-            if self._is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-            raise
+        with wire_errors(self._prompt_field):
+            items = self._run.take(timeout_s)
         events: list[tuple[int, OutputEvent]] = []
         for index, item in items:
             output = self._outputs[index]
@@ -276,15 +269,6 @@ class GenerationRun:
                 # The output has ended before the sequence.
                 self._run.end(index)
         return events
-
-    def cancel(self) -> None:
-        """End all sequences within one step of the engine. `take` then raises Cancelled. Thread-safe."""
-        self._run.cancel()
-
-    def stop(self) -> None:
-        """Cancel the request because the server shuts down. `take` then raises ShuttingDown. Thread-safe."""
-        self._is_stopped = True
-        self._run.cancel()
 
     def usage(self) -> Usage:
         """The usage so far, over all sequences."""

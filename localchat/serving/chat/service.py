@@ -112,7 +112,6 @@ class Service:
         self._models = {"": self.default}
         self._to_load: deque[ServedModel] = deque()
         self._n_admitted = 0
-        self._stops: set[Callable[[], None]] = set()
         self._thread: threading.Thread | None = None
         self._began_at = clock()
 
@@ -152,30 +151,15 @@ class Service:
             with self._changed:
                 self._n_admitted -= 1
 
-    @contextlib.contextmanager
-    def during(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Let `Service.stop` end a request in the `with` block by `stop`; immediately if it was called already."""
-        with self._changed:
-            self._stops.add(stop)
-            if self.is_stopped:
-                stop()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._stops.discard(stop)
-
     def refuse(self) -> None:
         """Refuse new requests from now on. Those in flight continue."""
         with self._changed:
             self.is_stopping = True
 
     def stop(self) -> None:
-        """Refuse new requests, and end those in flight."""
+        """Refuse new requests. Those in flight end, since they check `is_stopped`."""
         with self._changed:
             self.is_stopping = self.is_stopped = True
-            for stop in self._stops:
-                stop()
             self._changed.notify_all()
 
     # --- names ---

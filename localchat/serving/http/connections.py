@@ -1,8 +1,4 @@
-"""The sockets of the server: the one that it listens on, and its open connections.
-
-The thread of a request would notice a disconnect too late: it waits for the next token, and only a streamed response
-has writes that fail. So one thread checks the sockets of all requests in flight, a few times per second.
-"""
+"""The sockets of the server: the one that it listens on, and its open connections."""
 
 from __future__ import annotations
 
@@ -14,15 +10,13 @@ import selectors
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from .options import Options
 
 # The number of connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
-# Seconds between two checks for disconnects. A check of one socket takes microseconds.
-_INTERVAL_S = 0.05
 # Linux reports that the peer has closed its end, also behind unread bytes and the encryption of TLS.
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
@@ -86,11 +80,6 @@ class Connections:
         # Each connection is "busy", "idle" (it waits for a request or its end) or "ending" (being refused or closed).
         # Of the idle ones, the one that has been idle for longest is first.
         self._states: dict[socket.socket, str] = {}
-        # What to call if a client closes its end.
-        self._watched: dict[socket.socket, Callable[[], None]] = {}
-        self._is_watching = True
-        self._watcher = threading.Thread(target=self._watch, name="localchat-watcher", daemon=True)
-        self._watcher.start()
 
     def n(self, state: str) -> int:
         with self._changed:
@@ -139,48 +128,11 @@ class Connections:
                 if self._changed.wait_for(lambda: not self._states, timeout_s):
                     return
 
-    @contextlib.contextmanager
-    def watched(self, sock: socket.socket, on_disconnect: Callable[[], None]) -> Iterator[None]:
-        """Within the `with`, `on_disconnect` may be called once, on the watcher's thread; it must not block.
-
-        A client that only shuts down its writing side counts as disconnected: the socket does not show the difference.
-        """
-        with self._changed:
-            self._watched[sock] = on_disconnect
-            self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._watched.pop(sock, None)
-
-    def stop_watching(self) -> None:
-        """Report no disconnects from now on."""
-        with self._changed:
-            self._is_watching = False
-            self._changed.notify_all()
-        self._watcher.join()
-
-    def _watch(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._watched or not self._is_watching)
-                self._changed.wait_for(lambda: not self._is_watching, _INTERVAL_S)
-                if not self._is_watching:
-                    return
-                watched = list(self._watched.items())
-            for sock, on_disconnect in watched:
-                if has_disconnected(sock):
-                    with self._changed:
-                        # The connection may be watched for a later request by now.
-                        if self._watched.get(sock) is on_disconnect:
-                            del self._watched[sock]
-                            on_disconnect()
-
 
 def has_disconnected(sock: socket.socket) -> bool:
     """Whether the client has closed its end. Does not wait. False for a socket that this process has closed.
 
+    A client that only shuts down its writing side counts as disconnected: the socket does not show the difference.
     Without `POLLRDHUP`, this is False as long as there are unread bytes, which with TLS there are at the end too.
     """
     try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from ..core.request import TextRequest
 from ..core.text import printable
 from ..engine.values import SequenceStats
 from .access import METHODS, Access
-from .connections import Connections, has_disconnected
+from .connections import has_disconnected
 from .exchange import MAX_LOGGED_CHARS, Exchange
 from .metrics import TYPE, Metrics
 from .models import ModelEndpoints
@@ -61,12 +60,11 @@ class Endpoints:
     Each path works with and without /v1 before it.
     """
 
-    def __init__(self, service: Service, options: Options, connections: Connections) -> None:
+    def __init__(self, service: Service, options: Options) -> None:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
         self._options = options
-        self._connections = connections
         self._store = responses.ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
@@ -175,14 +173,14 @@ class Endpoints:
             stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
             model = self._model(exchange, request.model, request.keep_alive_s, stream)
             run = _start(model, request, encoder_type.id_prefix)
-            exchange.id = run.head.id
+            exchange.id, check = run.head.id, partial(self._check, exchange)
             try:
-                with run, self._in_flight(exchange, run):
+                with run:
                     encoder = encoder_type(run.head, request, run.usage)
                     if stream is not None:
-                        stream.run(run, encoder)
+                        stream.run(run, encoder, check)
                     else:
-                        send_whole(exchange, run, encoder)
+                        send_whole(exchange, run, encoder, check)
             finally:
                 exchange.summary = run.summary
 
@@ -198,18 +196,18 @@ class Endpoints:
         """The model that a request names, loaded until the end of the exchange. `stream` gets pings while it loads."""
 
         def wait() -> None:
-            if has_disconnected(exchange.socket):
-                raise ConnectionAbortedError
+            self._check(exchange)
             if stream is not None:
                 stream.ping()
 
         return exchange.closing.enter_context(self._service.using(self._service.find(name), keep_alive_s, wait))
 
-    @contextlib.contextmanager
-    def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
-        """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
-        with self._service.during(run.stop), self._connections.watched(exchange.socket, run.cancel):
-            yield
+    def _check(self, exchange: Exchange) -> None:
+        """Raise an error if the client has disconnected or the server stops."""
+        if self._service.is_stopped:
+            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+        if has_disconnected(exchange.socket):
+            raise ConnectionAbortedError
 
     # --- vectors, tokens and templates ---
 
@@ -223,9 +221,8 @@ class Endpoints:
 
         def handle(exchange: Exchange) -> None:
             request, model = self._parsed_for_model(exchange, parse)
-            run = VectorRun(model)
-            with self._in_flight(exchange, run):
-                results = compute(run, request)
+            run = VectorRun(model, partial(self._check, exchange))
+            results = compute(run, request)
             exchange.summary = f"{len(results)} results of {run.n_tokens} tokens"
             exchange.send_json(200, body(model.name, request, results, run.n_tokens))
 

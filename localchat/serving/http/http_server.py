@@ -136,7 +136,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.service = service
         self.options = options
         self.connections = Connections(options.max_connections)
-        self.endpoints = Endpoints(service, options, self.connections)
+        self.endpoints = Endpoints(service, options)
         # The time at which a draining server ends the remaining requests; None: the server is not draining.
         self._drained_by: float | None = None
 
@@ -163,8 +163,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
     def close(self) -> None:
         """End running responses with an error, and close the connections and the model."""
         self.server_close()
-        # The connections that are closed here are no disconnects of clients.
-        self.connections.stop_watching()
         self.service.stop()
         self.connections.close(CLOSE_TIMEOUT_S)
         # Close the model last: responses that end need its vocabulary.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
+from ..core.events import OutputEvent
 from ..core.text import to_json
 from .exchange import Exchange
 
+# Seconds between two checks whether the response is still needed. The thread of a request waits for the next token, and
+# only a streamed response has writes that fail, so it would notice a disconnect too late. A check takes microseconds.
+CHECK_S = 0.25
 # An empty comment of server-sent events. Clients ignore it. It must not be sent within an event.
 COMMENT = b": \n\n"
 
@@ -46,6 +50,16 @@ NAMED = StreamFormat(encode=encode_named, end=None)
 LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
 
 
+def taken(run: GenerationRun, check: Callable[[], None]) -> Iterator[list[tuple[int, OutputEvent]]]:
+    """What the run generates, in lists, with an empty one after `CHECK_S` without output. Calls `check` as often."""
+    checked_at = time.monotonic()
+    while run.is_running:
+        yield run.take(CHECK_S)
+        if time.monotonic() - checked_at >= CHECK_S:
+            check()
+            checked_at = time.monotonic()
+
+
 class Stream:
     """A streamed response. Its head is sent when the first output arrives, or with the first ping, so that an early
     error has its own status. A later error is the last chunk."""
@@ -59,11 +73,11 @@ class Stream:
         self._encoder: Encoder[Any] | None = None
         exchange.fail_stream = self._fail
 
-    def run(self, run: GenerationRun, encoder: Encoder[Any]) -> None:
-        """Send chunks as they are generated."""
+    def run(self, run: GenerationRun, encoder: Encoder[Any], check: Callable[[], None]) -> None:
+        """Send chunks as they are generated. `check` is called as by `taken`."""
         self._encoder = encoder
-        while run.is_running:
-            for index, event in run.take(self._ping_s or None):
+        for events in taken(run, check):
+            for index, event in events:
                 encoder.add(index, event)
             if not run.is_running:
                 encoder.finish()
@@ -71,7 +85,8 @@ class Stream:
             if chunks or not run.is_running:
                 self._send(chunks, is_last=not run.is_running)
             else:
-                self._begin()
+                if events:
+                    self._begin()
                 self.ping()
 
     def ping(self) -> None:
@@ -104,9 +119,9 @@ class Stream:
         self._sent_at = time.monotonic()
 
 
-def send_whole(exchange: Exchange, run: GenerationRun, encoder: Encoder[Any]) -> None:
-    """Generate, and send the response as one body."""
-    while run.is_running:
-        for index, event in run.take():
+def send_whole(exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], check: Callable[[], None]) -> None:
+    """Generate, and send the response as one body. `check` is called as by `taken`."""
+    for events in taken(run, check):
+        for index, event in events:
             encoder.add(index, event)
     exchange.send_json(200, encoder.body())
