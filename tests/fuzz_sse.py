@@ -21,7 +21,7 @@ PARTS = [
 
 def pieces_of(raw: bytes, chance: random.Random) -> list[bytes]:
     """The bytes, cut at random. Some pieces are empty."""
-    cuts = sorted(chance.randrange(len(raw) + 1) for _ in range(chance.randrange(8)))
+    cuts = sorted(chance.randrange(len(raw) + 1) for _ in range(chance.randrange(30)))
     return [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)])]
 
 

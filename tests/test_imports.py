@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 import localchat
 from localchat.extras import vendor
 
+from .documents import run
 from .raw_server import HELLO, always, with_length
 
 PACKAGE = Path(localchat.__file__).parent
@@ -54,24 +53,21 @@ def room_of(parts: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def imported(path: Path) -> frozenset[str]:
+def imported(path: Path) -> set[str]:
     """The absolute names of all modules that a file imports, also inside functions."""
-    return frozenset(_imported(path))
-
-
-def _imported(path: Path) -> Iterator[str]:
     package = ["localchat", *path.relative_to(PACKAGE).parts[:-1]]
+    found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             names = {f"{module}.{alias.name}" for alias in node.names}
             # `from . import sse` imports a module, not a name of a module.
-            yield from filter(is_module, names)
-            if not all(map(is_module, names)):
-                yield module
+            modules = set(filter(is_module, names))
+            found |= modules if modules == names else {*modules, module}
+    return found
 
 
 def is_module(name: str) -> bool:
@@ -133,8 +129,7 @@ def test_no_file_or_folder_has_the_name_of_a_public_function():
 def test_import_of_the_client_loads_nothing_heavy():
     heavy = ("http.server", "http.client", "llama_cpp", "numpy", "jinja2", "ssl", "asyncio")
     program = f"import sys, localchat; print([name for name in {heavy!r} if name in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
-    assert out.stdout.strip() == "[]"
+    assert run([sys.executable, "-c", program]).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +138,7 @@ def test_import_of_the_client_loads_nothing_heavy():
 )
 def test_name_imports_only_its_module(name: str, unneeded: str):
     program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    assert run([sys.executable, "-c", program]).returncode == 0
 
 
 @pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["response", "error"])
@@ -158,6 +153,4 @@ def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
     )
     with always(raw) as server:
         # Without site-packages, since installed packages may import more modules at the start.
-        command = [sys.executable, "-S", "-c", program, server.url]
-        out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=PACKAGE.parent)
-    assert out.stdout.strip() == "[]"
+        assert run([sys.executable, "-S", "-c", program, server.url]).stdout == "[]\n"

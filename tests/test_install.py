@@ -16,9 +16,9 @@ import pytest
 from tools import install, wheelhouse
 from tools.install import packages_for
 
+from .documents import ROOT, run
 from .raw_server import HELLO, always
 
-ROOT = Path(__file__).parents[1]
 OFFLINE = ROOT / "tools" / "offline" / "install.py"
 SCRIPTS = re.findall(
     r'^(localchat\S*) = "(\S+):(\w+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
@@ -59,11 +59,8 @@ def test_missing_or_broken_compiler_is_reported(compiler, tmp_path):
     if compiler is not None:
         (tmp_path / "c++").write_text(compiler)
         (tmp_path / "c++").chmod(0o755)
-    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    code = "import tools.install as i; i.check_compiler()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30, check=False
-    )
+    command = [sys.executable, "-c", "import tools.install as i; i.check_compiler()"]
+    done = run(command, PATH=str(tmp_path), PYTHONPATH=str(ROOT))
     message = done.stderr.rpartition("InstallError: ")[2]
     assert message.startswith("no C++ compiler was found" if compiler is None else "c++ cannot compile C++: vector")
     assert "install" in message.splitlines()[1]
@@ -74,14 +71,7 @@ def test_old_python_is_refused_in_one_line(tmp_path):
     # This interpreter runs the check with an older version number.
     old.write_text(f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 8, 18)\nexec(sys.argv[2])\n")
     old.chmod(0o755)
-    done = subprocess.run(
-        ["make", "--silent", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", "run"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = run(["make", "--silent", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", "run"])
     assert done.returncode == 2
     assert done.stderr.startswith("localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=")
     assert not (tmp_path / "venv").exists()
@@ -91,8 +81,7 @@ def test_both_console_commands_run():
     assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
     for _, module, function in SCRIPTS:
         code = f"import sys; from {module} import {function}; sys.exit({function}())"
-        command = [sys.executable, "-c", code, "--version"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+        done = run([sys.executable, "-c", code, "--version"])
         assert (done.returncode, done.stdout.split()[0]) == (0, "localchat")
 
 
@@ -100,16 +89,7 @@ def test_both_console_commands_run():
 def test_client_in_the_folder_is_a_program(name, tmp_path):
     wheelhouse.Wheelhouse(tmp_path / "folder", "server", [], tmp_path).write_client()
     with always(HELLO) as server:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(tmp_path / "folder" / name), "hi"],
-            cwd=tmp_path,
-            env={**os.environ, "OPENAI_BASE_URL": server.url},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = run([sys.executable, "-I", "-S", tmp_path / "folder" / name, "hi"], OPENAI_BASE_URL=server.url)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hello\n", "")
 
 
@@ -129,8 +109,7 @@ def offline_install(folder: Path, pythons: list[str] | None, sums: str) -> subpr
     (folder / "install.py").write_bytes(OFFLINE.read_bytes())
     (folder / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
     (folder / "SHA256SUMS").write_text(sums)
-    command = [sys.executable, str(folder / "install.py"), str(folder / "my programs")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run([sys.executable, folder / "install.py", folder / "my programs"])
 
 
 def test_offline_installer_installs_the_wheels_of_its_folder(tmp_path):
@@ -141,7 +120,7 @@ def test_offline_installer_installs_the_wheels_of_its_folder(tmp_path):
     done = offline_install(folder, None, "")
     assert (done.returncode, "localchat-server" in done.stdout) == (0, True), done.stderr
     python = folder / "my programs" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    subprocess.run([python, "-I", "-c", "import localchat, llama_cpp"], timeout=30, check=True)
+    assert run([python, "-I", "-c", "import localchat, llama_cpp"]).returncode == 0
 
 
 @pytest.mark.parametrize(

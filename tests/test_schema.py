@@ -6,10 +6,8 @@ import dataclasses
 import datetime
 import enum
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
 
 import pytest
@@ -18,6 +16,7 @@ from localchat.errors import DoesNotFit
 from localchat.schema.schema import build, json_schema
 from localchat.schema.signatures import read_docstring
 
+from .documents import run
 from .test_vendor import python
 
 __all__ = ["python"]  # A fixture: used by name.
@@ -384,6 +383,5 @@ print("fine")
 
 
 def test_new_unions_and_times_work_with_every_python(python: str):
-    root = str(Path(__file__).parents[1])
-    done = subprocess.run([python, "-c", MODERN], cwd=root, capture_output=True, text=True, check=False, timeout=30)
+    done = run([python, "-c", MODERN])
     assert (done.stdout, done.stderr) == ("fine\n", "")

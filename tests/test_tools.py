@@ -179,13 +179,6 @@ def test_run_refuses_coroutine_functions():
         client.run("x", tools=[later])
 
 
-class Later:
-    """A callable object that returns a coroutine; inspect.iscoroutinefunction is false for it."""
-
-    async def __call__(self, a: int) -> int:
-        return await later(a)
-
-
 class Promise:
     """An awaitable that is not a coroutine."""
 
@@ -197,7 +190,7 @@ class Promise:
         return self.value
 
 
-@pytest.mark.parametrize("function", [Later(), lambda a: later(a), lambda a: Promise(a)])
+@pytest.mark.parametrize("function", [lambda a: later(a), lambda a: Promise(a)])
 def test_awaitable_that_a_tool_returns_is_awaited_or_refused(function: Any):
     tool = Tool.of(function, name="later")
     for kind, result in ((Client, "only an AsyncClient can run"), (waiting_client, "2")):

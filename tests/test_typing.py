@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from .documents import ROOT, code_blocks
+from .documents import ROOT, code_blocks, run
 
 USER = ROOT / "tests" / "typing" / "user.py"
 
@@ -27,7 +26,7 @@ def errors_of_pyright(*files: Path) -> list[str]:
 
 
 def errors_of(*command: str | Path) -> list[str]:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = run(command)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return [line.strip().replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import localchat
 from localchat.extras import vendor
 
+from .documents import ROOT, run
 from .install.__main__ import interpreter
-from .raw_server import DEADLINE_S, DONE, HELLO, MODELS, Server, always, chunked, piece
+from .raw_server import DONE, HELLO, MODELS, Server, always, chunked, piece
 
-ROOT = Path(localchat.__file__).parents[1]
 VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
 
 
@@ -36,15 +33,8 @@ def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(command: list[str], server: Server, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OPENAI_BASE_URL": server.url, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def output(command: list[str | Path], server: Server, **environment: str) -> str:
+    done = run(command, OPENAI_BASE_URL=server.url, **environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
@@ -84,8 +74,8 @@ def test_one_file_can_be_imported(python, one_file):
     assert len(one_file.read_text(encoding="utf-8").splitlines()) <= 4400
     types = "message_start content_delta content_delta usage message_stop"
     with always(HELLO) as server:
-        command = [python, "-I", "-S", "-W", "error", "-c", USE, str(one_file.parent), types]
-        assert run(command, server).split() == [f"{name}.py," for name in MISSING]
+        command = [python, "-I", "-S", "-W", "error", "-c", USE, one_file.parent, types]
+        assert output(command, server).split() == [f"{name}.py," for name in MISSING]
 
 
 ASYNC = """
@@ -115,7 +105,7 @@ def test_asynchronous_client_under_every_python(python):
             peer.send(MODELS if request.method == "GET" else HELLO)
 
     with Server(handle) as server:
-        assert run([python, "-W", "error", "-c", ASYNC], server, PYTHONPATH=str(ROOT)) == "Hello Hello True\n"
+        assert output([python, "-W", "error", "-c", ASYNC], server, PYTHONPATH=str(ROOT)) == "Hello Hello True\n"
 
 
 PROGRAM = {
@@ -132,15 +122,8 @@ def test_one_file_as_a_program(words, piped, raw, expected, one_file):
         url = server.url
         if raw is None:
             server.__exit__()
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(one_file), *words],
-            input=piped,
-            env={**os.environ, "OPENAI_BASE_URL": url, "LOCALCHAT_MODEL": "m"},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        command = [sys.executable, "-I", "-S", one_file, *words]
+        done = run(command, piped=piped, OPENAI_BASE_URL=url, LOCALCHAT_MODEL="m")
     code, out, errors = expected
     assert (done.returncode, done.stdout) == (code, out)
     assert done.stderr.startswith(errors)
@@ -203,7 +186,7 @@ def test_folder_works_alone(tmp_path):
     for path in folder.rglob("*.py"):
         assert " ".join(licence) in " ".join(path.read_text(encoding="utf-8").replace("\n#", "\n").split())
     with always(HELLO) as server:
-        assert run([sys.executable, "-I", "-S", "-c", FOLDER, str(tmp_path)], server) == "Hello Hello Hello\n"
+        assert output([sys.executable, "-I", "-S", "-c", FOLDER, tmp_path], server) == "Hello Hello Hello\n"
 
 
 def test_folder_has_every_optional_module():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from localchat.transport.pool import Pool
 from localchat.transport.sockets import Driver, run_blocking
 from localchat.transport.streams import Response
 from localchat.transport.timeouts import Timeout
+
+from .fuzz_sse import pieces_of
 
 DIALECTS = Path(__file__).parent / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
@@ -95,14 +97,6 @@ def show(event: StreamEvent) -> list[Any]:
     return [event.type, event.text if event.type == "warning" else event.message, *index]
 
 
-def in_pieces(raw: bytes, seed: int) -> Iterator[bytes]:
-    chance = random.Random(seed)
-    while raw:
-        size = chance.randrange(1, 60)
-        yield raw[:size]
-        raw = raw[size:]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_dialect(name):
     """The events do not depend on the chunks, and the reply is the sum of the events."""
@@ -111,7 +105,8 @@ def test_dialect(name):
     assert shown == expected["events"], expected["about"]
     assert play(name, (raw[i : i + 1] for i in range(len(raw))))[0] == expected["events"]
     for seed in range(10):
-        assert play(name, in_pieces(raw, seed))[0] == expected["events"], seed
+        pieces = filter(None, pieces_of(raw, random.Random(seed)))  # An empty read would be the end.
+        assert play(name, pieces)[0] == expected["events"], seed
     check_reply(accumulator.reply(), expected["events"])
 
 
