@@ -246,12 +246,7 @@ def interrupted(event: threading.Event, first: bytes, rest: bytes) -> Server:
 
 def responding_once(raw: bytes) -> Server:
     """Sends the bytes and closes."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(raw)
-
-    return Server(handle)
+    return Server(lambda peer, server: (peer.request(), peer.send(raw)))
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from localchat import Client
 from localchat.agent.conversation import read_messages
 from localchat.terminal.chat import greeting
 
+from .documents import ROOT
 from .raw_server import (
     DEADLINE_S,
     DONE,
@@ -55,6 +56,12 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())
 
+    def enter(self, line: str, shown: str) -> None:
+        """Type a line at the prompt, and wait until these words are shown."""
+        self.wait_for("> ")
+        self.type(f"{line}\r")
+        self.wait_for(shown)
+
     def interrupt(self) -> None:
         """Ctrl-C."""
         self.type("\x03")
@@ -89,9 +96,6 @@ class Terminal:
             return False
         self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
         return bool(data)
-
-
-ROOT = Path(__file__).parents[1]
 
 
 def numbered() -> Server:
@@ -145,27 +149,20 @@ def test_commands_of_the_chat(tmp_path):
             ("/system be brief", "be brief"),
             ("one", ": one>"),
             ("/retry", ": one>"),
-            ('"""two', "... "),
-            ('lines"""', "two\nlines>"),
-            ("three\\", "... "),
-            ("four", "three\nfour>"),
+            ('"""two\rlines"""', "two\nlines>"),
+            ("three\\\rfour", "three\nfour>"),
             (" /five", "/five>"),
             ("/save talk.json", "saved 9 messages"),
             ("/clear", "the conversation is empty, the instructions are kept"),
             ("/model second", "* second"),
             ("six", ": six>"),
         ):
-            if typed not in ('lines"""', "four"):  # These continue a message, at another prompt.
-                terminal.wait_for("> ")
-            terminal.type(f"{typed}\r")
-            terminal.wait_for(shown)
+            terminal.enter(typed, shown)
         assert (tmp_path / "talk.json").stat().st_mode & 0o777 == 0o600
         assert server.requests[-1].json["model"] == "second"
         assert sent(server) == [("system", "be brief"), ("user", "six")]
-        terminal.type("/load talk.json\r")
-        terminal.wait_for("loaded 9 messages")
-        terminal.type("seven\r")
-        terminal.wait_for(": seven>")
+        terminal.enter("/load talk.json", "loaded 9 messages")
+        terminal.enter("seven", ": seven>")
         users = [content for role, content in sent(server) if role == "user"]
         assert users == ["one", "two\nlines", "three\nfour", " /five", "seven"]
         terminal.type("/quit\r")
@@ -189,18 +186,14 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
 
     with Server(handle) as server:
         terminal = Terminal(tmp_path, server.url)
-        terminal.wait_for("> ")
-        terminal.type("first\r")
-        terminal.wait_for("first\na")
+        terminal.enter("first", "first\na")
         terminal.interrupt()
         terminal.wait_for("not kept)")
         terminal.wait_for("> ")
         terminal.interrupt()  # At the prompt, Ctrl-C does not end the chat either.
         terminal.type("\r")  # Just after the prompt is shown, Python handles an interrupt only at the next key.
         terminal.wait_for("Ctrl-D ends the chat)")
-        terminal.wait_for("> ")
-        terminal.type("second\r")
-        terminal.wait_for("Hello\n> ")
+        terminal.enter("second", "Hello\n> ")
         assert sent(server) == [("user", "second")]
         terminal.end()
         assert terminal.close()[0] == 0
@@ -211,9 +204,7 @@ def test_error_response_does_not_end_the_chat_and_a_refused_connection_at_the_st
     broken = sse({"error": "bad luck"})
     with serving(lambda request, number: MODELS if request.method == "GET" else chunked(broken)) as server:
         terminal = Terminal(tmp_path, server.url)
-        terminal.wait_for("> ")
-        terminal.type("hi\r")
-        terminal.wait_for("localchat: bad luck")
+        terminal.enter("hi", "localchat: bad luck")
         terminal.wait_for("> ")
         terminal.end()
         assert terminal.close()[0] == 0

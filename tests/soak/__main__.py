@@ -13,17 +13,16 @@ from . import faults, fuzz, load
 from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--queue", "600", "--parallel")
-N_PARALLEL, N_STREAMS_OF_LOAD = "8", "64"
-# The programs that need a running server, each with the length of its run by `make soak`: requests, or seconds of load.
-ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
-    "http": (fuzz.http, 100_000),
-    "json": (fuzz.json_bodies, 50_000),
-    "constraints": (fuzz.constraints, 1_000),
-    "load": (load.run, 1_200),
-}
-ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
-    "models": (fuzz.models, 1_000),
-    "kills": (faults.kills, 200),
+N_PARALLEL = "8"
+# The programs, each with the length of its run by `make soak` (requests, files, kills, or seconds of load), and the
+# number of parallel requests of the server that it needs.
+PROGRAMS: dict[str, tuple[Callable[..., str], int, str | None]] = {
+    "http": (fuzz.http, 100_000, N_PARALLEL),
+    "json": (fuzz.json_bodies, 50_000, N_PARALLEL),
+    "constraints": (fuzz.constraints, 1_000, N_PARALLEL),
+    "load": (load.run, 1_200, "64"),
+    "models": (fuzz.models, 1_000, None),
+    "kills": (faults.kills, 200, None),
 }
 
 
@@ -40,22 +39,22 @@ def run(name: str, n: int | None, seed: int) -> str:
     Raises:
         Broken: The server violated a rule.
     """
-    if name in ALONE:
-        alone, default = ALONE[name]
-        return alone(default if n is None else n, seed)
-    on_server, default = ON_SERVER[name]
-    with new_target(N_STREAMS_OF_LOAD if name == "load" else N_PARALLEL) as target:
-        return on_server(target, default if n is None else n, seed)
+    program, default, n_parallel = PROGRAMS[name]
+    n = default if n is None else n
+    if n_parallel is None:
+        return program(n, seed)
+    with new_target(n_parallel) as target:
+        return program(target, n, seed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("name", choices=[*ON_SERVER, *ALONE, "all"])
+    parser.add_argument("name", choices=[*PROGRAMS, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     n_broken = 0
-    for name in [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]:
+    for name in PROGRAMS if arguments.name == "all" else [arguments.name]:
         start = time.monotonic()
         try:
             line = run(name, arguments.n, arguments.seed)

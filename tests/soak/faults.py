@@ -8,13 +8,11 @@ import json
 import os
 import random
 import signal
-import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 from ..live import running_process
-from .target import DEADLINE_S, Broken, Target, counted
+from .target import DEADLINE_S, Broken, Target, clients, counted
 
 
 def engines_of(pid: int) -> list[int]:
@@ -66,47 +64,28 @@ def end_of_stream(target: Target, chance: random.Random) -> str:
 def kills(n: int, seed: int) -> str:
     """Kill the engine process `n` times at random moments: idle, in a prompt, in a stream, and while it loads."""
     chance = random.Random(seed)
-    counts: Counter[str] = Counter()
-    failures: list[str] = []
-    must_stop = threading.Event()
-
-    def read(seed: int) -> None:
-        chance = random.Random(seed)
-        while not must_stop.is_set():
-            try:
-                counts[end_of_stream(target, chance)] += 1
-            except Exception as error:
-                failures.append(repr(error))
-
     slowest_s = 0.0
     # No ordinary request waits for a slot: beside other programs that takes longer than the engine to start.
     with running_process("--parallel", "32") as server:
         target = Target(server.url, server.process.pid)
         text = target.chat()
         before = target.resources()
-        threads = [threading.Thread(target=read, args=(seed + i,), daemon=True) for i in range(N_STREAMS)]
-        for thread in threads:
-            thread.start()
-        was_loading = False
-        for _ in range(n):
-            # Three failed starts in a row would be final for a minute, so at most one is killed while it loads.
-            was_loading = not was_loading and chance.random() < 0.3
-            if not was_loading:
-                wait_until_served(target)
-            time.sleep(chance.random() * 0.3)
-            engine = engine_of(target.pid)
-            if engine is not None:
-                os.kill(engine, chance.choice(SIGNALS))
-            start = time.monotonic()
-            if target.health() != 200:
-                raise Broken("GET /health failed after a kill")
-            slowest_s = max(slowest_s, time.monotonic() - start)
-        wait_until_served(target)
-        must_stop.set()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-        if failures or any(thread.is_alive() for thread in threads):
-            raise Broken(f"{len(failures)} failures, or a stream without an end: {failures[:1]}")
+        with clients(N_STREAMS, lambda chance: end_of_stream(target, chance), seed) as counts:
+            was_loading = False
+            for _ in range(n):
+                # Three failed starts in a row would be final for a minute, so at most one is killed while it loads.
+                was_loading = not was_loading and chance.random() < 0.3
+                if not was_loading:
+                    wait_until_served(target)
+                time.sleep(chance.random() * 0.3)
+                engine = engine_of(target.pid)
+                if engine is not None:
+                    os.kill(engine, chance.choice(SIGNALS))
+                start = time.monotonic()
+                if target.health() != 200:
+                    raise Broken("GET /health failed after a kill")
+                slowest_s = max(slowest_s, time.monotonic() - start)
+            wait_until_served(target)
         if target.chat() != text:
             raise Broken("the greedy text is another one")
         after = target.resources()

@@ -7,10 +7,13 @@ import http.client
 import io
 import json
 import os
+import random
 import socket
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +116,39 @@ class Target:
         n_threads = len(list(proc.joinpath("task").iterdir()))
         n_files = len(list(proc.joinpath("fd").iterdir()))
         return {"MB": pages * os.sysconf("SC_PAGE_SIZE") / 1e6, "threads": n_threads, "files": n_files}
+
+
+@contextlib.contextmanager
+def clients(n: int, send: Callable[[random.Random], str], seed: int) -> Iterator[Counter[str]]:
+    """Run `n` client threads in the `with` block, each of which sends one request after the other.
+
+    Yields the number of times that `send` has returned each outcome.
+
+    Raises:
+        Broken: A request failed, or has no end.
+    """
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    must_stop = threading.Event()
+
+    def run(chance: random.Random) -> None:
+        while not must_stop.is_set() and not failures:
+            try:
+                counts[send(chance)] += 1
+            except Exception as error:
+                failures.append(repr(error))
+
+    threads = [threading.Thread(target=run, args=(random.Random(seed * 1000 + i),), daemon=True) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield counts
+    finally:
+        must_stop.set()
+    for thread in threads:
+        thread.join(4 * DEADLINE_S)
+    if failures or any(thread.is_alive() for thread in threads):
+        raise Broken(f"{len(failures)} failures, or a request without an end: {failures[:1]}")
 
 
 def post(path: str, body: bytes) -> bytes:
