@@ -104,11 +104,21 @@ class FakeCells:
         return [(next(self._numbers), token) for token in tokens]
 
 
-class FakeBackend(FakeCells):
-    """A backend with a byte-level model: `model(tokens so far, length of the prompt)` returns the next token.
+class FakeSampler:
+    """Knows the length of the prompt of its request, which is an argument of the model."""
 
-    A sampler is the length of the prompt of its request.
-    """
+    def __init__(self, request: GenerationRequest) -> None:
+        self.n_prompt = len(request.prompt)
+
+    def sample_forced(self) -> int | None:
+        return None
+
+    def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
+
+
+class FakeBackend(FakeCells):
+    """A backend with a byte-level model: `model(tokens so far, length of the prompt)` returns the next token."""
 
     def __init__(
         self,
@@ -167,8 +177,6 @@ class FakeBackend(FakeCells):
         self.gate = gate
         # The chunks of each batch: (slot, first position, n_tokens, wants_output).
         self.batches: list[list[tuple[int, int, int, bool]]] = []
-        self.n_samplers = 0
-        self.n_allowed_ends = 0
         self.is_closed = False
         self._outputs: dict[int, list[int]] = {}
 
@@ -181,17 +189,7 @@ class FakeBackend(FakeCells):
         return tokens
 
     def new_sampler(self, request: GenerationRequest) -> Any:
-        self.n_samplers += 1
-        return len(request.prompt)
-
-    def sample_forced(self, sampler: Any) -> int | None:
-        return None
-
-    def allow_ends(self, sampler: Any) -> None:
-        self.n_allowed_ends += 1
-
-    def free_sampler(self, sampler: Any) -> None:
-        self.n_samplers -= 1
+        return FakeSampler(request)
 
     @property
     def n_rows(self) -> int:
@@ -219,14 +217,11 @@ class FakeBackend(FakeCells):
         self.batches.append(record)
 
     def sample(self, sampler: Any, row: int) -> int:
-        return self.model(self._outputs[row], sampler)
+        return self.model(self._outputs[row], sampler.n_prompt)
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         assert row in self._outputs
         return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
-
-    def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         return [array("f", [sum(tokens), len(tokens)]) for tokens in inputs]

@@ -22,12 +22,11 @@ TEXTS = ("one one one", "two two", "three")
 
 # Where errors are raised, by the paths of the methods from the engine. An error while a token is sampled ends its
 # request alone; all others stop the engine.
-SAMPLING = ("backend.sample", "backend.logprobs", "backend.allow_ends", "texts.is_end")
+SAMPLING = ("backend.sample", "backend.logprobs", "texts.is_end")
 PLACES = (
     *SAMPLING,
     "backend.decode",
     "backend.clear",
-    "backend.free_sampler",
     "_scheduler.add",
     "_scheduler.schedule",
     "_scheduler.update",

@@ -174,7 +174,7 @@ def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: 
     def is_empty() -> bool:
         # Remove the idle prefixes, which stay in the KV cache.
         engine.forget()
-        return is_idle() and engine.backend.n_cells_used() == 0
+        return is_idle() and engine.stats().n_cells_idle == 0
 
     wait_for(lambda: threading.active_count() <= threads_before)
     wait_for(is_empty)

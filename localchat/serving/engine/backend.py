@@ -33,6 +33,17 @@ class CacheBackend(Protocol):
         """Frees all but the first `n_tokens` cells of a slot. Called only if `limits.can_truncate`."""
 
 
+class Sampler(Protocol):
+    """Samples the tokens of one sequence, for one thread at a time."""
+
+    def sample_forced(self) -> int | None:
+        """The next token, which the sampler accepts as in `Backend.sample`, if a constraint forces it; else None."""
+
+    def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        """The log probability of `token`, which was sampled last, among the candidates from which it was chosen, and
+        the `n_top` likeliest ones with theirs. For requests with `post_sampling_probs`."""
+
+
 class Backend(CacheBackend, Protocol):
     """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
@@ -44,16 +55,8 @@ class Backend(CacheBackend, Protocol):
     ) -> list[int]:
         """Text to token ids; any thread. Raises ContextLengthExceeded for more than `limit` tokens."""
 
-    def new_sampler(self, request: GenerationRequest) -> Any:
+    def new_sampler(self, request: GenerationRequest) -> Sampler:
         """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed."""
-
-    def sample_forced(self, sampler: Any) -> int | None:
-        """The next token, which the sampler accepts as in `sample`, if a constraint forces it; None otherwise."""
-
-    def allow_ends(self, sampler: Any) -> None:
-        """Allows stop tokens, and end tokens that are not ignored. Called once, after `min_tokens` tokens."""
-
-    def free_sampler(self, sampler: Any) -> None: ...
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch. Raises NoFreeCells or DecodeFailed."""
@@ -63,9 +66,6 @@ class Backend(CacheBackend, Protocol):
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
-
-    def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The same among the candidates from which the sampler chose `token`, for requests with post_sampling_probs."""
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         """The pooled vector of each input, not normalised; any thread. One call runs at a time.

@@ -49,7 +49,7 @@ class Sequence:
         self.draft: list[int] = []
         # The number of first tokens of the prompt whose logits were used for log probabilities.
         self.n_scored = 0
-        # The request, its sampler, which the engine frees, the index in the request, and what receives the output.
+        # The request, its sampler, the index in the request, and what receives the output.
         self.request = request or GenerationRequest(())
         self.sampler = sampler
         self._index = index

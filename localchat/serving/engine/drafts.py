@@ -118,7 +118,6 @@ class DraftModel:
             self._cache.release(text, keep=True)
 
     def close(self) -> None:
-        self._backend.free_sampler(self._greedy)
         self._backend.close()
 
     def _text(self, sequence: Sequence) -> _Text | None:

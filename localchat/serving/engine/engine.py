@@ -17,10 +17,9 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
-from .backend import Backend, DecodeFailed, NoFreeCells
+from .backend import Backend, DecodeFailed, NoFreeCells, Sampler
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import Drafter, DraftModel, LookupDrafter
 from .kv_cache import KVCache
@@ -158,26 +157,23 @@ class Engine:
         """
         for request in requests:
             _check(request, self.facts)
-        with contextlib.ExitStack() as samplers:
-            sequences = []
-            for index, request in enumerate(requests):
-                # On this thread, since parsing a large grammar takes long and would delay the engine thread.
-                sampler = self.backend.new_sampler(request)
-                samplers.callback(self.backend.free_sampler, sampler)
-                sequences.append(_sequence(request, self.facts.n_ctx, sampler=sampler, index=index, deliver=deliver))
-            with self._lock:
-                if self._stopped is not None:
-                    raise self._stopped
-                n_open = len(self._open)
-                if n_open + len(sequences) > self.max_open:
-                    raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
-                # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
-                for sequence in sequences:
-                    self._last_id += 1
-                    sequence.id = self._last_id
-                    self._open[sequence.id] = sequence
-                    self.post(partial(self._scheduler.add, sequence))
-            samplers.pop_all()
+        # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
+        sequences = [
+            _sequence(request, self.facts.n_ctx, self.backend.new_sampler(request), index, deliver)
+            for index, request in enumerate(requests)
+        ]
+        with self._lock:
+            if self._stopped is not None:
+                raise self._stopped
+            n_open = len(self._open)
+            if n_open + len(sequences) > self.max_open:
+                raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
+            # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
+            for sequence in sequences:
+                self._last_id += 1
+                sequence.id = self._last_id
+                self._open[sequence.id] = sequence
+                self.post(partial(self._scheduler.add, sequence))
         return [sequence.id for sequence in sequences]
 
     def cancel(self, id: int) -> None:
@@ -345,7 +341,6 @@ class Engine:
         self._scheduler.remove(sequence, keep=keep)
         for drafter in self._drafters:
             drafter.forget(sequence)
-        self.backend.free_sampler(sequence.sampler)
         with self._lock:
             del self._open[id]
         sequence.deliver(end=end)
@@ -366,8 +361,6 @@ class Engine:
             for sequence in sequences:
                 sequence.deliver(end=end)
             self._after_step()
-            for sequence in sequences:
-                self.backend.free_sampler(sequence.sampler)
         except BaseException:
             log.exception("the engine was not cleaned up after its failure")
 
@@ -394,9 +387,11 @@ def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceed
     )
 
 
-def _sequence(request: GenerationRequest, n_ctx: int, **fields: Any) -> Sequence:
+def _sequence(
+    request: GenerationRequest, n_ctx: int, sampler: Sampler, index: int, deliver: Callable[[StepOutput], None]
+) -> Sequence:
     """The sequence of a request, without an id, with its length limited by the request and the context."""
     n_prompt, max_tokens = len(request.prompt), request.params.max_tokens
     # Even with a limit of 0 one token is sampled, so that the prompt is computed.
     limit = n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
-    return Sequence(0, list(request.prompt), limit, request, **fields)
+    return Sequence(0, list(request.prompt), limit, request, sampler=sampler, index=index, deliver=deliver)

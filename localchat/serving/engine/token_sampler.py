@@ -77,8 +77,6 @@ class TokenSampler:
         """The next tokens, up to the end of the sequence."""
         sequence, params = chunk.sequence, chunk.sequence.request.params
         for n_new, item in enumerate(self._sampled_and_forced(chunk), 1):
-            if sequence.n_sampled + n_new == params.min_tokens:
-                self._backend.allow_ends(sequence.sampler)
             yield item
             token = _token_of(item)
             is_full = len(sequence.tokens) + n_new == sequence.max_length
@@ -98,7 +96,7 @@ class TokenSampler:
             if token != drafted:
                 break
         for _ in range(0 if wants_logprobs else MAX_FORCED):
-            forced = self._backend.sample_forced(sampler)
+            forced = sampler.sample_forced()
             if forced is None:
                 return
             yield forced
@@ -107,7 +105,7 @@ class TokenSampler:
         params = chunk.sequence.request.params
         n_top = params.top_logprobs or 0
         if params.post_sampling_probs:
-            return (token, *self._backend.sampled_logprobs(chunk.sequence.sampler, token, n_top))
+            return (token, *chunk.sequence.sampler.sampled_logprobs(token, n_top))
         return (token, *self._backend.logprobs(row, token, n_top))
 
 

@@ -26,12 +26,6 @@ _MAX_GAP = 4
 class LlamaBackend:
     """A loaded model with its context. Methods that use the context run on the engine thread."""
 
-    # What a sampler does without the context.
-    sample_forced = staticmethod(Sampler.sample_forced)
-    sampled_logprobs = staticmethod(Sampler.sampled_logprobs)
-    allow_ends = staticmethod(Sampler.allow_ends)
-    free_sampler = staticmethod(Sampler.close)
-
     def __init__(self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, limits: CacheLimits):
         self.facts = facts
         self.limits = limits
@@ -167,10 +161,6 @@ class LlamaBackend:
     def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
         return [pair_tokens(self.vocabulary, query, document, template) for document in documents]
-
-    def n_cells_used(self) -> int:
-        """The number of positions of all slots, as llama.cpp counts them. A shared cell counts once for each slot."""
-        return sum(self._length(slot) for slot in range(self.limits.n_slots))
 
     def close(self) -> None:
         with self._embedding_lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import secrets
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -102,6 +103,7 @@ class Sampler:
         self._sampling = _resolved(request.sampling, n_ctx)
         # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
         self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
+        self._n_withholding = params.min_tokens
         self._forbidden = sorted(ends) if params.ignore_eos else []
         self._find_biased()
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
@@ -114,14 +116,10 @@ class Sampler:
         self._sampled_from: Any = None
         # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
-        try:
-            steps = chain_steps(self._sampling)
-            self._is_greedy = steps[-1] == _GREEDY
-            if steps != [_GREEDY] or self._biased:
-                self._build_chain(steps, request.prompt)
-        except BaseException:
-            self.close()
-            raise
+        steps = chain_steps(self._sampling)
+        self._is_greedy = steps[-1] == _GREEDY
+        if steps != [_GREEDY] or self._biased:
+            self._build_chain(steps, request.prompt)
 
     def sample(self, context: Any, row: int, logits: Any) -> int:
         """Sample the next token from the logits of a row, which are not changed."""
@@ -153,11 +151,17 @@ class Sampler:
         return token
 
     def _follow(self, token: int) -> None:
-        """Advance the grammar and the reasoning limit by a token."""
+        """Advance the grammar, the reasoning limit and the minimum of tokens by a token."""
         if self._grammar is not None:
             self._grammar.accept(token)
         if self._reasoning is not None:
             self._reasoning.feed(self._vocabulary.all_pieces[token])
+        if self._withheld:
+            self._n_withholding -= 1
+            if not self._n_withholding:
+                L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
+                self._withheld = []
+                self._find_biased()
 
     def _sample(self, context: Any, row: int, logits: Any) -> int:
         if self._chain is None:
@@ -200,26 +204,15 @@ class Sampler:
         (own,) = data["p"][data["id"] == token]
         return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in data[:n_top] if c["p"] > 0]
 
-    def allow_ends(self) -> None:
-        """Allow the tokens that `min_tokens` has withheld so far. Forbidden tokens stay forbidden."""
-        if self._withheld:
-            L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
-            self._withheld = []
-            self._find_biased()
-
-    def close(self) -> None:
-        if self._chain is not None:
-            L.llama_sampler_free(self._chain)
-            self._chain = None
-
     def _find_biased(self) -> None:
         # The tokens whose logits the chain changes at every step. Penalties change others as well.
         self._biased = {*self._withheld, *self._forbidden, *(id for id, _ in self._sampling.logit_bias)}
 
     def _build_chain(self, steps: Sequence[Step], prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
+        weakref.finalize(self, L.llama_sampler_free, self._chain)
         never = ([(id, -math.inf) for id in ids] for ids in (self._withheld, self._forbidden))
-        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `allow_ends` removes step 0
+        for biases in (*never, self._sampling.logit_bias):  # the withheld first: `_follow` removes step 0
             if biases:
                 self._add("logit_bias", len(biases), (L.llama_logit_bias * len(biases))(*biases))
         for step in steps:
