@@ -82,7 +82,7 @@ class FakeCells:
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
 
-    def compute(self, batch: Batch) -> None:
+    def decode(self, batch: Batch) -> None:
         """Fill the cells of a batch.
 
         Raises:
@@ -203,7 +203,7 @@ class FakeBackend(FakeCells):
             raise DecodeFailed("the batch is poisoned")
         if not self.limits.is_unified:
             check_passes(batch)
-        self.compute(batch)
+        super().decode(batch)
         self._outputs = {}
         record, next_row = [], 0
         for chunk in batch.chunks:

@@ -31,8 +31,6 @@ PLACES = (
     "_scheduler.schedule",
     "_scheduler.update",
     "_scheduler.remove",
-    "_drafters.0.draft",
-    "_drafters.0.forget",
     "_cache.release",
     "_after_step",
 )
@@ -49,7 +47,7 @@ class Fault:
         *path, name = place.split(".")
         target: Any = engine
         for part in path:
-            target = target[int(part)] if part.isdigit() else getattr(target, part)
+            target = getattr(target, part)
         monkeypatch.setattr(target, name, self.around(getattr(target, name)))
 
     def around(self, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,18 +36,15 @@ class SteppedScheduler(Scheduler):
     def compute(self, batch: Batch, sample: Callable[[BatchChunk], list[int]]) -> Batch:
         """Computes a batch as the engine does. Returns it without drafts if there were no cells for them; an empty one
         if a sequence was preempted."""
-        while True:
-            try:
-                self.cells.compute(batch)
-            except NoFreeCells:
-                if self.cache.evict():
-                    continue
-                if batch == (batch := batch.without_drafts()):
-                    assert self.refuse() is None
-                    return Batch()
-            else:
-                self.update(batch, [sample(chunk) for chunk in batch.outputs()])
-                return batch
+        try:
+            self.cache.decode(batch)
+        except NoFreeCells:
+            if any(chunk.draft for chunk in batch.chunks):
+                return self.compute(batch.without_drafts(), sample)
+            assert self.refuse() is None
+            return Batch()
+        self.update(batch, [sample(chunk) for chunk in batch.outputs()])
+        return batch
 
 
 def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) -> SteppedScheduler:

@@ -32,6 +32,9 @@ class CacheBackend(Protocol):
     def truncate(self, slot: int, n_tokens: int) -> None:
         """Frees all but the first `n_tokens` cells of a slot. Called only if `limits.can_truncate`."""
 
+    def decode(self, batch: Batch) -> None:
+        """Computes a batch. Raises NoFreeCells or DecodeFailed."""
+
 
 class Sampler(Protocol):
     """Samples the tokens of one sequence, for one thread at a time."""
@@ -57,9 +60,6 @@ class Backend(CacheBackend, Protocol):
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         """The sampler of one sequence; any thread. Raises BadRequest if the grammar of the request cannot be parsed."""
-
-    def decode(self, batch: Batch) -> None:
-        """Computes a batch. Raises NoFreeCells or DecodeFailed."""
 
     def sample(self, sampler: Any, row: int) -> int:
         """Samples from a row with logits of the last batch. Several threads may call it for different samplers."""

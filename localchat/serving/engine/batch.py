@@ -47,6 +47,8 @@ class Sequence:
         self.n_cached: int | None = None
         # Draft tokens for the next step; they are not in `tokens`.
         self.draft: list[int] = []
+        # The first tokens, a character for each: prompt lookup searches in it, since str has a fast search.
+        self.lookup_text = ""
         # The number of first tokens of the prompt whose logits were used for log probabilities.
         self.n_scored = 0
         # The request, its sampler, the index in the request, and what receives the output.

@@ -7,8 +7,6 @@ costs time and never changes the text.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from typing import Union
 
 from ..core.params import SamplingParams
 from .backend import Backend, DecodeFailed, NoFreeCells
@@ -25,26 +23,11 @@ _MAX_MATCH = 32
 _MAX_SEARCHES = 8
 
 
-class LookupDrafter:
-    """Drafts for each sequence from its own text. Runs on the engine thread, as does DraftModel."""
-
-    def __init__(self) -> None:
-        # The texts by sequence id, with a character for each token: str has a fast search.
-        self._texts: defaultdict[int, str] = defaultdict(str)
-
-    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
-        """Sets `draft`, to at most `n_tokens` tokens, for each of the sequences for which there is a draft."""
-        for sequence in sequences:
-            text = self._texts[sequence.id]
-            text += "".join(map(chr, sequence.tokens[len(text) :]))
-            self._texts[sequence.id] = text
-            sequence.draft = list(map(ord, looked_up(text, n_tokens)))
-
-    def forget(self, sequence: Sequence) -> None:
-        """Drops the state of a sequence that has ended."""
-        self._texts.pop(sequence.id, None)
-
-    def close(self) -> None: ...
+def look_up_drafts(sequences: list[Sequence], n_tokens: int) -> None:
+    """Sets `draft`, to at most `n_tokens` tokens, for each sequence whose own text has an earlier match of its end."""
+    for sequence in sequences:
+        sequence.lookup_text += "".join(map(chr, sequence.tokens[len(sequence.lookup_text) :]))
+        sequence.draft = list(map(ord, looked_up(sequence.lookup_text, n_tokens)))
 
 
 def looked_up(text: str, n_tokens: int) -> str:
@@ -78,8 +61,8 @@ class _Text(Sequence):
 class DraftModel:
     """Drafts with a smaller model of the same vocabulary, on a backend of its own that can truncate its KV cache.
 
-    It computes each text in a slot, with a limit of prompt tokens per step. A text that has ended stays as an idle
-    prefix. Nothing is drafted for a sequence for which there is no slot or no cells.
+    Runs on the engine thread. It computes each text in a slot, with a limit of prompt tokens per step. A text that has
+    ended stays as an idle prefix. Nothing is drafted for a sequence for which there is no slot or no cells.
     """
 
     def __init__(self, backend: Backend, n_vocab: int):
@@ -113,6 +96,7 @@ class DraftModel:
             sequence.draft = list(text.draft)
 
     def forget(self, sequence: Sequence) -> None:
+        """Makes an idle prefix of the text of a sequence that has ended."""
         text = self._texts.pop(sequence.id, None)
         if text is not None:
             self._cache.release(text, keep=True)
@@ -174,16 +158,7 @@ class DraftModel:
                 first += n_tokens
                 if n_tokens == text.n_missing:
                     ready.append((text, first - 1))
-        while True:
-            try:
-                self._backend.decode(Batch(tuple(chunks)))
-                break
-            except NoFreeCells:
-                if not self._cache.evict():
-                    raise
+        self._cache.decode(Batch(tuple(chunks)))
         for chunk in chunks:
             chunk.sequence.n_computed += chunk.n_tokens
         return ready
-
-
-Drafter = Union[LookupDrafter, DraftModel]

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
 from .backend import Backend, DecodeFailed, NoFreeCells, Sampler
 from .batch import Batch, BatchChunk, Sequence
-from .drafts import Drafter, DraftModel, LookupDrafter
+from .drafts import DraftModel, look_up_drafts
 from .kv_cache import KVCache
 from .run import RequestRun
 from .scheduler import Scheduler
@@ -86,9 +86,7 @@ class Engine:
         self._stats = EngineStats()
         self._cache = KVCache(backend)
         self._scheduler = Scheduler(backend.limits, self._cache)
-        self._drafters: list[Drafter] = [LookupDrafter()]
-        if draft_backend is not None:
-            self._drafters.append(DraftModel(draft_backend, self.facts.n_vocab))
+        self._draft_model = None if draft_backend is None else DraftModel(draft_backend, self.facts.n_vocab)
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
@@ -132,8 +130,8 @@ class Engine:
         else:
             self._thread.join()
         self._token_sampler.close()
-        for drafter in self._drafters:
-            drafter.close()
+        if self._draft_model is not None:
+            self._draft_model.close()
         self.backend.close()
 
     def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
@@ -245,8 +243,11 @@ class Engine:
             while True:
                 self._inbox.get_nowait()()
         n_to_draft = self._scheduler.n_to_draft
-        for drafter in self._drafters if n_to_draft else ():
-            drafter.draft([sequence for sequence in self._scheduler.running if not sequence.draft], n_to_draft)
+        if n_to_draft:
+            running = self._scheduler.running
+            look_up_drafts(running, n_to_draft)
+            if self._draft_model is not None:
+                self._draft_model.draft([sequence for sequence in running if not sequence.draft], n_to_draft)
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
@@ -259,24 +260,16 @@ class Engine:
     def _compute(self, batch: Batch) -> None:
         """Decodes a batch and delivers what is sampled from it.
 
-        If there are no free cells, evicts idle prefixes, then leaves out drafts, then preempts the newest sequence.
+        If there are no free cells, leaves out drafts, then preempts the newest sequence.
         """
         try:
-            while True:
-                try:
-                    self.backend.decode(batch)
-                    break
-                except NoFreeCells:
-                    if self._cache.evict():
-                        continue
-                    if any(chunk.draft for chunk in batch.chunks):
-                        batch = batch.without_drafts()
-                        continue
-                    only = self._scheduler.refuse()
-                    if only is not None:
-                        text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
-                        self._end(only.id, EngineError(text))
-                    return
+            self._cache.decode(batch)
+        except NoFreeCells:
+            if any(chunk.draft for chunk in batch.chunks):
+                self._compute(batch.without_drafts())
+            elif (only := self._scheduler.refuse()) is not None:
+                text = f"the KV cache has no free cells for {len(only.tokens)} tokens: use a smaller --ctx"
+                self._end(only.id, EngineError(text))
         except DecodeFailed as error:
             self._isolate(batch, error)
         else:
@@ -287,7 +280,7 @@ class Engine:
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for single in batch.alone():
             try:
-                self.backend.decode(single)
+                self._cache.decode(single)
             except (NoFreeCells, DecodeFailed) as own_error:
                 text = f"the model could not compute this request: {own_error}"
                 self._end(single.chunks[0].sequence.id, EngineError(text), keep=False)
@@ -339,8 +332,8 @@ class Engine:
         if sequence is None:
             return
         self._scheduler.remove(sequence, keep=keep)
-        for drafter in self._drafters:
-            drafter.forget(sequence)
+        if self._draft_model is not None:
+            self._draft_model.forget(sequence)
         with self._lock:
             del self._open[id]
         sequence.deliver(end=end)

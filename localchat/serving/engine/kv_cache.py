@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from .backend import CacheBackend
-from .batch import Sequence, n_common_of
+from .backend import CacheBackend, NoFreeCells
+from .batch import Batch, Sequence, n_common_of
 
 # If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
 _MIN_COPIED = 4
@@ -45,6 +45,18 @@ class KVCache:
         """Drops all idle prefixes."""
         while self.evict():
             pass
+
+    def decode(self, batch: Batch) -> None:
+        """Computes a batch of running sequences, after the eviction of idle prefixes as far as it needs their cells.
+
+        Raises NoFreeCells if all other cells are those of running sequences, or DecodeFailed.
+        """
+        while True:
+            try:
+                return self._backend.decode(batch)
+            except NoFreeCells:
+                if not self.evict():
+                    raise
 
     def n_cells(self) -> tuple[int, int]:
         """Cells of running sequences, and of idle prefixes; any thread. A shared cell counts for each sequence, up to
