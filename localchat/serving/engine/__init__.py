@@ -20,6 +20,9 @@ log = logging.getLogger("localchat.engine")
 # pass of llama.cpp. Then a step has two rows, and the last one has a single row.
 _WARM_UP_TOKENS = {True: (512, 1), False: (8, 1)}
 
+# The model has been loaded for a request, which comes within this time.
+_IDLE_S = 0.5
+
 
 def load(
     path: str,
@@ -58,5 +61,16 @@ def load(
                 for i, n_tokens in enumerate(_WARM_UP_TOKENS[backend.limits.tuning is GPU])
             ]
         )
-        threading.Thread(target=backend.prepare_constraints, name="localchat-masks", daemon=True).start()
-    return engine.start()
+    engine.start()
+    if not facts.is_non_causal:
+        arguments = engine, backend.prepare_constraints
+        threading.Thread(target=_prepare_constraints, args=arguments, name="localchat-masks", daemon=True).start()
+    return engine
+
+
+def _prepare_constraints(engine: Engine, prepare: Callable[[], None]) -> None:
+    """Let llguidance read the vocabulary when no request runs, since it holds the GIL for some tenths of a second."""
+    while not engine.join(_IDLE_S):
+        if not engine.stats().n_running:
+            prepare()
+            return

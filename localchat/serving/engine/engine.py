@@ -114,10 +114,11 @@ class Engine:
             raise self._stopped
         self._stats, self._last_id = EngineStats(), 0
 
-    def join(self) -> None:
-        """Waits until the engine thread has ended: after `close`, or a failure."""
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits until the engine thread has ended, after `close` or a failure. False: it has not within the timeout."""
         assert self._thread is not None, "the engine has not been started"
-        self._thread.join()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def close(self) -> None:
         """Ends all sequences with EngineStopped and frees the model. Waits for the step in progress."""

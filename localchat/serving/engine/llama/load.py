@@ -61,9 +61,9 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     owner = _load_model(path, options, progress)
     model = _LoadedModel(owner.pointer, options, gpus)
     model.check(path)
-    vocabulary = Vocabulary(owner)
-    memories = model.cache_memories(free, vocabulary.n_tokens)
+    memories = model.cache_memories(free)
     context, n_ctx, is_unified = model.new_context(memories)
+    vocabulary = Vocabulary(owner)  # after what may be refused, since reading it takes longer
     facts = _read_facts(model, context, n_ctx, vocabulary, memories)
     return LlamaBackend(owner, context, vocabulary, facts, model.cache_limits(context, is_unified))
 
@@ -152,7 +152,7 @@ class _LoadedModel:
                 f"the limit of this model is {most}"
             )
 
-    def cache_memories(self, free: int | None, n_vocab: int) -> list[CacheMemory]:
+    def cache_memories(self, free: int | None) -> list[CacheMemory]:
         """The memory in which the KV cache is allocated: that of the machine, of the GPUs, or both.
 
         `free` is the free memory of the machine before the model was loaded.
@@ -161,7 +161,7 @@ class _LoadedModel:
         # The attention mask has 16 bits for each row and token, in each memory.
         mask_bytes = 2 * _PASS if kv_bytes else 0
         pass_bytes = _PASS * L.llama_model_n_embd(self.pointer) * _WIDTHS_PER_ROW * 4
-        logits_bytes = self.n_outputs * n_vocab * 4
+        logits_bytes = self.n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(self.pointer)) * 4
         memories, share = [], self.n_on_gpus / self.n_layers
         if share < 1:
             n_free = None if free is None else max(free - int(self.n_bytes * (1 - share)), 0)
