@@ -24,38 +24,22 @@ class TextBlocks:
             uncut: The ones before which no text is split. These tokens strip the white space before them, which a
                 block would keep at its end.
         """
-        # A run of one character may be tokenized in several ways, so no text is split before it.
-        cuts = [text for text in texts if len({*text}) > 1 and text not in uncut]
-        self._all, self._cuts = _compiled(texts), _compiled(cuts)
-        self._longest = max(map(len, texts), default=0)
+        # No text is split before a token that another one may overlap, since the tokenizer might parse the other one,
+        # which then has the first byte of this token after its own first one, or the last one before its own last.
+        later, earlier = set(b"".join(text[1:] for text in texts)), set(b"".join(text[:-1] for text in texts))
+        cuts = [text for text in texts if text[0] not in later and text[-1] not in earlier and text not in uncut]
+        self._cuts = re.compile(pattern_of(text.decode("latin-1") for text in cuts).encode("latin-1"))
+        self._longest = max(map(len, cuts), default=0)
 
     def split(self, data: bytes) -> Iterator[bytes]:
         """The blocks of a text. Each ends at the first possible place after `BLOCK_BYTES`."""
         begin = 0
         while len(data) - begin > BLOCK_BYTES:
-            end = self._cut(data, begin + BLOCK_BYTES)
-            if end is None:
+            windows = range(begin + BLOCK_BYTES, len(data), _WINDOW)
+            found = (self._cuts.search(data, at, at + _WINDOW + self._longest) for at in windows)
+            cut = next(filter(None, found), None)
+            if cut is None:
                 break
-            yield data[begin:end]
-            begin = end
+            yield data[begin : cut.start()]
+            begin = cut.start()
         yield data[begin:]
-
-    def _cut(self, data: bytes, begin: int) -> int | None:
-        """The index of the first special token after `begin` before which the text may be split."""
-        for at in range(begin, len(data), _WINDOW):
-            for match in self._cuts.finditer(data, at, at + _WINDOW + self._longest):
-                if self._is_alone(data, match.start(), match.end()):
-                    return match.start()
-        return None
-
-    def _is_alone(self, data: bytes, start: int, end: int) -> bool:
-        """Whether no other special token overlaps this one. Otherwise the tokenizer might parse the other one."""
-        for at in range(max(0, start - self._longest + 1), end):
-            match = self._all.match(data, at)
-            if match and match.end() > start and match.span() != (start, end):
-                return False
-        return True
-
-
-def _compiled(texts: Collection[bytes]) -> re.Pattern[bytes]:
-    return re.compile(pattern_of(text.decode("latin-1") for text in texts).encode("latin-1"))

@@ -16,12 +16,8 @@ from .text_blocks import TextBlocks
 
 MAX_TOKENS = 2_000_000
 """Limit of tokens of a text. No context has as many."""
-# Tokens are copied to a Python list in slices of this many, since a copy holds the interpreter lock.
-_SLICE = 20_000
 # The pieces of most tokens have fewer bytes.
 _ROW_BYTES = 64
-# The bytes that occur in UTF-8.
-_UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 256)}
 
 
 class Vocabulary:
@@ -61,15 +57,12 @@ class Vocabulary:
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special, n_most)
 
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
-        if len(data) > limit and self._longest_piece and len(data) > limit * self._longest_piece:
-            raise text_too_long(len(data) // self._longest_piece, limit)
         tokens: list[int] = []
         for block in [data] if add_bos and self._adds_end else self._blocks(parse_special).split(data):
             found, n = self._tokenize_block(block, add_bos, parse_special)
             if len(tokens) + n > limit:
                 raise text_too_long(len(tokens) + n, limit)
-            for i in range(0, n, _SLICE):
-                tokens += found[i : min(i + _SLICE, n)]
+            tokens += found[:n]
             add_bos = False
         return tokens
 
@@ -87,18 +80,6 @@ class Vocabulary:
     def _adds_end(self) -> bool:
         """Whether a text that begins with BOS also ends with a token, so that it must not be cut."""
         return self._tokenize_block(b"", True, False)[1] > self.add_bos
-
-    @cached_property
-    def _longest_piece(self) -> int:
-        """The maximum number of bytes of a text that become one token; 0 if there is no maximum."""
-        strips = L.LLAMA_TOKEN_ATTR_LSTRIP | L.LLAMA_TOKEN_ATTR_RSTRIP | L.LLAMA_TOKEN_ATTR_NORMALIZED
-        model = ctypes.create_string_buffer(16)
-        L.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.model", model, 16)
-        # Other tokenizers replace unknown text of any length by one token, or normalize the text first.
-        if model.value not in (b"gpt2", b"llama") or self._ids_with(strips):
-            return 0
-        pieces = self.all_pieces
-        return max(map(len, pieces)) if {piece[0] for piece in pieces if len(piece) == 1} >= _UTF8_BYTES else 0
 
     def _new_blocks(self, parse_special: bool) -> TextBlocks:
         """Splits texts in which the tokenizer parses control tokens, or in which these are ordinary text."""
