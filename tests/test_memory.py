@@ -31,17 +31,16 @@ DEMO = str(DEMO_PATH)
 GB = 10**9
 MEMINFO = "MemTotal: 8000000 kB\nMemFree: 100000 kB\nMemAvailable: 4000000 kB\n"
 N_AVAILABLE = 4_096_000_000
-V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
+GROUPS = "sys/fs/cgroup"
 
 
 def group(folder: str, limit: object, used: int, cached: int = 0) -> dict[str, str]:
-    """The files of a control group, in the names of both versions."""
-    files = {"max": limit, "current": used, "limit_in_bytes": limit, "usage_in_bytes": used}
-    stat = f"cache 5\ninactive_file {cached}\ntotal_inactive_file {cached}\n"
-    return {f"{folder}/memory.stat": stat, **{f"{folder}/memory.{name}": f"{text}\n" for name, text in files.items()}}
+    """The files of a control group."""
+    texts = {"max": limit, "current": used, "stat": f"cache 5\ninactive_file {cached}"}
+    return {f"{folder}/memory.{name}": f"{text}\n" for name, text in texts.items()}
 
 
-NESTED = {**group(f"{V2}/user.slice", 2 * GB, GB), **group(f"{V2}/user.slice/app.service", 3 * GB, GB)}
+NESTED = {**group(f"{GROUPS}/user.slice", 2 * GB, GB), **group(f"{GROUPS}/user.slice/app.service", 3 * GB, GB)}
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these systems have no such files")
@@ -52,15 +51,10 @@ NESTED = {**group(f"{V2}/user.slice", 2 * GB, GB), **group(f"{V2}/user.slice/app
         pytest.param("MemTotal: 8 kB\n", None, {}, None, id="old kernel"),
         pytest.param(MEMINFO, None, {}, N_AVAILABLE, id="no groups"),
         pytest.param(MEMINFO, "?\n", {}, N_AVAILABLE, id="not a group"),
-        pytest.param(MEMINFO, "0::/\n", group(V2, GB, GB // 2, GB // 10), GB // 2 + GB // 10, id="container"),
-        pytest.param(MEMINFO, "0::/\n", group(V2, "max", GB), N_AVAILABLE, id="group without a limit"),
-        pytest.param(MEMINFO, "0::/\n", group(V2, GB, GB + 5), 0, id="usage above the limit"),
+        pytest.param(MEMINFO, "0::/\n", group(GROUPS, GB, GB // 2, GB // 10), GB // 2 + GB // 10, id="container"),
+        pytest.param(MEMINFO, "0::/\n", group(GROUPS, "max", GB), N_AVAILABLE, id="group without a limit"),
+        pytest.param(MEMINFO, "0::/\n", group(GROUPS, GB, GB + 5), 0, id="usage above the limit"),
         pytest.param(MEMINFO, "0::/user.slice/app.service\n", NESTED, GB, id="an outer group has a lower limit"),
-        pytest.param(
-            MEMINFO, "9:name=systemd:/a\n4:cpu,memory:/b/1\n", group(f"{V1}/b/1", GB, GB // 4), GB - GB // 4, id="v1"
-        ),
-        pytest.param(MEMINFO, "4:memory:/b/1\n", group(V1, GB, GB // 4), GB - GB // 4, id="v1, mounted at the group"),
-        pytest.param(MEMINFO, "4:memory:/a\n", group(f"{V1}/a", 1 << 63, GB), N_AVAILABLE, id="v1 without a limit"),
     ],
 )
 def test_free_memory_is_the_least_of_all_sources(

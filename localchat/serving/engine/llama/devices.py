@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ..values import LoadOptions
@@ -21,12 +21,6 @@ from .library import L
 
 # enum ggml_backend_dev_type; other numbers are accelerators.
 _KINDS = {0: "CPU", 1: "GPU", 2: "GPU"}
-# The folder of the memory control groups, and their files for limit and usage, by version. The statistics have the
-# bytes of inactive pages of files, which the system reclaims first.
-_GROUPS = {
-    1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-}
 # The pages that macOS can give to a program that needs memory.
 _MAC_FREE_PAGES = ("free", "inactive", "speculative", "purgeable")
 
@@ -116,19 +110,16 @@ def mapped_memory() -> int:
 
 
 def _control_group_limits(root: Path) -> Iterator[int]:
-    """What the control groups of this process leave of their limits. A container is such a group."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            mount, limit, usage, inactive = _GROUPS[1 if controllers else 2]
-            group = PurePosixPath(path)
-            for folder in (group, *group.parents):  # In a container the mount may be its own group.
-                base = (root / mount).joinpath(*folder.parts[1:])
-                with contextlib.suppress(OSError, ValueError):  # no such file, or the limit "max"
-                    n_left = int((base / limit).read_text()) - int((base / usage).read_text())
-                    yield max(n_left + _table(base / "memory.stat").get(inactive, 0), 0)
+    """What the control groups (v2) of this process leave of their limits. A container is such a group."""
+    own = None
+    with contextlib.suppress(OSError):
+        own = re.search("^0::/(.*)", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
+    group = root / "sys/fs/cgroup" / (own[1] if own else "")
+    for folder in (group, *group.parents):  # In a container the mount may be its own group.
+        with contextlib.suppress(OSError, ValueError):  # no such file, or the limit "max"
+            n_left = int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+            # The system reclaims inactive pages of files first.
+            yield max(n_left + _table(folder / "memory.stat").get("inactive_file", 0), 0)
 
 
 def _table(path: Path) -> dict[str, int]:
