@@ -57,6 +57,7 @@ def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int
     return [[token.id for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
 
 
+@pytest.mark.cpu_only
 def test_greedy_texts_together_are_those_alone(engine: Engine):
     assert not engine.backend.limits.is_unified
     requests = [request_for(prompt, sampling=GREEDY, max_tokens=24) for prompt in prompts(engine)]
@@ -74,6 +75,7 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
         assert (engine.stats().n_cached > n_cached + 500) == has_cache
 
 
+@pytest.mark.cpu_only
 def test_prefix_is_copied_to_other_sequences(engine: Engine):
     """The common prefix of several prompts is computed once."""
     engine.forget()
@@ -88,6 +90,7 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
         assert_same_or_near_tie(read(engine, request)[1], tokens)
 
 
+@pytest.mark.cpu_only
 def test_forced_tokens_change_no_text_beside_others(engine: Engine):
     forced = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"place\\": \\"" [a-z]{3} "\\"}"')
     requests = [
@@ -99,6 +102,7 @@ def test_forced_tokens_change_no_text_beside_others(engine: Engine):
     assert together(engine, requests) == alone
 
 
+@pytest.mark.cpu_only
 def test_gaps_between_running_sequences_do_not_change_idle_prefixes(engine: Engine):
     """A row that fills a gap is computed in the slot of an idle prefix, and removed."""
     engine.forget()
@@ -111,6 +115,7 @@ def test_gaps_between_running_sequences_do_not_change_idle_prefixes(engine: Engi
     assert together(engine, requests) == alone
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize(
     ("options", "is_unified"),
     [
@@ -199,6 +204,7 @@ def greedy_request(*tokens: int) -> GenerationRequest:
     return request_for(tokens, sampling=GREEDY, max_tokens=30, ignore_eos=True, top_logprobs=5)
 
 
+@pytest.mark.cpu_only
 def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
     """Other requests follow in between, and the next turns have other tokens than the output."""
     first = recurrent.tokenize(LONG)
@@ -216,6 +222,7 @@ def test_prompt_and_its_next_turns_continue_from_its_state(recurrent: Engine):
         assert_same_or_near_tie(fresh, cached)
 
 
+@pytest.mark.cpu_only
 def test_recurrent_streams_together_have_the_text_of_each_alone(recurrent: Engine):
     requests = [greedy_request(*recurrent.tokenize(LONG + text)) for text in ("one", "two, three", "four")]
     assert_together_as_alone(recurrent, recurrent, requests * 2)

@@ -119,6 +119,7 @@ def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_oth
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
 
 
+@pytest.mark.cpu_only
 def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine: Engine):
     """The prompt is computed in several batches."""
     request = request_for(conversation(engine, 25), sampling=GREEDY, max_tokens=20, top_logprobs=5)
@@ -129,6 +130,7 @@ def test_long_prompt_beside_a_stream_gives_the_tokens_of_the_prompt_alone(engine
         assert_same_or_near_tie(alone, read(engine, request)[1])
 
 
+@pytest.mark.cpu_only
 def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     """Six conversations without a common prefix need more than 768 cells, so some are preempted."""
     prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]

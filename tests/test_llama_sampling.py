@@ -299,6 +299,7 @@ def test_grammar_applies_to_the_visible_text(engine: Engine, temperature: float)
     assert tokens[0].id == control
 
 
+@pytest.mark.cpu_only
 def test_constrained_and_free_requests_share_a_batch(engine: Engine):
     free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     alone = read(engine, free)[0]
@@ -312,6 +313,7 @@ def test_constrained_and_free_requests_share_a_batch(engine: Engine):
 FORCED = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"')
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
     engine: Engine, temperature: float, monkeypatch: pytest.MonkeyPatch

@@ -204,6 +204,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"full": DEMO, "sliding": str(folder / "sliding.gguf"), "recurrent": str(folder / "recurrent.gguf")}
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("n_cells", [2048, 100_096])
 @pytest.mark.parametrize("name", ["full", "sliding", "recurrent"])
 def test_estimated_memory_of_the_context_is_near_that_of_llama_cpp(

@@ -85,6 +85,7 @@ def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
     return len(alone) == len(batched)
 
 
+@pytest.mark.cpu_only
 def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alone: dict[str, list[Any]]):
     """The tokens are equal, or first differ where the log probabilities show a near tie. The text is that of the
     tokens. Every second response is a stream."""

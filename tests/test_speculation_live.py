@@ -52,6 +52,7 @@ def speculating(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("sampling", [GREEDY, PENALTIES], ids=["greedy", "penalties"])
 def test_text_is_the_same_with_drafts(plain: Engine, speculating: Engine, sampling: SamplingParams):
     request = request_for(chat(plain, PROMPTS[0]), sampling=sampling, max_tokens=80, ignore_eos=True, top_logprobs=5)
@@ -64,6 +65,7 @@ def test_text_is_the_same_with_drafts(plain: Engine, speculating: Engine, sampli
         assert finish.usage.n_draft_accepted > max(20, finish.usage.n_drafted / 2)
 
 
+@pytest.mark.cpu_only
 def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engine):
     constraint = gbnf("root ::= ([ab] ){40}")
     request = request_for(chat(plain, "Hello!"), sampling=GREEDY, constraint=constraint, max_tokens=200)
@@ -72,6 +74,7 @@ def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engin
     assert finish.usage.n_drafted >= finish.usage.n_draft_accepted > 0
 
 
+@pytest.mark.cpu_only
 def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine, speculating: Engine):
     requests = [
         request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
@@ -80,6 +83,7 @@ def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine,
     assert_together_as_alone(plain, speculating, requests)
 
 
+@pytest.mark.cpu_only
 def test_conversation_continues_after_rejected_drafts(plain: Engine, speculating: Engine):
     """The next turn of a conversation finds the cells of the last one, and none of a rejected draft."""
     prompt = conversation(plain, 5)
