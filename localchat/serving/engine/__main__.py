@@ -23,10 +23,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from ..core.errors import ApiError
-from ..models.catalog import DEMO_PATH
 from . import load
 from .engine import Engine
-from .tuning import has_matrix_instructions
 from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, TokenTexts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
@@ -105,9 +103,6 @@ class Calls:
         threading.excepthook = lambda error: log.error("a thread failed", exc_info=error.exc_value)
         for name, level in log_levels.items():
             logging.getLogger(name).setLevel(level)
-        if options.use_extra_bufts and has_matrix_instructions():
-            # If this machine faults at these instructions, then here, before a large file has been read.
-            load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=1, n_gpu_layers=0)).close()
         self.engine = load(
             path,
             options,
