@@ -192,10 +192,6 @@ class Batch:
             first += n_tokens
         return Batch(tuple(chunks))
 
-    def alone(self) -> Iterator[Batch]:
-        """The same work as one batch for each sequence, without drafts."""
-        return (Batch((chunk,)).without_drafts() for chunk in self.chunks)
-
 
 @dataclass(frozen=True)
 class CacheLimits:

@@ -279,12 +279,13 @@ class Engine:
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """Decodes each sequence of a failed batch alone, and ends those that fail again."""
         log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
-        for single in batch.alone():
+        for chunk in batch.chunks:
+            single = Batch((chunk,)).without_drafts()
             try:
                 self._cache.decode(single)
             except (NoFreeCells, DecodeFailed) as own_error:
                 text = f"the model could not compute this request: {own_error}"
-                self._end(single.chunks[0].sequence.id, EngineError(text), keep=False)
+                self._end(chunk.sequence.id, EngineError(text), keep=False)
             else:
                 self._deliver(single)
 

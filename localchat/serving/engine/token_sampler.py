@@ -38,23 +38,23 @@ class TokenSampler:
         self._backend = backend
         self._texts = texts
         n_threads = 1 if backend.facts.n_vocab < _MIN_PARALLEL_VOCAB else min(_MAX_THREADS, os.cpu_count() or 1)
-        self._helpers = ThreadPoolExecutor(n_threads - 1, "localchat-sample") if n_threads > 1 else None
         self._n_shares = n_threads
+        # Its threads start when they are needed.
+        self._helpers = ThreadPoolExecutor(max(n_threads - 1, 1), "localchat-sample")
 
     def close(self) -> None:
-        if self._helpers is not None:
-            self._helpers.shutdown()
+        self._helpers.shutdown()
 
     def sample(self, chunks: list[BatchChunk]) -> list[TokenRun]:
         """The tokens of each sequence: one, one more for each accepted draft token, and forced tokens."""
-        if len(chunks) < 2 or self._helpers is None:
+        n_shares = min(self._n_shares, len(chunks))
+        if n_shares < 2:
             return self._sample_share(chunks)
-        shares = [chunks[i :: self._n_shares] for i in range(self._n_shares)]
-        futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
+        shares = [chunks[i::n_shares] for i in range(n_shares)]
+        others = self._helpers.map(self._sample_share, shares[1:])  # They start now.
         runs = [TokenRun([])] * len(chunks)
-        runs[:: self._n_shares] = self._sample_share(shares[0])
-        for i, future in enumerate(futures, 1):
-            runs[i :: self._n_shares] = future.result()
+        for i, share in enumerate((self._sample_share(shares[0]), *others)):
+            runs[i::n_shares] = share
         return runs
 
     def _sample_share(self, share: list[BatchChunk]) -> list[TokenRun]:
