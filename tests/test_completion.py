@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from localchat.serving.api.completions import LogprobWriter, parse_completion
-from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.events import OutputToken
 from localchat.serving.engine.values import EngineError
 
-from .chat_requests import ignored, read
+from .chat_requests import read
 from .exchanges import ask
 from .fakes import FakeBackend, endless
 from .serving import Serving, raw_request, read_until, serving
@@ -222,21 +221,6 @@ def test_stream_reports_the_prefill_progress_of_each_prompt():
     assert all(chunk["choices"][0]["index"] in (0, 2) for chunk in chunks if "prompt_progress" in chunk)
 
 
-def test_usage_and_timings_are_on_every_chunk_on_request(running: Serving):
-    """V18: counted over all choices."""
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    chunks = complete(running, stream=True, prompt="abc", n=2, timings_per_token=True, stream_options=options)
-    plain = complete(running, stream=True, prompt="a", stream_options={"include_usage": True})
-    assert {chunk["object"] for chunk in chunks} == {"text_completion"}
-    assert plain[0]["choices"] == [{"index": 0, "text": "a", "logprobs": None, "finish_reason": None}]
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == sorted(counts)
-    assert counts[-1] == 2 * len("abc") + 2
-    assert [chunk["timings"]["predicted_n"] for chunk in chunks] == counts
-    assert {chunk["usage"] for chunk in plain[:-1]} == {None}
-    assert not any("timings" in chunk for chunk in plain[:-1])
-
-
 @pytest.mark.parametrize("prompt", ["abc", [97, 98, 99]])
 def test_ids_of_tokens_whole_and_streamed(running: Serving, prompt: Any):
     chunks = choices(running, stream=True, prompt=prompt, return_token_ids=True)
@@ -244,13 +228,6 @@ def test_ids_of_tokens_whole_and_streamed(running: Serving, prompt: Any):
     assert [id for choice in chunks for id in choice.get("token_ids", ())] == [97, 98, 99]
     for choice in choices(running, prompt=prompt, return_token_ids=True, n=2):
         assert choice["token_ids"] == choice["prompt_token_ids"] == [97, 98, 99]
-
-
-def test_unknown_fields_are_ignored_or_refused():
-    assert ignored(parse_completion, {"prompt": "a", "colour": 1, "user": "u"}) == ("colour",)
-    assert read(parse_completion, {"prompt": "a", "id_slot": 1, "prompt_cache_key": "k"}, strict=True)
-    with pytest.raises(BadRequest, match="colour"):
-        read(parse_completion, {"prompt": "a", "colour": 1}, strict=True)
 
 
 def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:

@@ -17,7 +17,7 @@ from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 
 from .chat_requests import ignored, read
-from .serving import generating, serving
+from .serving import serving
 
 HI = [{"role": "user", "content": "hi"}]
 LONG = "a b c d " * 200
@@ -90,8 +90,6 @@ def test_tools_of_an_item_are_offered():
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 SEARCH = {"type": "web_search_result", "title": "T", "url": "U", "encrypted_content": "x"}
-REFERENCE = {"type": "tool_reference", "tool_name": "f"}
-NOTE = "[an image, left out: this model supports only text]"
 
 
 @pytest.mark.parametrize(
@@ -119,14 +117,6 @@ def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, 
         BadRequest, match=rf"'{name}\[0\].content\[0\].type' is \"{part['type']}\", which --strict refuses"
     ):
         read(parse, fields, strict=True)
-
-
-def test_replayed_parts_of_a_tool_result_are_skipped_or_replaced_by_a_note():
-    """S2."""
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [REFERENCE, image, {"type": "text", "text": "!"}]}
-    fields = messages(messages=[{"role": "user", "content": [result]}, *HI])
-    assert read(parse_messages, fields).messages[0] == {"role": "tool", "tool_call_id": "t", "content": f"f{NOTE}!"}
 
 
 @pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}, {"audio": "a"}])
@@ -207,18 +197,3 @@ CLEAN = {"type": "object", "properties": {"a": {"type": "string", "default": Non
 )
 def test_null_in_a_schema_is_absent(parse: Any, fields: dict[str, Any]):
     assert read(parse, fields).tools[0]["function"]["parameters"] == CLEAN
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "reason"),
-    [
-        ("/v1/chat/completions", {"messages": HI, "stop": ["hm"]}, '"finish_reason":"stop"'),
-        ("/v1/messages", {"messages": HI, "max_tokens": 50, "stop_sequences": ["hm"]}, '"stop_reason":"end_turn"'),
-        ("/api/chat", {"messages": HI, "stream": False, "options": {"stop": ["hm"]}}, '"done_reason":"stop"'),
-    ],
-)
-def test_stop_text_counts_in_the_content_alone(path: str, body: Any, reason: str):
-    with serving(generating("<think>hm</think>Let me look.")) as running:
-        status, answer = running.request("POST", path, json.dumps(body))
-    text = json.dumps(answer, separators=(",", ":"))
-    assert (status, "Let me look." in text, reason in text) == (200, True, True), text

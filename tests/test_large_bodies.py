@@ -73,23 +73,6 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized_whole(
     assert re.search(r"512 tokens.* at least \d+ tokens", body["error"]["message"])
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [("/v1/embeddings", {"input": "a b c d e f g h"}), ("/tokenize", {"content": "a b c d e f g h"})],
-)
-def test_text_of_more_tokens_than_any_context_holds_is_refused(
-    real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
-    from localchat.serving.engine.llama import vocabulary
-
-    monkeypatch.setattr(vocabulary, "MAX_TOKENS", 4)
-    with serving(is_ready=False) as running:
-        running.server.service.ready(real_model)
-        status, body = running.request("POST", path, json.dumps(fields))
-    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
-    assert "tokens, the limit is 4" in body["error"]["message"]
-
-
 LONG = {"enum": ["a" * 1000] * 2000}
 LONG_TOOL = {"name": "f", "parameters": LONG}
 

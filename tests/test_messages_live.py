@@ -1,4 +1,4 @@
-"""The Messages API with the built-in model: the `anthropic` package, and requests as Claude Code sends them."""
+"""The Messages API with the built-in model and the `anthropic` package."""
 
 from __future__ import annotations
 
@@ -109,47 +109,7 @@ def test_tokens_are_counted_as_the_message_counts_them(client: Any):
     assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
-def post(url: str, body: Any, headers: dict[str, str]) -> tuple[Any, Any]:
-    headers = {"anthropic-version": "2023-06-01", **headers}
-    return exchange(url.removeprefix("http://"), "/v1/messages?beta=true", body, headers=headers)
-
-
-def agent_request(line: str, **fields: Any) -> dict[str, Any]:
-    """The fields and tool kinds of Claude Code, with a first system block that differs in each request."""
-    cached = {"cache_control": {"type": "ephemeral"}}
-    return {
-        "model": "claude-sonnet",
-        "max_tokens": 60,
-        "temperature": 0,
-        "system": [
-            {"type": "text", "text": line},
-            {"type": "text", "text": "You are an agent on the command line. " * 8, **cached},
-        ],
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "What is your name?", **cached}]}],
-        "tools": [WEATHER, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
-        "thinking": {"type": "adaptive"},
-        "context_management": {"edits": []},
-        "metadata": {"user_id": "user_1"},
-        **fields,
-    }
-
-
-def test_changing_first_system_block_keeps_the_cached_prefix(url: str):
-    for line in ("x-anthropic-billing-header: cch=1a2b3;", "x-anthropic-billing-header: cch=9f8e7;"):
-        response, message = post(url, agent_request(line), {"x-api-key": KEY})
-        assert response.status == 200, message
-    usage = message["usage"]
-    assert usage["cache_read_input_tokens"] > 20 * usage["input_tokens"]
-
-
-@pytest.mark.parametrize("header", [{"x-api-key": KEY}, {"Authorization": f"Bearer {KEY}"}])
-def test_request_of_an_agent_is_streamed(url: str, header: dict[str, str]):
-    response, events = post(url, agent_request("x-anthropic-billing-header: cch=1;", stream=True), header)
-    assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream")
-    assert events[-1] == {"type": "message_stop"}
-
-
 def test_error_has_the_format_of_the_interface(url: str):
-    response, body = post(url, agent_request("x"), {})
+    response, body = exchange(url.removeprefix("http://"), "/v1/messages?beta=true", {"messages": NAME})
     assert (response.status, body["type"], body["error"]["type"]) == (401, "error", "authentication_error")
     assert response.getheader("Request-Id")

@@ -142,14 +142,11 @@ def test_instructions_come_first_and_are_one_message_with_those_of_a_developer()
     assert parse(instructions="a", input=[developer("b"), USER]).messages == (developer("a\n\nb"), USER)
 
 
-PNG = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
-
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no input": ({"input": None}, "input"),
     "item of another type": ({"input": [1]}, "input[0]"),
     "unknown item": ({"input": [{"type": "song"}]}, "input"),
     "role": ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
-    "image": ({"input": [USER, {"role": "user", "content": [PNG]}]}, "input[1].content[0]"),
     "file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
     "call without an id": ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id"),
     "result without output": ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),

@@ -98,6 +98,7 @@ def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running,
     ("path", "body"),
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/completions", {"prompt": "a"}),
         ("/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
         ("/tokenize", {"content": "a"}),
         ("/detokenize", {"tokens": [1]}),

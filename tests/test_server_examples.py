@@ -44,14 +44,8 @@ def complete(prompt: Any = "Once upon a time", **fields: Any) -> Example:
     return Example("/v1/completions", {"prompt": prompt, **fields})
 
 
-def user(*parts: Any) -> dict[str, Any]:
-    return {"role": "user", "content": list(parts)}
-
-
 DEVELOPER = {"role": "developer", "content": "Be brief."}
 USER = {"role": "user", "content": "Hello!"}
-TEXT = {"type": "text", "text": "What is in this?"}
-FILE = {"type": "file", "file": {"file_id": "file-1"}}
 PLACE = {
     "type": "object",
     "properties": {"location": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
@@ -71,7 +65,6 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "steps", "strict":
 
 OPENAI: dict[str, Example] = {
     "a developer's words": chat(DEVELOPER, USER),
-    "file": wrong("messages[0].content[0]", chat(user(FILE, TEXT))),
     "functions": chat(tools=[WEATHER], tool_choice="auto"),
     "required call": chat(tools=[WEATHER], tool_choice="required", max_tokens=60),
     "allowed tools": chat(
