@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, NamedTuple, Union
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Union, cast
 
+from localchat.serving.chat.dialects.dialect import ReasoningTags
+from localchat.serving.chat.dialects.parser import OutputParser
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.run import GenerationRun, Output, PlainText
 from localchat.serving.core.errors import ApiError
-from localchat.serving.core.events import OutputEnd, OutputToken, PromptProgress, SampledTokens, Usage
+from localchat.serving.core.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    OutputToken,
+    PromptProgress,
+    SampledTokens,
+    Usage,
+)
 from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.run import RequestRun, Result
-from localchat.serving.engine.values import Cancelled, GenerationRequest
+from localchat.serving.engine.front import AnyEngine
+from localchat.serving.engine.values import Cancelled, GenerationRequest, StepOutput, TokenTexts
 
 from .fakes import FakeBackend
 
@@ -42,14 +57,33 @@ class Finish(NamedTuple):
 Item = Union[PromptProgress, SampledTokens, Finish]
 
 
+def output_of(
+    pieces: Sequence[bytes], parser: OutputParser | None = None, tags: ReasoningTags | None = None, **options: Any
+) -> Output:
+    """An output of tokens with these bytes, whose ids are their indexes. Options are those of the request."""
+    texts = TokenTexts(pieces, frozenset(), frozenset())
+    return Output(request_for((0,), **options), texts, parser or PlainText(), reasoning_tags=tags)
+
+
+def events_of(output: Output, *tokens: int, end: str | None = None) -> list[OutputEvent]:
+    """The events of a step with these tokens."""
+    return output.read([StepOutput(0, 0.0, tokens=tokens, end=end)])
+
+
+def run_of(engine: AnyEngine, requests: Sequence[GenerationRequest]) -> GenerationRun:
+    """A run whose events have the tokens and, beside them, their text."""
+    outputs = [Output(request, engine.texts, PlainText()) for request in requests]
+    model = cast(Model, SimpleNamespace(name="m", engine=engine))
+    return GenerationRun(model, outputs, "id-", n_each=len(requests), prompt_field="prompt")
+
+
 class Generation:
     """An iterator of the items of a run with one sequence. Leaving the `with` cancels it."""
 
-    def __init__(self, run: RequestRun) -> None:
+    def __init__(self, run: GenerationRun) -> None:
         self.run = run
-        self._items: list[Result] = []
+        self._items: list[OutputEvent] = []
         self._error: Exception | None = None
-        self._has_failed = False
 
     def __enter__(self) -> Generation:
         return self
@@ -61,33 +95,40 @@ class Generation:
         return self
 
     def __next__(self) -> Item:
-        self.wait(None)
+        self.wait(math.inf)
         error, self._error = self._error, None
         if error is not None:
             raise error
         if not self._items:
             raise StopIteration
         item = self._items.pop(0)
-        return Finish(item.reason, item.stop, item.last, self.run.usage(0)) if isinstance(item, OutputEnd) else item
+        if isinstance(item, OutputEnd):
+            return Finish(item.reason, item.stop, item.last, self.run.usage())
+        assert isinstance(item, (PromptProgress, SampledTokens))
+        return item
 
-    def wait(self, timeout_s: float | None) -> bool:
+    def wait(self, timeout_s: float) -> bool:
         """Whether there is an item or an error within the timeout."""
-        if not self._items and not self._has_failed:
-            try:
-                self._items = [item for _, item in self.run.take(timeout_s)]
-            except (ApiError, Cancelled) as error:
-                self._error, self._has_failed = error, True
+        ends_at = time.monotonic() + timeout_s
+        try:
+            while not self._items and self.run.is_running:
+                events = self.run.take(min(timeout_s, DEADLINE_S))
+                self._items = [event for _, event in events if not isinstance(event, ContentDelta)]
+                if time.monotonic() >= ends_at:
+                    break
+        except (ApiError, Cancelled) as error:
+            self._error = error
         return bool(self._items or self._error)
 
     def cancel(self) -> None:
         self.run.cancel()
 
     def prompt_tokens(self) -> tuple[OutputToken, ...]:
-        return self.run.prompt_tokens()
+        return self.run.outputs[0].prompt_tokens()
 
 
-def submit(engine: Engine, request: GenerationRequest) -> Generation:
-    return Generation(engine.submit([request]))
+def submit(engine: AnyEngine, request: GenerationRequest) -> Generation:
+    return Generation(run_of(engine, [request]))
 
 
 def text_of(items: Iterable[object]) -> str:

@@ -193,7 +193,7 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         running.gate.release()
         read_until(sock, b'"text":"a"')
 
-        def fail(self: object, item: object, tokens: object) -> None:
+        def fail(self: object, steps: object) -> None:
             raise broken
 
         monkeypatch.setattr("localchat.serving.chat.run.Output.read", fail)

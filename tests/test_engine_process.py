@@ -36,6 +36,7 @@ from localchat.serving.engine.values import (
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .engine_programs import ABORTS, CRASHES_AT_AMX, FAILS, REFUSES
+from .engines import submit
 from .live import ServerProcess, running_process, started
 from .serving import wait_for
 from .soak.faults import engine_of
@@ -316,11 +317,11 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
 def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: str, monkeypatch: pytest.MonkeyPatch):
     with front_of(monkeypatch, program) as engine:
         request = GenerationRequest(tuple(engine.start().tokenize("Hello")), GenerationParams(max_tokens=3))
-        with engine.submit([request]) as run, pytest.raises(EngineDied, match=cause):
-            run.take(DEADLINE_S)
+        with submit(engine, request) as generation, pytest.raises(EngineDied, match=cause):
+            next(generation)
         monkeypatch.undo()  # The next process runs the engine as it is.
-        with engine.submit([request]) as run:
-            assert run.take(DEADLINE_S)
+        with submit(engine, request) as generation:
+            assert next(generation)
 
 
 def test_front_that_closes_while_it_starts_ends_those_that_wait(

@@ -19,15 +19,12 @@ from localchat.serving.core.events import (
     PromptProgress,
     SampledTokens,
 )
+from localchat.serving.engine.values import StepOutput, TokenTexts
 
+from .engines import events_of, output_of, request_for
 from .serving import BIG, TOOLS, generating, serving
 
-TOKEN = OutputToken(97, b"a")
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
-
-
-def read(output: Output, *items: PromptProgress | SampledTokens | OutputEnd) -> list[OutputEvent]:
-    return [event for item in items for event in output.read(item, lambda: (TOKEN,))]
 
 
 @pytest.mark.parametrize(
@@ -43,48 +40,48 @@ def read(output: Output, *items: PromptProgress | SampledTokens | OutputEnd) -> 
 )
 def test_k6_finish_reason(text: str, reason: str, expected: str):
     """V31: an output with a call that is cut does not end with "tool_calls", since clients would run it."""
-    output = Output(OutputParser(DIALECTS["hermes"], tools=TOOLS))
-    events = read(output, sampled(text.encode()), OutputEnd(reason))
+    output = output_of([text.encode()], OutputParser(DIALECTS["hermes"], tools=TOOLS))
+    events = events_of(output, 0, end=reason)
     assert events[-1] == OutputEnd(expected)
     assert output.finish_reason == expected
 
 
 def test_first_events_come_before_the_first_token_and_after_progress():
-    output = Output(PlainText(), first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")])
-    progress, *events = read(output, PromptProgress(1, 2, 0, 0.5), SampledTokens((TOKEN,)), OutputEnd("stop", 5, TOKEN))
-    assert isinstance(progress, PromptProgress)
-    assert events == [
-        PromptLogprobs((TOKEN,)),
+    a, b = OutputToken(0, b"a"), OutputToken(1, b"b")
+    output = Output(
+        request_for((0,), reports_progress=True, stop_token_ids=(1,)),
+        TokenTexts([a.piece, b.piece], frozenset(), frozenset()),
+        PlainText(),
+        first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")],
+    )
+    older, newer = PromptProgress(1, 3, 0, 0.5), PromptProgress(2, 3, 0, 0.5)
+    steps = [StepOutput(0, 1.0, older), StepOutput(0, 2.0, newer)]
+    assert output.read(steps) == [newer]
+    assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, tokens=[1], end="stop")]) == [
+        PromptLogprobs((a,)),
         ContentDelta("Once"),
-        SampledTokens((TOKEN,)),
+        SampledTokens((a,)),
         ContentDelta("a"),
-        OutputEnd("stop", 5, TOKEN),
+        OutputEnd("stop", 1, b),
     ]
-
-
-def test_items_after_the_end_of_an_output_are_dropped():
-    with serving(generating("abc")) as running:
-        (choice,) = running.chat_taken_at_end(stop=["b"])["choices"]
-    assert (choice["message"]["content"], choice["stop_reason"]) == ("a", "b")
+    usage = output.usage()
+    assert (usage.n_completion, usage.prompt_s, usage.completion_s) == (2, 2.0, 1.0)
 
 
 # Stop texts end the content, at any cut. A word of the reasoning or of a call ends nothing.
 
 
-def sampled(*pieces: bytes) -> SampledTokens:
-    return SampledTokens(tuple(OutputToken(0, piece) for piece in pieces))
-
-
-def shown(output: Output, *pieces: bytes) -> str:
+def shown(output: Output, *tokens: int) -> str:
     """The text of the events of the next tokens."""
-    return "".join(event.text for event in read(output, sampled(*pieces)) if isinstance(event, ContentDelta))
+    return "".join(event.text for event in events_of(output, *tokens) if isinstance(event, ContentDelta))
 
 
 def text_and_stop(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | int | None]:
     """The text of the pieces up to a stop text, and this stop text."""
-    output, events = Output(PlainText(), stop=stop), []
-    for item in (*map(sampled, pieces), OutputEnd("length")):
-        events += [] if output.is_over else read(output, item)
+    output, events = output_of(pieces, stop=stop), list[OutputEvent]()
+    for i in range(len(pieces) + 1):
+        if output.finish_reason is None:
+            events += events_of(output, *range(i, len(pieces))[:1], end=None if i < len(pieces) else "length")
     *_, end = events
     assert isinstance(end, OutputEnd)
     assert end.reason == ("length" if end.stop is None else "stop")
@@ -128,20 +125,27 @@ def test_every_cut_gives_the_same_text(data: bytes, stop: tuple[str, ...], text:
         assert text_and_stop(pieces, stop) == (text, stopped_by), pieces
 
 
+def test_stop_text_at_the_start_of_the_content_ends_the_tags_of_the_reasoning():
+    dialect = DIALECTS["hermes"]
+    output = output_of([b"<think>hm</think>", b"END"], OutputParser(dialect), dialect.reasoning, stop=("END",))
+    assert shown(output, 0, 1) == "<think>hm</think>"
+    assert output.finish_reason == "stop"
+
+
 def test_text_is_returned_as_soon_as_it_cannot_be_a_stop_text():
-    output = Output(PlainText(), stop=("<end>",))
-    assert [shown(output, piece) for piece in (b"a", b"<", b"e", b"x", b"y")] == ["a", "", "", "<ex", "y"]
+    output = output_of([b"a", b"<", b"e", b"x", b"y"], stop=("<end>",))
+    assert [shown(output, i) for i in range(5)] == ["a", "", "", "<ex", "y"]
 
 
 def test_character_is_returned_with_its_last_byte():
-    output = Output(PlainText())
-    assert [shown(output, bytes([byte])) for byte in "é€".encode()] == ["", "é", "", "", "€"]
+    output = output_of([bytes([byte]) for byte in "é€".encode()])
+    assert [shown(output, i) for i in range(5)] == ["", "é", "", "", "€"]
 
 
 def test_tokens_after_a_stop_text_are_neither_shown_nor_counted():
-    output = Output(PlainText(), stop=("!",))
-    assert shown(output, b"a", b"b!c", b"d") == "ab"
-    assert (output.is_over, output.n_completion) == (True, 2)
+    output = output_of([b"a", b"b!c", b"d"], stop=("!",))
+    assert shown(output, 0, 1, 2) == "ab"
+    assert (output.finish_reason, output.usage().n_completion) == ("stop", 2)
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.chat.dialects.parser import OutputParser, ReasoningTracker
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.prompts import budget_tracker
-from localchat.serving.chat.run import Output
-from localchat.serving.core.events import OutputEnd, OutputToken, ReasoningDelta, SampledTokens
+from localchat.serving.core.events import ReasoningDelta
 from localchat.serving.engine.engine import Engine
 
 from .dialect_outputs import GOLDEN, TOOLS, text_of
+from .engines import events_of, output_of
 from .fakes import FakeBackend, echo
 
 # The tokens that a budget forces: a message, then the end tag of the family.
@@ -30,12 +29,11 @@ def parser(name: str = "qwen-coder", **options: Any) -> OutputParser:
     return OutputParser(DIALECTS[name], **{"tools": TOOLS, **options})
 
 
-def n_reasoning(pieces: Iterable[bytes], parser: OutputParser) -> int:
+def n_reasoning(pieces: list[bytes], parser: OutputParser) -> int:
     """The number of reasoning tokens that the usage has after these tokens."""
-    output = Output(parser)
-    list(output.read(SampledTokens(tuple(OutputToken(0, piece) for piece in pieces)), tuple))
-    list(output.read(OutputEnd("length", None), tuple))
-    return output.n_reasoning
+    output = output_of(pieces, parser)
+    events_of(output, *range(len(pieces)), end="length")
+    return output.usage().n_reasoning
 
 
 def written(pieces: list[bytes], max_tokens: int, name: str = "qwen-coder", **options: Any) -> bytes:

@@ -51,8 +51,8 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
     n = request.params.n
     # All choices have the same prompt, so only the first sequence computes its log probabilities.
     sequences = _copies(sequence, n, params=replace(sequence.params, prompt_logprobs=None))
-    outputs = [_output(request, template.dialect, parsing, i) for i in range(n)]
-    return GenerationRun(model, sequences, outputs, id_prefix, n_each=n, prompt_field="messages")
+    outputs = [_output(model, own, request, template.dialect, parsing) for own in sequences]
+    return GenerationRun(model, outputs, id_prefix, n_each=n, prompt_field="messages")
 
 
 def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
@@ -115,14 +115,16 @@ def budget_tracker(
     return partial(ReasoningTracker, dialect, parsing, max_tokens, closing)
 
 
-def _output(request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any], index: int) -> Output:
+def _output(
+    model: Model, sequence: GenerationRequest, request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any]
+) -> Output:
     parser = OutputParser(dialect, **parsing)
     if request.continue_final_message == "reasoning_content":
         # rstrip(), since the parser would hold back white space at the end, and emit it with the first output text.
         parser.feed(request.prefill[0].rstrip())
 
     def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
-        if index == 0 and request.params.prompt_logprobs is not None:
+        if sequence.params.prompt_logprobs is not None:
             yield PromptLogprobs(tokens())
         reasoning, text = request.prefill if request.echo else ("", "")
         if reasoning:
@@ -132,7 +134,7 @@ def _output(request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any], 
 
     # Reasoning that is not split from the content is content, between its tags.
     tags = None if request.splits_reasoning else dialect.reasoning
-    return Output(parser, stop=request.params.stop, first_events=first_events, reasoning_tags=tags)
+    return Output(sequence, model.engine.texts, parser, first_events=first_events, reasoning_tags=tags)
 
 
 # Text completions
@@ -145,14 +147,12 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> Gene
     with wire_errors("prompt"):
         prompts = [_prompt(model, request, i) for i in range(len(request.prompts))]
         of_prompts = [model.sequence(prompt, _text_params(request), **options) for prompt in prompts]
-    return GenerationRun(
-        model,
-        [sequence for of_prompt in of_prompts for sequence in _copies(of_prompt, n)],
-        [_text_output(model.engine, request, given) for given in request.prompts for _ in range(n)],
-        id_prefix,
-        n_each=n,
-        prompt_field="prompt",
-    )
+    outputs = [
+        _text_output(model.engine, sequence, request, given)
+        for of_prompt, given in zip(of_prompts, request.prompts)
+        for sequence in _copies(of_prompt, n)
+    ]
+    return GenerationRun(model, outputs, id_prefix, n_each=n, prompt_field="prompt")
 
 
 def _text_params(request: CompletionRequest) -> GenerationParams:
@@ -210,7 +210,7 @@ def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: S
     return [*result, facts.fim_file, *tokens("file\n")]
 
 
-def _text_output(engine: AnyEngine, request: CompletionRequest, given: Input) -> Output:
+def _text_output(engine: AnyEngine, sequence: GenerationRequest, request: CompletionRequest, given: Input) -> Output:
     def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
         if request.params.prompt_logprobs is not None:
             yield PromptLogprobs(tokens())
@@ -227,7 +227,7 @@ def _text_output(engine: AnyEngine, request: CompletionRequest, given: Input) ->
             yield PromptLogprobs(tokens(), _echoed(tokens()[n_added:], text))
         yield ContentDelta(text)
 
-    return Output(PlainText(), stop=request.params.stop, first_events=first_events)
+    return Output(sequence, engine.texts, PlainText(), first_events=first_events)
 
 
 def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:

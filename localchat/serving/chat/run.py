@@ -12,8 +12,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 
 from ..core import errors
 from ..core.events import (
@@ -22,14 +20,12 @@ from ..core.events import (
     OutputEnd,
     OutputEvent,
     OutputToken,
-    PromptProgress,
     ReasoningDelta,
     ResponseHead,
     SampledTokens,
     Usage,
 )
-from ..engine.run import Result
-from ..engine.values import GenerationRequest
+from ..engine.values import GenerationRequest, Sampled, StepOutput, TokenTexts, Top
 from .dialects.dialect import ReasoningTags
 from .dialects.parser import OutputParser, merged
 from .dialects.scan import Markers
@@ -52,7 +48,7 @@ class PlainText:
 
 
 class Output:
-    """Converts the items that the engine delivers for one sequence to output events.
+    """The output of one sequence: makes output events of what the engine produces, and counts tokens and times.
 
     The tokens are read one by one, so that the output can end after any of them, at a stop text, which counts only in
     the content. Tokens after the end are neither emitted nor counted.
@@ -60,107 +56,179 @@ class Output:
 
     def __init__(
         self,
+        request: GenerationRequest,
+        texts: TokenTexts,
         parser: OutputParser | PlainText,
         *,
-        stop: Sequence[str] = (),
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         reasoning_tags: ReasoningTags | None = None,
     ) -> None:
         """
         Args:
+            request: The request for the sequence, which is submitted after this.
+            texts: The bytes of the tokens.
             parser: A new parser, for this output alone.
-            stop: The texts that end the output, if the content has one of them.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
             reasoning_tags: Emit the reasoning as content, between these tags; None: emit it as reasoning.
         """
+        self.request = request
         self.finish_reason: str | None = None
-        # The sampled tokens so far, with the token that ended the output.
-        self.n_completion = 0
+        self._texts = texts
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stop = Markers(*stop)
+        self._first_events = first_events
+        self._has_begun = False
+        # The token that ended the sequence, if one did.
+        self._last: OutputToken | None = None
         # The text that may begin a stop text, and the stop text that was found.
+        self._stop = Markers(*request.params.stop)
         self._held = ""
         self._found: str | None = None
-        self._first_events = first_events
         self._tags = reasoning_tags
+        # Whether the content so far ends inside the tags.
+        self._is_inside_tags = False
         # The tokens of reasoning and its tags so far, and whether there is any text between the tags.
         self._n_reasoning = 0
         self._has_reasoning = False
         # The tokens since the last event, which may be the start tag of reasoning.
         self._n_pending = 0
-        # Whether the content so far ends inside the tags.
-        self._is_inside_tags = False
+        # The sampled tokens, with the one that ended the output.
+        self._n_completion = 0
+        self._n_cached = 0
+        self._prompt_logprobs: list[tuple[float, Top]] = []
+        self._n_drafted = 0
+        self._n_draft_accepted = 0
+        # Times by `time.perf_counter`: of the submission, the start of the prefill, the first and the last token.
+        self._submitted_at = time.perf_counter()
+        self._started_at: float | None = None
+        self._first_at: float | None = None
+        self._last_at: float | None = None
 
-    @property
-    def is_over(self) -> bool:
-        return self.finish_reason is not None
+    def read(self, steps: Sequence[StepOutput]) -> list[OutputEvent]:
+        """The events of the next steps: at most the newest progress, one SampledTokens and one OutputEnd.
 
-    @property
-    def n_reasoning(self) -> int:
-        """Tokens of reasoning so far, including tags; 0 while there is no text between the tags."""
-        return self._n_reasoning if self._has_reasoning else 0
-
-    def read(self, item: Result, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
-        """The events of the next item. When `is_over` becomes true, the caller must drop all later items."""
-        if isinstance(item, PromptProgress):
-            yield item
-            return
-        first_events, self._first_events = self._first_events, lambda tokens: ()
-        yield from first_events(prompt_tokens)
-        if isinstance(item, OutputEnd):
-            yield from self._finish(item)
-        else:
-            yield from self._tokens(item.tokens)
-
-    def _tokens(self, tokens: Sequence[OutputToken]) -> Iterator[OutputEvent]:
-        events: list[Event] = []
-        n_read = 0
-        for token in tokens:
-            n_read += 1
+        After an OutputEnd, the caller must drop all later steps. An error that ended the sequence has no event.
+        """
+        events: list[OutputEvent] = []
+        sampled: list[Sampled] = []
+        for step in steps:
+            self._count(step)
+            sampled += step.tokens
+            if step.progress is not None and self.request.reports_progress:
+                events = [step.progress]
+        reason = steps[-1].end if isinstance(steps[-1].end, str) else None
+        if not (sampled or reason):
+            return events
+        if not self._has_begun:
+            self._has_begun = True
+            events += self._first_events(self.prompt_tokens)
+        tokens: list[OutputToken] = []
+        made: list[Event] = []
+        # With a limit of 0, a token is sampled only to compute the prompt.
+        for item in sampled if self.request.params.max_tokens != 0 else ():
+            token = self._token(item)
+            self._n_completion += 1
+            if self._texts.is_end(token.id) or token.id in self.request.params.stop_token_ids:
+                self._last = token
+                break
+            tokens.append(token)
             was_open = self._parser.reasoning_is_open
-            made = self._parser.feed(self._decoder.decode(token.piece))
-            self._count_reasoning(made, was_open)
-            events += self._up_to_stop(made)
+            new = self._parser.feed(self._decoder.decode(token.piece))
+            self._count_reasoning(new, was_open)
+            made += self._up_to_stop(new)
             if self._found is not None:
                 break
-        self.n_completion += n_read
-        yield SampledTokens(tuple(tokens[:n_read]))
-        yield from self._tagged(merged(events))
-        if self._found is not None:
-            yield self._end("stop", self._found)
+        if tokens:
+            events += [SampledTokens(tuple(tokens)), *self._shown(made)]
+        if self._found is not None or reason is not None:
+            events += self._finish(reason or "stop")
+        return events
 
-    def _finish(self, item: OutputEnd) -> Iterator[OutputEvent]:
-        self.n_completion += item.last is not None
-        events = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
-        self._has_reasoning = self._has_reasoning or _has_reasoning(events)
-        shown = [*self._up_to_stop(events), *([ContentDelta(self._held)] if self._held else [])]
-        yield from self._tagged(merged(shown))
+    def usage(self) -> Usage:
+        """The counts and times so far."""
+        return Usage(
+            n_prompt=len(self.request.prompt),
+            n_cached=self._n_cached,
+            n_completion=self._n_completion,
+            queue_s=_seconds(self._submitted_at, self._started_at),
+            prompt_s=_seconds(self._started_at, self._first_at),
+            completion_s=_seconds(self._first_at, self._last_at),
+            # Tags without text between them are no reasoning.
+            n_reasoning=self._n_reasoning if self._has_reasoning else 0,
+            n_drafted=self._n_drafted,
+            n_draft_accepted=self._n_draft_accepted,
+        )
+
+    def prompt_tokens(self) -> tuple[OutputToken, ...]:
+        """The prompt with its control tokens, and with log probabilities for a request with `prompt_logprobs`, which
+        are complete when the first token has been read."""
+        prompt = self.request.prompt
+        logprobs = zip(prompt[1:], self._prompt_logprobs)
+        first = self._token(prompt[0], is_shown=True)
+        return (first, *(self._token((token, *scored), is_shown=True) for token, scored in logprobs))
+
+    def _count(self, step: StepOutput) -> None:
+        self._prompt_logprobs += step.prompt_logprobs
+        self._n_drafted += step.n_drafted
+        self._n_draft_accepted += step.n_draft_accepted
+        if step.progress is not None:
+            self._started_at = self._started_at or step.at
+            self._n_cached = step.progress.n_cached
+        if step.tokens:
+            self._first_at = self._first_at or step.at
+            self._last_at = step.at
+
+    def _token(self, sampled: Sampled, is_shown: bool = False) -> OutputToken:
+        """A token with its bytes; those of control tokens if the request or `is_shown` wants them."""
+
+        def piece(token: int) -> bytes:
+            return self._texts.piece(token, is_shown or token in self.request.visible_tokens)
+
+        if isinstance(sampled, int):
+            return OutputToken(sampled, piece(sampled))
+        token, logprob, top = sampled
+        return OutputToken(token, piece(token), logprob, tuple(OutputToken(id, piece(id), p) for id, p in top))
+
+    def _finish(self, reason: str) -> list[OutputEvent]:
+        """The last events, after a stop text or at the end of the sequence, which has this finish reason."""
+        events: list[OutputEvent] = []
+        if self._found is None:
+            made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
+            self._has_reasoning = self._has_reasoning or _has_reasoning(made)
+            shown = self._up_to_stop(made)
+            if self._held:
+                shown.append(ContentDelta(self._held))
+            events += self._shown(shown)
         if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
-            yield ContentDelta(self._tags.end)
-        yield self._end(item.reason, item.stop, item.last) if self._found is None else self._end("stop", self._found)
-
-    def _end(self, reason: str, stop: str | int | None, last: OutputToken | None = None) -> OutputEnd:
+            events.append(ContentDelta(self._tags.end))
+        stop: str | int | None = self._found
+        last = self._last if stop is None else None
+        if last is not None and not self._texts.is_end(last.id):
+            stop = last.id
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
         is_call = self._parser.has_tool_calls and not self._parser.inside_tool_call
-        self.finish_reason = "tool_calls" if is_call else reason
-        return OutputEnd(self.finish_reason, stop, last)
+        self.finish_reason = "tool_calls" if is_call else "stop" if self._found else reason
+        return [*events, OutputEnd(self.finish_reason, stop, last)]
 
-    def _count_reasoning(self, events: Sequence[Event], was_open: bool) -> None:
+    def _count_reasoning(self, events: Iterable[Event], was_open: bool) -> None:
         """Count a token with these events, if it is a part of the reasoning or of its tags."""
-        self._has_reasoning = self._has_reasoning or _has_reasoning(events)
+        has_reasoning = _has_reasoning(events)
+        self._has_reasoning = self._has_reasoning or has_reasoning
         self._n_pending += 1
-        if was_open or self._parser.reasoning_is_open or _has_reasoning(events):
+        if was_open or self._parser.reasoning_is_open or has_reasoning:
             self._n_reasoning += self._n_pending
             self._n_pending = 0
         elif events:
             self._n_pending = 0
 
-    def _up_to_stop(self, events: Iterable[Event]) -> Iterator[Event]:
+    def _up_to_stop(self, events: list[Event]) -> list[Event]:
         """The events with the content up to the first stop text. A stop text does not extend across other events.
 
         Of stop texts that overlap, the one that ends first counts; of those that end together, the longest one.
         """
+        if not self._stop.literals:
+            return events
+        shown: list[Event] = []
         for event in events:
             text, end = self._held, len(self._held)
             if isinstance(event, ContentDelta):
@@ -171,57 +239,55 @@ class Output:
                     _, end, self._found = min(ends)
             self._held = "" if self._found else text[end:]
             if end:
-                yield ContentDelta(text[:end])
+                shown.append(ContentDelta(text[:end]))
             if self._found is not None:
-                return
+                break
             if not isinstance(event, ContentDelta):
-                yield event
+                shown.append(event)
+        return shown
 
-    def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
-        """The same events or, if there are `reasoning_tags`, with the reasoning as content between the tags."""
+    def _shown(self, events: list[Event]) -> list[Event]:
+        """The same events, but with reasoning as content between its tags if there are `reasoning_tags`."""
+        if self._tags is None:
+            return merged(events)
+        shown: list[Event] = []
         for event in events:
-            if self._tags is not None:
-                was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
-                if isinstance(event, ReasoningDelta):
-                    yield ContentDelta(event.text if was_inside else self._tags.start + event.text)
-                    continue
-                if was_inside:
-                    yield ContentDelta(self._tags.end)
-            yield event
+            was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
+            if was_inside != self._is_inside_tags:
+                shown.append(ContentDelta(self._tags.end if was_inside else self._tags.start))
+            shown.append(ContentDelta(event.text) if isinstance(event, ReasoningDelta) else event)
+        return merged(shown)
 
 
 def _has_reasoning(events: Iterable[Event]) -> bool:
     return any(isinstance(event, ReasoningDelta) for event in events)
 
 
+def _seconds(start: float | None, end: float | None) -> float:
+    """The time from `start` to `end`; 0 if one of them is still to come."""
+    return 0.0 if start is None or end is None else end - start
+
+
 class GenerationRun:
-    """A request in flight, on the HTTP thread: makes output events of the results of the engine's `RequestRun`.
+    """A request in flight, on the HTTP thread: makes output events of what the engine produces for its sequences.
 
     Leaving the `with` block cancels the sequences that are still running.
     """
 
     def __init__(
-        self,
-        model: Model,
-        sequences: Sequence[GenerationRequest],
-        outputs: Sequence[Output],
-        id_prefix: str,
-        *,
-        n_each: int,
-        prompt_field: str,
+        self, model: Model, outputs: Sequence[Output], id_prefix: str, *, n_each: int, prompt_field: str
     ) -> None:
         """Submit the sequences.
 
         Args:
-            sequences: All sequences of the first prompt, then all of the next one.
-            outputs: The converter of the output of each sequence.
+            outputs: Those of all sequences of the first prompt, then all of the next one.
             n_each: The number of sequences for each prompt.
             prompt_field: The field of the request that has the prompt, for error messages.
 
         Raises:
             ApiError: The request cannot run; none of its sequences is in the engine.
         """
-        n, max_open = len(sequences), model.engine.max_open
+        n, max_open = len(outputs), model.engine.max_open
         if n > max_open:
             count_field = prompt_field if n > n_each else "n"
             raise errors.BadRequest(
@@ -229,12 +295,17 @@ class GenerationRun:
                 "queued: request fewer, or start the server with a larger --queue",
                 count_field,
             )
+        sequences = [output.request for output in outputs]
         prompts = tuple(sequence.prompt for sequence in sequences[::n_each])
         id = id_prefix + uuid.uuid4().hex
         self.head = ResponseHead(id, int(time.time()), model.name, prompts, sequences[0].sampling)
-        self._outputs = outputs
+        self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
+        # The indexes of the outputs that have not ended.
+        self._running = set(range(n))
+        # The error of the sequence that failed first.
+        self._error: Exception | None = None
         with wire_errors(prompt_field):
             self._run = model.engine.submit(sequences)
 
@@ -242,11 +313,12 @@ class GenerationRun:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._run.cancel()
+        self.cancel()
 
     @property
     def is_running(self) -> bool:
-        return self._run.is_running
+        """Whether `take` may still return or raise something."""
+        return bool(self._running)
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
         """Wait for output, then return all events of it, each with the index of its sequence.
@@ -255,34 +327,42 @@ class GenerationRun:
         timeout.
 
         Raises:
-            ApiError: The request failed.
+            ApiError: A sequence failed, which ends the others too. The events before that have been returned.
+            Cancelled: `cancel` was called.
         """
-        with wire_errors(self._prompt_field):
-            items = self._run.take(timeout_s)
         events: list[tuple[int, OutputEvent]] = []
-        for index, item in items:
-            output = self._outputs[index]
-            if output.is_over:
+        for index, steps in self._run.take(timeout_s).items() if self._error is None else ():
+            if index not in self._running:
                 continue
-            events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
-            if output.is_over and not isinstance(item, OutputEnd):
-                # The output has ended before the sequence.
-                self._run.end(index)
+            output, end = self.outputs[index], steps[-1].end
+            events += [(index, event) for event in output.read(steps)]
+            if output.finish_reason is not None:
+                self._running.remove(index)
+                if end is None:  # The output has ended before the sequence.
+                    self._run.cancel(index)
+            elif isinstance(end, Exception):
+                self._error = self._error or end
+        if self._error is not None and not events:
+            self.cancel()
+            self._running.clear()
+            with wire_errors(self._prompt_field):
+                raise self._error
         return events
+
+    def cancel(self) -> None:
+        """End all sequences within one step of the engine."""
+        for index in self._running:
+            self._run.cancel(index)
 
     def usage(self) -> Usage:
         """The usage so far, over all sequences."""
-        usages = [
-            replace(self._run.usage(i), n_completion=output.n_completion, n_reasoning=output.n_reasoning)
-            for i, output in enumerate(self._outputs)
-        ]
-        return Usage.total(usages, self._n_each)
+        return Usage.total([output.usage() for output in self.outputs], self._n_each)
 
     @property
     def summary(self) -> str:
         """Tokens, speeds and finish reasons, for the log."""
         usage = self.usage()
-        counted = Counter(output.finish_reason or "cut" for output in self._outputs)
+        counted = Counter(output.finish_reason or "cut" for output in self.outputs)
         ends = ", ".join(reason if n == 1 else f"{n} {reason}" for reason, n in counted.items())
         return (
             f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "

@@ -137,7 +137,7 @@ class Engine:
 
     def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
         """Queues the sequences of one request, all or none, and returns at once; see `enqueue` for errors."""
-        run = RequestRun(requests, self.texts, self.cancel)
+        run = RequestRun(len(requests), self.cancel)
         run.ids = self.enqueue(requests, run.deliver)
         return run
 

@@ -93,7 +93,7 @@ class Front:
         return self.facts.n_parallel + self._options.max_queue
 
     def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
-        return self._repeated(lambda process: process.submit(requests, self.texts))
+        return self._repeated(lambda process: process.submit(requests))
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None

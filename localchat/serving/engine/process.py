@@ -90,8 +90,8 @@ class EngineProcess:
         self._send((id, method, arguments, options))
         return future
 
-    def submit(self, requests: Sequence[GenerationRequest], texts: TokenTexts) -> RequestRun:
-        run = RequestRun(requests, texts, lambda sequence: self._send((None, "cancel", (sequence,), {})))
+    def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
+        run = RequestRun(len(requests), lambda sequence: self._send((None, "cancel", (sequence,), {})))
         run.ids = self.call("enqueue", requests, run=run).result()
         return run
 

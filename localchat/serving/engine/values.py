@@ -75,7 +75,7 @@ End = Union[str, Exception]
 
 
 class StepOutput(NamedTuple):
-    """What a step of the engine produced for one sequence, or a part of it. `RequestRun` reads it."""
+    """What a step of the engine produced for one sequence, or a part of it."""
 
     sequence: int
     """The index of the sequence in its request."""
