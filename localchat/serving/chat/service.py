@@ -35,7 +35,7 @@ class ServedModel:
     model: Model | None = None
     """The loaded model; None: it is not loaded."""
     is_loading: bool = False
-    """Whether it waits to be loaded, or loads."""
+    """Whether it is queued to be loaded, or being loaded."""
     progress: float = 0.0
     """The loaded share."""
     began_at: float = 0.0
@@ -71,8 +71,8 @@ class ServedModel:
 class Service:
     """The models of this server, and the requests in flight. One model, the default, serves requests that name none.
 
-    One thread loads and ends models, one after another; the others are served meanwhile. At shutdown, `refuse` rejects
-    new requests, `stop` ends those in flight, and `close` ends the models.
+    One thread loads and ends models, one after another; loaded models go on serving meanwhile. At shutdown, `refuse`
+    rejects new requests, `stop` ends those in flight, and `close` ends the models.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Service:
         raise errors.ModelNotFound(problem, "model")
 
     def _served(self, file: ModelFile) -> ServedModel:
-        default = self.default.file  # which may have another name here
+        default = self.default.file  # The catalog may list it under another name.
         if (file.path, file.settings) == (default.path, default.settings):
             return self.default
         with self._changed:
@@ -194,7 +194,7 @@ class Service:
             return served
 
     def loaded(self) -> list[ServedModel]:
-        """The loaded models, those that will be ended too."""
+        """The loaded models, including those that are about to be ended."""
         with self._changed:
             return [served for served in self._models.values() if served.model is not None]
 
@@ -206,7 +206,7 @@ class Service:
 
         Raises:
             ModelNotFound: There is no model of this name, or the name means several.
-            ModelLoading: It is not loaded, and is not loaded for this call.
+            ModelLoading: It is not loaded, and this call does not load it.
             InferenceError: The engine has failed, or its process cannot be started.
         """
         best = self.find(name)
@@ -217,7 +217,7 @@ class Service:
         return _working(best.model)
 
     def check(self) -> None:
-        """Raise an error while the server cannot serve requests yet: the default model loads for the first time."""
+        """Raise ModelLoading while the default model loads for the first time; InferenceError if its engine failed."""
         with self._changed:
             default = self.default
             if default.model is None and not default.used_at and not default.failure:
@@ -243,11 +243,11 @@ class Service:
         model: Model | None = None
         while model is None:
             with self._changed:
-                if not self._is_usable(served):
+                if not self._queue_unless_loaded(served):
                     if not self.waits or self._load is None:
                         raise self._loading(served)
                     self._changed.wait(_POLL_S)
-                if self._is_usable(served):
+                if self._queue_unless_loaded(served):
                     model = served.model
                     served.n_users += 1
             if model is None:
@@ -266,7 +266,7 @@ class Service:
     def load(self, served: ServedModel) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
         with self._changed:
-            self._is_usable(served)
+            self._queue_unless_loaded(served)
 
     def unload(self, served: ServedModel) -> None:
         """End a model as soon as no request uses it. Returns at once."""
@@ -274,8 +274,8 @@ class Service:
             served.expires_at = -math.inf
             self._changed.notify_all()
 
-    def _is_usable(self, served: ServedModel) -> bool:
-        """Whether a model is loaded. If it is not, it will be."""
+    def _queue_unless_loaded(self, served: ServedModel) -> bool:
+        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now."""
         if self.is_stopped:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         if served.model is not None and not served.is_ending:
@@ -330,7 +330,7 @@ class Service:
             try:
                 model = self._load(served, self._others())
             except NotEnoughMemory as error:
-                # Ending models that do not take as much as is missing would help nobody.
+                # If ending all models would not free enough, end none.
                 if error.n_missing > sum(other.n_bytes + _PROCESS_BYTES for other in self.loaded()):
                     reason = str(error)
                     log.error("cannot load %s: %s", served.file.name, reason)
