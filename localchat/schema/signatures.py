@@ -1,4 +1,4 @@
-"""Read the docstrings and annotations of functions and classes. No I/O.
+"""Read docstrings, and evaluate the annotations of functions and classes. `schema.py` reads the parameters. No I/O.
 
 Docstrings are in Google's style. Annotations are evaluated, also those that are strings, and `X | Y` on Python 3.9.
 """

@@ -1,4 +1,4 @@
-"""The interactive chat: read prompts and commands, such as /help, from the terminal until Ctrl-D."""
+"""The interactive chat: reads prompts, and reads and runs commands such as /help, until Ctrl-D."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversation of the terminal program: its messages, its options, its files, and sending one message."""
+"""The conversation of the terminal program: its messages, options and files, and sending one message. No commands."""
 
 from __future__ import annotations
 

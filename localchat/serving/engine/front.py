@@ -1,8 +1,8 @@
-"""The front of an engine: has methods of `Engine`, and runs them in an engine process, which it starts when needed.
+"""The front of an engine: has methods of `Engine`, and calls them in an engine process, which it starts when needed.
 
-This process never loads llama.cpp, so a native crash ends only the engine process. Its requests end with EngineDied,
-which names the cause, and the next request starts it again. A process that cannot be started some times in a row is
-not tried again for a while.
+The server's process never loads llama.cpp, so a native crash ends only the engine process. `process.py` notices that
+and ends its requests with EngineDied; the next request starts another process here. If that fails some times in a row,
+it is not tried again for a while.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""An engine process, `python -m localchat.serving.engine`, from its start to its death, seen by the server's process.
+"""The server's side of an engine process, `python -m localchat.serving.engine`: its start, its messages, its death.
 
-Two threads belong to it: one receives messages, one reads what the native libraries write. A message to the process is
-a pickled call, `(id, method, arguments, options)`, of a method of `Engine` or of `Calls` in `__main__.py`; without a
-result if the id is None. None ends the process. From it come tuples whose first item is their kind:
+When the process dies, all its requests end with EngineDied, which names the cause. Two threads belong to it: one
+receives messages, one reads what the native libraries write. A message to the process is a pickled call, `(id, method,
+arguments, options)`, of a method of `Engine` or of `Calls` in `__main__.py`; without a result if the id is None. None
+ends the process. From it come tuples whose first item is their kind:
 
     ("result", id, value)             the result of a call
     ("error", id, error)              the error of a call
@@ -156,7 +157,7 @@ class EngineProcess:
             self._calls.pop(values[0]).set_exception(values[1])
 
     def _end(self) -> None:
-        """The connection has ended: end all calls and runs."""
+        """The connection has ended, as the process died or was closed: end all calls and runs with the reason."""
         try:
             status = self._process.wait(_DEATH_S)
         except subprocess.TimeoutExpired:

@@ -1,6 +1,7 @@
-"""Models by name: a path, a name in a mapping file, a file in a models folder, or a model of another program.
+"""The catalog of models, which finds the one that a name means. `sources.py` finds the files and their names.
 
-The catalog reads folders and mapping files, never the weights. It scans a folder again once the folder has changed.
+A name is a path, one in a mapping file, that of a file in a models folder, or of a model of another program. The
+catalog never reads weights. It scans a folder again once the folder has changed.
 """
 
 from __future__ import annotations

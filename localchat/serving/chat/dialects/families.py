@@ -1,4 +1,7 @@
-"""The model families: for each, the texts that identify its templates, its call formats and its reasoning tags."""
+"""The model families: for each, the texts that identify its templates, its call formats and its reasoning tags.
+
+Models with one format share an entry, which has the name of one of them: Qwen 2.5 and 3 are in "hermes".
+"""
 
 # ruff: noqa: RUF001 - the markers of some models are written with a wide bar
 
