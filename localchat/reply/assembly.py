@@ -78,9 +78,9 @@ class _Choice:
         # The payload that is being added, and the events that are not returned yet.
         self._chunk: Any = None
         self._events: list[StreamEvent] = []
-        # The pieces of each kind of text, and of the content as received, with tags: a message that follows the deltas
-        # is compared with it.
+        # The pieces of each kind of text.
         self.pieces: dict[str, list[str]] = {"content": [], "reasoning": [], "refusal": []}
+        # The content as received, with tags. A complete message that follows the deltas is compared with it.
         self._content: list[str] = []
         self.logprobs: list[Any] = []
         self._splitter = ThinkSplitter(think_tags)
@@ -97,7 +97,7 @@ class _Choice:
         self._stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
-        """Add an element of `choices`: its delta or message, then its finish reason, as both may be present."""
+        """Add an element of `choices`: its delta or message, then its finish reason. It may have both."""
         self._chunk = chunk
         delta, message, logprobs = choice.get("delta"), choice.get("message"), choice.get("logprobs")
         if isinstance(delta, dict) and delta:
@@ -147,11 +147,11 @@ class _Choice:
             self._legacy_calls.take({"index": 0, "function": legacy})
 
     def _take_message(self, message: Json) -> None:
-        """Add a complete message. After deltas, only the part of it that they did not have is new."""
+        """Add a complete message. After deltas, only what they lacked is emitted."""
         name, text = _reasoning(message)
         rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
         rest = {name: _new_part(text, self.pieces["reasoning"]), **rest} if text else rest
-        # The content of the message may have the tags, or the server may have removed them.
+        # The content of the message may have the tags or not, so it is compared with the content in both forms.
         for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
             if isinstance(rest.get(field), str):
                 rest[field] = _new_part(rest[field], *known)
@@ -194,7 +194,7 @@ class _Choice:
         return self._take_events()
 
     def close(self) -> list[StreamEvent]:
-        """The events at the end of a stream that was not cut: the text after an opening tag alone, and the calls."""
+        """The events at the end of a stream that was not cut: text after a <think> that is never closed, then calls."""
         self._finished_calls = tuple(self._current_calls())
         if self._splitter.unclosed and self.stop().reason == "stop":
             text = self._splitter.opening + "".join(self.pieces["reasoning"])
@@ -222,7 +222,7 @@ class _Choice:
         return self.reason() not in (None, "unknown") and not self._continued_after_finish
 
     def stop(self) -> MessageStop:
-        """The last event. Its reason is "tool_calls" if there are calls, also if the server sent "stop"."""
+        """The last event. Its reason is "tool_calls" if there are calls, even if the server sent "stop"."""
         reason = self.reason()
         if reason == "unknown":
             self._warn(f"unknown finish reason {self.reason_raw!r}")
@@ -284,7 +284,10 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def _new_part(text: str, *known: list[str]) -> str:
-    """The part of `text` after one of the known texts, each a list of pieces; all of it if it repeats none."""
+    """What `text` adds to a known text that it begins with; "" if a known text begins with it; else all of it.
+
+    A known text is a list of pieces, which this joins.
+    """
     for pieces in known:
         seen = "".join(pieces)
         pieces[:] = [seen]
@@ -334,14 +337,15 @@ class Accumulator:
         """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
 
         Raises:
-            ProtocolError: There are too many tool calls, or the first payload is nothing known.
+            ProtocolError: There are too many tool calls, or the response begins with JSON that is not a chat
+                completion, an error or a keep-alive.
         """
         events: list[StreamEvent] = []
         self._fields.update(chunk)
         self._n_chunks += 1
         error = find_error(chunk)
         if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
-            # It may be an error of an unknown format. If it were ignored, the text that it cut would look complete.
+            # It may be an error of an unknown format. Ignoring it would make a text that it cut look complete.
             shown = cut(dump(chunk))
             if not self.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
@@ -416,9 +420,8 @@ class Accumulator:
         return [self._choices[index] for index in sorted(self._choices)]
 
     def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
-        """Store a usage, and make an event if it is new. Zeros, which some servers send in every chunk, are no event
-        and replace no other usage.
-        """
+        """Store a usage, and make an event if it is new. A usage of zeros, which some servers send in every chunk,
+        makes no event and replaces no earlier usage."""
         usage = parse_usage(raw)
         if usage == self._usage or not usage.total_tokens:
             self._usage = self._usage or usage

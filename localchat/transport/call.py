@@ -1,7 +1,7 @@
 """One call: its requests, tries, timeouts and responses, as coroutines. No I/O.
 
-They wait for the operations of a driver alone. Those of `aio_sockets` wait in an event loop. Those of `sockets` block
-and never suspend, so that `sockets.run_blocking` can run the coroutines without an event loop.
+The coroutines await only the operations of a driver. Those of `aio_sockets` wait in an event loop. Those of `sockets`
+block and never suspend, so that `sockets.run_blocking` can run the coroutines without an event loop.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ERROR_BODY_S = 5.0
 DRAIN_S = 0.1
 DRAIN_BYTES = 65536
 
-# The interval at which a call checks whether the thread that looks up a host is done: it begins with the time of a
-# lookup in a local file, and doubles up to the maximum.
+# The interval at which a call checks whether the thread that looks up a host is done. The first is about as long as a
+# lookup in a local file takes; each further one is twice as long, up to the maximum.
 _FIRST_LOOKUP_POLL_S = 0.0002
 _MAX_LOOKUP_POLL_S = 0.005
 
@@ -146,7 +146,7 @@ class Call:
         """Let the driver perform an operation, and return its result.
 
         Raises:
-            Cancelled: The call was cancelled, which is then also the reason for any other error.
+            Cancelled: The call was cancelled. This is raised instead of any error that the operation then has.
             OSError: The operation failed.
         """
         self.check_cancelled()
@@ -178,7 +178,7 @@ class Call:
         except ConnectError:
             if not is_reused or self._response.begun:
                 raise
-            # The server closed the idle connection at the same time. This does not count as a try.
+            # The server closed the idle connection before it responded. Only the request on a new one counts as a try.
             self._drop()
             await self._connect()
             status = await self._request()
@@ -306,7 +306,7 @@ class Call:
     async def _receive(self) -> bytes:
         data: bytes = await self._timed("read", self._connection)
         self.deadlines.pause()
-        self.check_cancelled()  # A cancel ends the connection, which must not look like the end of the response.
+        self.check_cancelled()  # A cancel ends the connection, which would look like the end of the response.
         return data
 
 

@@ -58,7 +58,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
 def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
     """`n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts.
 
-    `options` are other fields of all sequences but the first, which reports the progress of the prompt for all.
+    `options` replace fields of all sequences but the first. Only the first reports the progress of the prompt.
     """
     sampling = sequence.sampling
     seeds = [None if sampling.seed is None else sampling.seed + i for i in range(1, n)]
@@ -72,7 +72,7 @@ def prompt_text(model: Model, request: ChatRequest) -> str:
 
 
 def prompt_length(model: Model, request: ChatRequest) -> int:
-    """The number of tokens of the prompt, also beyond the context. Raises BadRequest as `prompt_text` does."""
+    """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
     prompt, template = _rendered(model, request)
     with wire_errors("messages"):
         parts = parts_of(prompt, template.special)
@@ -101,7 +101,7 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
 def budget_tracker(
     model: Model, request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any]
 ) -> Callable[[], ReasoningTracker] | None:
-    """Makes the tracker of the reasoning budget of a request, in the engine process; None: no limit.
+    """A function, for the engine process, that makes the tracker of the reasoning budget; None: no limit.
 
     `parsing` has the options of the parser. The budget message is tokenized without control tokens, and its tokens
     count as completion tokens.
@@ -120,7 +120,7 @@ def _output(
 ) -> Output:
     parser = OutputParser(dialect, **parsing)
     if request.continue_final_message == "reasoning_content":
-        # rstrip(), since the parser would hold back white space at the end, and emit it with the first output text.
+        # Without rstrip(), the parser would hold white space at the end back, and emit it as the start of the output.
         parser.feed(request.prefill[0].rstrip())
 
     def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
@@ -132,7 +132,7 @@ def _output(
         if text:
             yield ContentDelta(text)
 
-    # Reasoning that is not split from the content is content, between its tags.
+    # If the request does not split reasoning from the content, it is sent as content, with its tags around it.
     tags = None if request.splits_reasoning else dialect.reasoning
     return Output(sequence, model.engine.texts, parser, first_events=first_events, reasoning_tags=tags)
 
@@ -156,7 +156,7 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> Gene
 
 
 def _text_params(request: CompletionRequest) -> GenerationParams:
-    """The parameters of the sequences, with log probabilities of the prompt also where only `echo` needs them."""
+    """The parameters with `prompt_logprobs` set as that field, or `echo` with `logprobs`, asks for."""
     params = request.params
     counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
     return replace(params, prompt_logprobs=max((n for n in counts if n is not None), default=None))

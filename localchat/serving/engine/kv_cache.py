@@ -5,10 +5,10 @@ was preempted, and its cells stay for requests that begin with the same tokens, 
 least recently used idle prefix is evicted first.
 
 If all slots share one buffer of cells, a prefix is shared without a copy; if each has its own cells, it is copied. The
-state of a recurrent model cannot be truncated: a request continues a copy of a whole idle prefix. One is kept of each
-prompt without its last token.
+state of a recurrent model cannot be truncated, so a request continues a copy of a whole idle prefix. For this, a copy
+of the state before the last token of each prompt is kept as an idle prefix.
 
-Every method runs on the engine thread and applies its operations to the backend at once. The backend counts the cells.
+The methods run on the engine thread and apply their operations to the backend at once. The backend counts the cells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from .backend import CacheBackend, NoFreeCells
 from .batch import Batch, Sequence, n_common_of
 
-# If each slot has its own cells, a shorter prefix is not copied, since computing it is as fast.
+# If each slot has its own cells, a prefix of fewer tokens is computed again, which is as fast as a copy.
 _MIN_COPIED = 4
 
 
@@ -59,8 +59,8 @@ class KVCache:
                     raise
 
     def n_cells(self) -> tuple[int, int]:
-        """Cells of running sequences, and of idle prefixes; any thread. A shared cell counts for each sequence, up to
-        the capacity."""
+        """How many cells running sequences use, and how many idle prefixes. Any thread may call this. A cell that
+        several share is counted for each of them, but both numbers together are at most the capacity."""
         n_cells = self._limits.n_cells
         n_active = min(sum(sequence.n_computed for sequence in list(self.active.values())), n_cells)
         return n_active, min(sum(map(len, list(self._idle.values()))), n_cells - n_active)
@@ -69,7 +69,7 @@ class KVCache:
         """The longest prefix of `tokens` that can be reused, and a slot that has it; None if there is none.
 
         Of slots that have equally long prefixes, it prefers an idle one that has no further tokens; then an active one
-        if the cells are shared, and the shortest one if they are copied.
+        if the cells are shared, or the slot that has the fewest tokens if they are copied.
         """
         known = [(slot, len(held), n_common_of(held, tokens)) for slot, held in self._idle.items()]
         if self._limits.can_truncate:
@@ -99,7 +99,8 @@ class KVCache:
         held = self._idle.get(match.slot)
         if held is not None:
             n_more = len(held) - match.length
-            # It loses no tokens; or few, where the prefix would be copied, or another one evicted.
+            # Use the idle slot itself if that drops no tokens, or if it drops at most as many as it keeps and the
+            # alternative is to copy the prefix or to evict another one.
             is_cheap = n_more == 0 or (n_more <= match.length and not (self._limits.is_unified and self._free))
             if is_cheap and self._limits.can_truncate:
                 del self._idle[match.slot]
@@ -112,10 +113,9 @@ class KVCache:
         return slot
 
     def _take_slot(self) -> int:
-        """A free slot, after the eviction of an idle prefix if there is none.
+        """The free slot nearest to an active one. If none is free, evicts an idle prefix first.
 
-        If each slot has its own cells, sequences in neighbouring slots are computed in one pass, so it is the free slot
-        nearest to an active one.
+        If each slot has its own cells, llama.cpp computes sequences in neighbouring slots in one pass.
         """
         if not self._free:
             self.evict()
@@ -129,7 +129,7 @@ class KVCache:
         self._backend.truncate(sequence.slot, sequence.n_computed)
 
     def keep_copy(self, sequence: Sequence) -> None:
-        """Makes an idle prefix of the computed tokens of a running sequence, whose slot cannot be truncated later."""
+        """Copies the computed tokens of a running sequence to an idle prefix, as slots cannot be truncated later."""
         assert sequence.slot is not None
         tokens = sequence.tokens[: sequence.n_computed]
         if tokens not in self._idle.values():

@@ -14,8 +14,8 @@ from ..core.events import OutputEvent
 from ..core.text import to_json
 from .exchange import Exchange
 
-# Seconds between two checks whether the response is still needed. The thread of a request waits for the next token, and
-# only a streamed response has writes that fail, so it would notice a disconnect too late. A check takes microseconds.
+# Seconds between two checks whether the response is still needed. Without them, the thread of a request notices a
+# disconnect when a write fails: late in a stream, and after all tokens of a whole body. A check takes microseconds.
 CHECK_S = 0.25
 # An empty comment of server-sent events. Clients ignore it. It must not be sent within an event.
 COMMENT = b": \n\n"
@@ -51,7 +51,7 @@ LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8",
 
 
 def taken(run: GenerationRun, check: Callable[[], None]) -> Iterator[list[tuple[int, OutputEvent]]]:
-    """What the run generates, in lists, with an empty one after `CHECK_S` without output. Calls `check` as often."""
+    """What the run generates, in lists; an empty one after `CHECK_S` without output. Calls `check` every `CHECK_S`."""
     checked_at = time.monotonic()
     while run.is_running:
         yield run.take(CHECK_S)
@@ -61,8 +61,8 @@ def taken(run: GenerationRun, check: Callable[[], None]) -> Iterator[list[tuple[
 
 
 class Stream:
-    """A streamed response. Its head is sent when the first output arrives, or with the first ping, so that an early
-    error has its own status. A later error is the last chunk."""
+    """A streamed response. Its head is sent with the first output or ping. An error before that has its own HTTP
+    status; a later one is the last chunk."""
 
     def __init__(self, exchange: Exchange, format: StreamFormat, ping_s: float) -> None:
         """`ping_s` is the time without output after which a ping is sent; 0: never."""

@@ -95,7 +95,7 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]
     """Read a call with the texts around it, or all calls of a list. Some models leave out the end of these texts.
 
     Raises:
-        Mismatch: The text is not a call. No event was emitted, and `cursor` has a record of the text.
+        Mismatch: The text is not a call. No event was emitted; `cursor.put_back()` makes the text unread again.
     """
     if layout.is_object or layout.notation == "python":
         yield from _list(layout, cursor, calls)
@@ -103,7 +103,7 @@ def read_calls(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]
     name, call_id = yield from _head(cursor, layout.begin + layout.head, calls)
     if f"{THE_NAME}:{A_NUMBER}" in layout.head:
         call_id = f"functions.{name}:{call_id}"
-    # Without a marker after the name, the bracket of an object must follow it.
+    # If nothing in the layout follows the name, the text is a call only if an object is next.
     is_object = layout.arguments is None and parts_of(layout.head)[-1] != THE_NAME
     if is_object or (yield from cursor.is_next("{")):
         is_json = layout.notation == "json"
@@ -168,8 +168,9 @@ def _list(layout: CallLayout, cursor: Cursor, calls: Calls) -> Reader[None]:
 def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[None]:
     """Read one call object: the name and arguments in either order. Other fields are skipped.
 
-    The text of a broken call after its name is emitted as arguments. If the calls have no opener, an object with any
-    other field is not a call: it may be JSON content, which is then streamed without delay.
+    If a call breaks after its name, the rest of its text is emitted as arguments. Without an opener, an object with a
+    field other than the name, arguments, id and type is not a call. It is refused at this field, since it may be JSON
+    content, which must be streamed without delay.
     """
     yield from cursor.expect("{")
     name_key, argument_keys, id_key = _keys(layout)
@@ -226,7 +227,8 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
 def _keys(layout: CallLayout) -> tuple[str, tuple[str, ...], str]:
     """The fields of a call: that of the name, those that may have the arguments, and that of the id.
 
-    The first is "" if the name is itself the field of the arguments. Some models use the fields of another family.
+    The first is "" in layouts like {"NAME": {arguments}}. Any call may have its arguments in `arguments` or
+    `parameters`, since some models use the fields of another family.
     """
     name = re.search(f'"(\\w+)": "{THE_NAME}', layout.head)
     arguments = re.findall(r'"(\w+)": \Z', layout.head)
@@ -279,7 +281,7 @@ def read_arguments(
             ends = ()
     except Mismatch:
         yield from _raw_arguments(cursor, calls, *ends)
-        # A call counts as cut if its arguments were not JSON, so that only a part of them has been converted.
+        # Broken arguments in another notation are converted to JSON only in part, so the call counts as cut.
         calls.is_open = calls.is_open or not is_json
         return
     calls.is_open = False
@@ -313,7 +315,9 @@ def _python_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
 class _Arguments:
     """Reads arguments that are written one by one.
 
-    Those of MiniMax-M3 are nested elements: P<a>textP</a>P<b>P<item>1P</item>P</b>, where P is a prefix of every tag.
+    Those of MiniMax-M3 are nested elements, with a prefix P before every tag. {"a": "text", "b": [1]} is written as
+
+        P<a>textP</a>P<b>P<item>1P</item>P</b>
     """
 
     layout: ArgumentsLayout
@@ -329,7 +333,7 @@ class _Arguments:
         return _bare(self.layout.before_key)
 
     def read(self) -> Reader[None]:
-        """Read the arguments. They are a call if one of them or the end of the call is next."""
+        """Read the arguments. Raises Mismatch unless an argument or the end of the call is next."""
         calls = self.calls
         tag: str | None = yield from self.cursor.expect(self.start, self.call_end)
         calls.start(self.name)
@@ -342,17 +346,17 @@ class _Arguments:
         calls.is_open = tag not in (None, self.call_end)
 
     def _items(self, end: str, types: frozenset[str], *path: str | None) -> Reader[str | None]:
-        """Emit the arguments, or the elements in an element, as an object or a list, from the first name on.
+        """Emit the arguments, or the elements in an element, as an object or a list. `start` was read already.
 
         Returns the marker that ends them; None: another text follows; "" or a part of a marker: the output ends.
         """
         opening, is_list = "", False
         tag: str | None = self.start
-        # The end tag of another element ends these ones as well.
+        # Any other end tag ends them too, since models leave out end tags.
         ends = (end, self.call_end, self.start + "/")
         while tag == self.start:
             name = (yield from self.cursor.read_until(self.layout.key_end))[0].strip()
-            # If the schema allows no list, an item is a field with this name.
+            # A first element `item` begins a list. If the schema allows only an object, it is a field of this name.
             is_list = is_list or (not opening and name == _ITEM and types != {"object"})
             opening = ", " if opening else "[" if is_list else "{"
             self.calls.arguments(opening if is_list else f"{opening}{json.dumps(name, ensure_ascii=False)}: ")
@@ -369,7 +373,7 @@ class _Arguments:
     def _value(self, name: str, *path: str | None) -> Reader[str | None]:
         """Emit the value of the argument or element `name`. `path`: see `parameter_types`.
 
-        Returns the marker that ends it, or what `_items` returns. That of the call may also end elements.
+        Returns the marker that ends it, or what `_items` returns. The end marker of the call may also end an element.
         """
         layout, cursor, calls = self.layout, self.cursor, self.calls
         types = parameter_types(calls.schemas[self.name], *path)
