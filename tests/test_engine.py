@@ -1,34 +1,28 @@
-"""The engine on a fake backend: output, ends, log probabilities, cancelling, closing, refused requests, full caches."""
+"""The engine on a fake backend: output, ends, log probabilities, cancelling, failing decodes, full caches."""
 
 from __future__ import annotations
 
 import os
 import random
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from localchat.serving.core.errors import ApiError, BadRequest, ContextLengthExceeded, QueueFull
 from localchat.serving.core.events import PromptProgress, SampledTokens
-from localchat.serving.engine.values import Cancelled, EngineError, EngineStopped, GenerationRequest
+from localchat.serving.engine.values import Cancelled, EngineError
 
 from .engines import (
-    DEADLINE_S,
     Finish,
     ScoringBackend,
-    complete,
     read,
     request,
-    request_for,
-    running,
     step_until_idle,
     stepped,
     submit,
     text_of,
 )
-from .fakes import END, FakeBackend, echo, endless
+from .fakes import FakeBackend, echo, endless
 
 
 @pytest.mark.parametrize(
@@ -100,17 +94,6 @@ def test_preempted_prompt_is_scored_once():
         assert [read(generation)[1].usage.n_completion for generation in (older, scored)] == [64, 5]
 
 
-@pytest.mark.parametrize("model", [echo, endless, lambda tokens, n_prompt: END], ids=["echo", "endless", "mute"])
-def test_prompt_can_be_scored_without_output(model: Callable[[list[int], int], int]):
-    with stepped(ScoringBackend(model)) as engine:
-        generation = submit(engine, request("abc", max_tokens=0, prompt_logprobs=0, top_logprobs=0))
-        step_until_idle(engine)
-        text, finish = read(generation)
-    assert (text, finish.reason, finish.stop, finish.usage.n_completion, finish.last) == ("", "length", None, 0, None)
-    assert [token.logprob for token in generation.prompt_tokens()] == [None, -1.0, -2.0]
-    assert finish.usage.prompt_s > 0
-
-
 @pytest.mark.parametrize(
     ("line", "n_tokens"), [(b"ab\ncd", 3), (b"\nab", 1), (b"abcd", 20)], ids=["in a line", "at once", "no line"]
 )
@@ -157,42 +140,7 @@ def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
         assert list(generation) == []
 
 
-@pytest.mark.parametrize(
-    ("bad", "error"),
-    [
-        (request_for(()), BadRequest),
-        (request_for((END + 1,)), BadRequest),
-        (request_for((-1,)), BadRequest),
-        (request_for((1,) * 256), ContextLengthExceeded),
-    ],
-    ids=["empty", "id too large", "negative id", "context full"],
-)
-def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[ApiError]):
-    with stepped(FakeBackend()) as engine:
-        with pytest.raises(error, match=r"is empty|go from 0 to|256 tokens.*256 tokens: shorten it"):
-            submit(engine, bad)
-        assert not engine.step()
-
-
-def test_full_queue_refuses_until_a_sequence_ends():
-    with stepped(FakeBackend(n_parallel=2), max_queue=1) as engine:
-        generations = [submit(engine, request()) for _ in range(3)]
-        with pytest.raises(QueueFull, match="3 requests are open, the limit is 3"):
-            submit(engine, request())
-        generations[0].cancel()
-        engine.step()
-        submit(engine, request()).cancel()
-
-
 # Without free cells, and with failing decodes.
-
-
-def test_backend_with_fewer_cells_than_stated_preempts_and_all_finish():
-    backend = FakeBackend(n_cells=1024, n_real_cells=40)
-    with stepped(backend) as engine:
-        generations = [submit(engine, request("x" * 12)) for _ in range(4)]
-        step_until_idle(engine)
-        assert [read(g)[0] for g in generations] == ["x" * 12] * 4
 
 
 def test_request_that_never_finds_free_cells_fails_alone():
@@ -215,25 +163,6 @@ def test_poisoned_request_fails_alone(max_drafted: int):
         assert [read(good)[0], read(other)[0]] == ["good good good good", "other"]
         with pytest.raises(EngineError, match="could not compute this request"):
             read(bad)
-
-
-# Slots that cannot be truncated.
-
-LONG = "a prompt that is long enough to be worth a copy; "
-
-
-@pytest.mark.parametrize("n_batch", [8, 64])
-def test_next_turn_of_a_conversation_uses_the_last_prompt(n_batch: int):
-    """The next prompt has the output as other tokens."""
-    backend = FakeBackend(endless, can_truncate=False, n_batch=n_batch)
-    with stepped(backend) as engine:
-        text, n_cached = LONG, []
-        for _ in range(3):
-            output, finish = complete(engine, request(text, max_tokens=5))
-            assert output == "abcde"
-            n_cached.append((finish.usage.n_cached, len(text)))
-            text += output.upper() + "; and what else?"
-        assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
 
 
 @pytest.mark.parametrize("limits", [{"is_unified": False}, {"can_truncate": False}], ids=["streams", "no truncation"])
@@ -266,46 +195,3 @@ def test_many_sequences_have_the_tokens_of_each_alone(seed: int, limits: dict[st
         for text, generation in zip(texts, generations):
             if text:
                 assert read(generation)[0] == text
-
-
-# With its thread.
-
-
-def test_close_ends_running_and_waiting_requests():
-    backend = FakeBackend(endless, n_parallel=1, n_ctx=100_000, n_cells=100_000)
-    with running(backend) as engine:
-        generations = [submit(engine, request()) for _ in range(3)]
-        next(generations[0])
-        engine.close()  # The end of the block closes it again.
-    for generation in generations:
-        with pytest.raises(EngineStopped):
-            list(generation)
-    with pytest.raises(EngineStopped):
-        submit(engine, request())
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_cancels_leave_nothing_behind(seed: int):
-    random_ = random.Random(seed)
-    backend = FakeBackend(endless, n_parallel=4, n_ctx=64, n_cells=128)
-    with running(backend) as engine:
-
-        def ask(n_reads: int) -> None:
-            with submit(engine, request("x" * 10)) as generation:
-                for _ in range(n_reads):
-                    if isinstance(next(generation), Finish):
-                        break
-
-        threads = [threading.Thread(target=ask, args=(random_.randint(0, 80),)) for _ in range(50)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-            assert not thread.is_alive()
-        # Commands run in order: these run after the last cancel.
-        engine.forget()
-        for _ in range(2):
-            done = threading.Event()
-            engine.post(done.set)
-            assert done.wait(DEADLINE_S)
-        assert backend.n_cells_used() == 0

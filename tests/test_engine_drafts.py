@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from localchat.serving.core.events import SampledTokens
-from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.drafts import looked_up
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError, GenerationRequest
 
 from .engines import Finish, complete, read, request, request_for, step_until_idle, stepped, submit, text_of
-from .fakes import END, FakeBackend, FakeSampler, echo
+from .fakes import END, FakeBackend, echo
 
 
 def completed(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
@@ -59,43 +58,6 @@ def test_stop_token_and_end_within_a_draft_end_the_output_there():
     assert (text, end.reason, end.usage.n_completion) == ("abcdabcda", "stop", 10)
     text, end, _ = completed(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("ab", ord("c"), 3)
-
-
-class SeededSampler(FakeSampler):
-    """Has a generator of random numbers, and the tokens sampled so far."""
-
-    def __init__(self, request: GenerationRequest) -> None:
-        super().__init__(request)
-        self.chance = random.Random(request.sampling.seed)
-        self.sampled: list[int] = []
-
-
-class SamplingBackend(FakeBackend):
-    """Samples at random."""
-
-    def new_sampler(self, request: GenerationRequest) -> Any:
-        return SeededSampler(request)
-
-    def sample(self, sampler: Any, row: int) -> int:
-        tokens = self._outputs[row]
-        assert tokens[len(tokens) - len(sampler.sampled) :] == sampler.sampled, "the logits belong to other tokens"
-        # Mostly the next token of a loop, so that drafts are accepted for a while.
-        chance = sampler.chance
-        token = ord("abcd"[len(tokens) % 4]) if chance.random() < 0.9 else chance.choice(b"abcdwxyz")
-        sampler.sampled.append(token)
-        return token
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_seeded_sampling_gives_the_same_text_with_drafts(seed: int):
-    texts, n_steps = [], []
-    for max_drafted in (0, 3, 16):
-        backend = SamplingBackend(max_drafted=max_drafted)
-        with stepped(backend) as engine:
-            texts.append(complete(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))[0])
-            n_steps.append(len(backend.batches))
-    assert texts[0] == texts[1] == texts[2]
-    assert n_steps[2] < n_steps[0]
 
 
 @pytest.mark.parametrize("seed", range(10))

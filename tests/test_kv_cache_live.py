@@ -17,7 +17,6 @@ from localchat.serving.engine.llama import load_backend
 from localchat.serving.engine.llama.backend import LlamaBackend
 from localchat.serving.engine.values import EngineError, GenerationRequest, LoadOptions
 
-from .constraints import gbnf
 from .demo_model import (
     DEMO,
     GREEDY,
@@ -88,18 +87,6 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
     engine.forget()
     for request, tokens in zip(requests, texts):
         assert_same_or_near_tie(read(engine, request)[1], tokens)
-
-
-@pytest.mark.cpu_only
-def test_forced_tokens_change_no_text_beside_others(engine: Engine):
-    forced = gbnf('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"place\\": \\"" [a-z]{3} "\\"}"')
-    requests = [
-        request_for(chat(engine, question), sampling=GREEDY, max_tokens=32, constraint=constraint)
-        for question, constraint in zip(QUESTIONS[:8], (forced, None, forced, forced) * 2)
-    ]
-    alone = [[token.id for token in read(engine, request)[1]] for request in requests]
-    engine.forget()
-    assert together(engine, requests) == alone
 
 
 @pytest.mark.cpu_only

@@ -4,7 +4,6 @@ import errno
 import json
 import logging
 import os
-import random
 import re
 import shutil
 import sys
@@ -15,7 +14,7 @@ import pytest
 from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.http.loading import load_options, reason_of
 from localchat.serving.http.options import chosen_model, read_options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, Summary, model_at, summary_of
+from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_at, summary_of
 from localchat.serving.models.names import Catalog
 from localchat.serving.models.sources import read_mapping
 
@@ -250,19 +249,6 @@ def test_10_000_files_are_listed_in_bounded_time(tmp_path):
         found.find("zzzzzz")
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_header_is_a_problem_in_the_list(tmp_path, seed):
-    rng = random.Random(seed)
-    data = bytearray(DEMO_PATH.read_bytes()[:50_000])
-    for _ in range(rng.randrange(1, 30)):
-        data[rng.randrange(len(data) if seed % 2 else 400)] = rng.randrange(256)
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes(data[: rng.randrange(1, len(data))])
-    found = summary_of(catalog(tmp_path, tmp_path).find("damaged"))
-    assert isinstance(found, Summary)
-    assert len(found.problem.splitlines()) <= 1
-
-
 def test_a_file_that_is_gone_is_a_problem_in_the_list(home):
     model = catalog(home).find("mine")
     shutil.rmtree(home / ".localchat")
@@ -370,21 +356,6 @@ def test_error_of_an_argument_without_a_model_has_advice(folder, monkeypatch, ar
     monkeypatch.chdir(folder)
     with pytest.raises(ModelFileError, match=message):
         model_at(argument)
-
-
-@pytest.mark.parametrize(
-    ("name", "requested", "is_named"),
-    [
-        pytest.param("Tiny", " tINY ", True, id="any case"),
-        pytest.param("Tiny", " ", True, id="blank"),
-        pytest.param("llama", "Llama:8b", True, id="family with a tag"),
-        pytest.param("llama:8b", "llama:8b", True, id="tag"),
-        pytest.param("tiny", "other", False, id="unknown"),
-        pytest.param("llama:8b", "llama", False, id="family without the tag"),
-    ],
-)
-def test_names_of_a_model(name: str, requested: str, is_named: bool):
-    assert ModelFile(DEMO_PATH, name).is_named(requested) is is_named
 
 
 @pytest.mark.parametrize(

@@ -174,17 +174,6 @@ def random_sequence(random_: random.Random, id: int) -> Sequence:
 # Cached prefixes.
 
 
-def test_known_prefix_is_shared_and_not_computed_again():
-    scheduler = new_scheduler(200, 4, 100)
-    scheduler.add(with_prompt(1, *SYSTEM, 100, 101))
-    first = run_step(scheduler)
-    scheduler.add(with_prompt(2, *SYSTEM, 200))
-    batch = run_step(scheduler)
-    assert scheduler.cells.take_operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
-    assert shape(batch) == [(1, 1, True), (2, 1, True)]
-    assert scheduler.running[1].n_cached == 50
-
-
 # By name: the limits, and the prompts of requests that follow one another, each with the number of its cached tokens.
 # Each request computes its prompt, samples two tokens and computes the first one.
 CACHED: dict[str, tuple[dict[str, Any], list[tuple[tuple[int, ...], int]]]] = {
