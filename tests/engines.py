@@ -164,7 +164,9 @@ def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
     """An engine that is stepped by hand. At the end it must have released everything."""
     with Engine(backend, **options) as engine:
         yield engine
-        assert_left_clean(engine)
+        stats = engine.stats()
+        is_idle = not engine._open and engine.failure is None
+        assert not is_idle or (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
     assert backend.is_closed
 
 
@@ -174,12 +176,6 @@ def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
     with Engine(backend, **options).start() as engine:
         yield engine
     assert backend.is_closed
-
-
-def assert_left_clean(engine: Engine) -> None:
-    stats = engine.stats()
-    is_idle = not engine._open and engine.failure is None
-    assert not is_idle or (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
 
 
 class ScoringBackend(FakeBackend):

@@ -191,10 +191,6 @@ class FakeBackend(FakeCells):
     def new_sampler(self, request: GenerationRequest) -> Any:
         return FakeSampler(request)
 
-    @property
-    def n_rows(self) -> int:
-        return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
-
     def decode(self, batch: Batch) -> None:
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"

@@ -101,9 +101,9 @@ class Sampler:
         params, ends = request.params, vocabulary.eog_tokens
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)
-        # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
-        self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
+        # Tokens that must not be among the next `_n_withholding`, and tokens that must never be sampled.
         self._n_withholding = params.min_tokens
+        self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
         self._forbidden = sorted(ends) if params.ignore_eos else []
         self._find_biased()
         self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
@@ -111,13 +111,14 @@ class Sampler:
         self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
         # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
         self._forced: deque[int] = deque()
-        # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
-        self._keeps_candidates = params.post_sampling_probs and params.top_logprobs is not None
+        # The candidates that the last token was sampled from, kept only if the request wants their probabilities, which
+        # greedy sampling does not compute.
+        wants_candidates = params.post_sampling_probs and params.top_logprobs is not None
+        self._keeps_candidates = wants_candidates and self._sampling.temperature > 0
         self._sampled_from: Any = None
         # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
         steps = chain_steps(self._sampling)
-        self._is_greedy = steps[-1] == _GREEDY
         if steps != [_GREEDY] or self._biased:
             self._build_chain(steps, request.prompt)
 
@@ -186,7 +187,7 @@ class Sampler:
             data=pointer_to(data, L.llama_token_data), size=len(data), selected=-1, sorted=False
         )
         L.llama_sampler_apply(self._chain, ctypes.byref(array))
-        if self._keeps_candidates and not self._is_greedy:
+        if self._keeps_candidates:
             # Most steps remove candidates at the end of the array, and some at its beginning.
             first = (ctypes.addressof(array.data.contents) - data.ctypes.data) // data.itemsize
             kept = data[first : first + array.size]
