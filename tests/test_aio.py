@@ -42,23 +42,20 @@ async def until(event: threading.Event) -> None:
 @pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-response", "in-the-response"])
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
-    spent = []
-    for _ in range(3):  # The best of three tries counts, since the machine may be busy.
-        server = with_tls(waiting(*parts), certificate) if tls else waiting(*parts)
+    server = with_tls(waiting(*parts), certificate) if tls else waiting(*parts)
 
-        async def cancel(client: AsyncClient, server: Server = server) -> float:
-            task = asyncio.ensure_future(client.chat("hi"))
-            await until(server.sent)
-            task.cancel()
-            start = time.monotonic()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await until(server.left)
-            return time.monotonic() - start
+    async def cancel(client: AsyncClient) -> None:
+        task = asyncio.ensure_future(client.chat("hi"))
+        await until(server.sent)
+        task.cancel()
+        start = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(server.left)
+        assert time.monotonic() - start < 0.5  # A millisecond on an idle machine.
 
-        with server:
-            spent.append(run(server.url, cancel, verify=False))
-    assert min(spent) < 0.05
+    with server:
+        run(server.url, cancel, verify=False)
 
 
 def test_idle_connection_with_unread_bytes_is_not_reused():

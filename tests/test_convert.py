@@ -34,6 +34,8 @@ from localchat.extras.convert import (
 )
 from localchat.reply.assembly import Accumulator
 
+from .scripted import chunk
+
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
@@ -261,11 +263,6 @@ def events_of(*chunks: Any, done: bool = False) -> List[StreamEvent]:
     return events + accumulator.finish(done)
 
 
-def chunk(finish: Any = None, logprobs: Any = None, **delta: Any) -> Any:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, **({"logprobs": logprobs} if logprobs else {})}
-    return {"id": "1", "choices": [choice]}
-
-
 def call_chunk(index: int, id: Any, name: Any, arguments: str) -> Any:
     function = {"arguments": arguments, **({"name": name} if name else {})}
     return chunk(tool_calls=[{"index": index, "id": id, "function": function}])
@@ -286,10 +283,11 @@ def test_l8_l14_completion_pieces_without_markers(size: int):
 
 def test_l15_l17_l42_events_of_text():
     """Log probabilities come with the text; usage and other choices are left out."""
-    logprobs = {"content": [{"token": "hi", "logprob": -1.0}]}
+    hi = chunk(content="hi")
+    hi["choices"][0]["logprobs"] = {"content": [{"token": "hi", "logprob": -1.0}]}
     other = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
     usage = {"choices": [], "usage": {"prompt_tokens": 1}}
-    chunks = chunk(content=""), chunk(content="hi", logprobs=logprobs), other, chunk("stop", content="!"), usage
+    chunks = chunk(content=""), hi, other, chunk("stop", content="!"), usage
     assert list(stack_events(events_of(*chunks))) == [
         StackEvent("start", StackText("")),
         StackEvent("progress", StackText("hi"), None, [{"hi": -1.0}]),
