@@ -76,7 +76,9 @@ def test_request_contains_the_options(client_class):
         }
 
 
-@pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')"])
+@pytest.mark.parametrize(
+    "status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')", "200 OK"]
+)
 def test_server_without_list_of_models_gets_no_model(status, client_class):
     """An http.server that handles only POST returns 501 for GET; a retry would not help."""
 

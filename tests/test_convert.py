@@ -68,6 +68,7 @@ def test_k7_one_table_of_stop_reasons():
         ({"strategy": {"type": "top_k", "top_k": 7, "temperature": 0.0}}, {"top_k": 7, "temperature": 0.0}),
         ({"max_tokens": 0, "stop": ["x"]}, {"max_tokens": 0, "stop": ["x"]}),
         ({"max_tokens": None, "stop": None, "repetition_penalty": None}, {}),
+        ({"repetition_penalty": 1.0}, {}),
         ({"repetition_penalty": 1.1, "seed": 0}, {"repeat_penalty": 1.1, "seed": 0}),
     ],
 )

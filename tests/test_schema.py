@@ -306,6 +306,8 @@ def test_union_takes_the_class_that_has_the_fields():
     assert build(Union[Address, Positive], {"number": 1}) == Positive(1)
     with pytest.raises(DoesNotFit, match="missing"):
         build(Union[Address, Positive], {"c": 1})
+    with pytest.raises(DoesNotFit, match="-1 is not positive"):
+        build(Union[Positive, Address], {"number": -1})
 
 
 def test_value_that_is_nested_too_deeply_is_not_valid():
