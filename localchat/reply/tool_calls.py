@@ -152,14 +152,14 @@ class ToolCalls:
             return call if call is None or not (id and not known and call.ids) else None
         has_arguments = piece.strip() != ""
         if id is not None:
-            # A known id with other arguments is that of two calls.
+            # Other arguments with a known id begin a second call.
             is_same = not has_arguments or call.is_repeated_by(piece)
             return call if is_same and (known or not call.ids) else None
         call.is_named_again = call is calls[-1] and not has_arguments
         return call if call.is_named_again else None
 
     def _continued(self, calls: list[_OpenCall], piece: str, is_known: bool) -> _OpenCall | None:
-        """The call, of those that fit its id and index, that a delta without a name belongs to."""
+        """The call to which a delta without a name belongs, of those that fit its id and index; None: a new one."""
         call = calls[-1] if calls else None
         if call is None or is_known or not piece.strip() or not call.is_complete():
             return call

@@ -118,9 +118,9 @@ class AsyncDriver:
         return await asyncio.to_thread(function, *arguments)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
-        """A connection to an address of `look_up`. If the call ends before it is made, it is closed.
+        """A connection to an address of `look_up`. If the call ends before it is made, it is closed when it is made.
 
-        Before Python 3.12, asyncio.wait_for may lose a cancel or the result if both happen at the same time.
+        Not asyncio.wait_for, which before Python 3.12 may lose a cancel or the result if both happen at the same time.
         """
         task = asyncio.ensure_future(_connect(where))
         try:

@@ -30,7 +30,7 @@ _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 8.0
 # A longer Retry-After is not waited for.
 _MAX_RETRY_AFTER_S = 120.0
-# Retried besides those of 500 and above.
+# The statuses that are retried, besides those from 500 on.
 _RETRIED_STATUSES = frozenset({408, 409, 429})
 
 

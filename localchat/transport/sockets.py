@@ -1,7 +1,7 @@
 """The blocking driver: it performs the operations that a call waits for, with sockets.
 
-An operation that blocks gets its limit in seconds just before, so that a server that sends a few bytes at a time
-cannot exceed a deadline. Another thread can wake the operation, with `Driver.cancel`.
+The limit of each operation, in seconds, is computed just before it, so that a server that sends a few bytes at a time
+cannot exceed a deadline. Another thread can wake an operation that blocks, with `Driver.cancel`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Connection(BaseConnection):
         self._limit: float | None = -1.0
 
     def set_limit(self, seconds: float | None) -> Any:
-        """Set the timeout of the socket, and return the socket. It is a system call, so an equal timeout is left."""
+        """Set the timeout of the socket, unless it is this one, since that is a system call. Returns the socket."""
         if seconds != self._limit:
             self._limit = seconds
             self.sock.settimeout(seconds)
@@ -77,7 +77,7 @@ class Connection(BaseConnection):
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that waits for operations of a Driver alone, which block in place of suspending it."""
+    """Run a coroutine that awaits only operations of a Driver, which block and never suspend it. Returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -126,7 +126,7 @@ class Response:
         deadlines.end_within(_AFTER_FINISH_S if accumulator.complete else None)
 
     def _finish(self, cause: LocalChatError | None) -> Iterator[StreamEvent]:
-        """The events of the end of the stream, whose body ended with the error `cause`.
+        """The events of the end of the stream. `cause` is the error that ended the body, if one did.
 
         Raises:
             DoesNotFit: The text does not match the expected value.

@@ -1,4 +1,4 @@
-"""Rules for the arguments of tool calls: as JSON, one by one, or in the notation of Gemma 4.
+"""Grammar rules for the arguments of tool calls: as JSON, one by one, or in the notation of Gemma 4.
 
 Between tags, a value is bare text without quotes, and the parser chooses its type by the schema. A value may be bare
 text only if the parser turns this text into a value that matches the schema. If a layout cannot enforce a schema, the
@@ -16,7 +16,7 @@ from .dialects.call_layout import THE_NAME, ArgumentsLayout, CallLayout, ValueLa
 from .dialects.values import GEMMA_QUOTE, STRING, parameter_types, referenced, value_json
 from .lark import ANY, Rules, json_rule, layout_regex, regex_literal, seq
 
-# The names of undeclared fields of objects in the notation of Gemma 4, and those that it can represent.
+# In the notation of Gemma 4: the names that undeclared fields get, and the names that declared fields may have.
 _GEMMA_NAME = "/[A-Za-z0-9_.-]+:/"
 _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
 # Keywords that do not restrict values.
@@ -54,12 +54,12 @@ class _Arguments:
     def __init__(self, rules: Rules, root: Mapping[str, Any], layout: CallLayout) -> None:
         self._rules = rules
         self._root = root
-        # The parser of Gemma's notation ends the call at this marker, also inside a string.
+        # The parser of Gemma's notation ends the call at this marker, even inside a string.
         self._end = regex_literal("".join(layout.ends[:1]))
         self._definitions = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
-        """The schema that references lead to."""
+        """A schema in which a reference at the top is followed. Raises NotExact if other keywords are beside it."""
         if schema is True:
             return {}
         if not isinstance(schema, dict) or ("$ref" in schema and schema.keys() - _ANNOTATIONS != {"$ref"}):
@@ -67,14 +67,14 @@ class _Arguments:
         return self._resolved(referenced(schema, self._root)) if "$ref" in schema else schema
 
     def _json(self, schema: dict[str, Any]) -> str:
-        """A value as JSON. References lead from the root to definitions only."""
+        """A value as JSON. Its schema becomes a root, so it can only have references to definitions."""
         references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(schema))
         if not all(reference.startswith(("#/$defs/", "#/definitions/")) for reference in references):
             raise NotExact
         return self._rules.rule(json_rule({**self._definitions, **schema}))
 
     def _properties(self, schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
-        """The declared properties of an object, each with whether it is required, if no others are needed."""
+        """The properties of an object, each with whether it is required. Raises NotExact if they do not describe it."""
         properties, others = schema.get("properties") or {}, schema.get("additionalProperties", True)
         required = schema.get("required") or ()
         is_plain = schema.keys() <= _OF_OBJECT | _ANNOTATIONS and isinstance(properties, dict)

@@ -1,9 +1,9 @@
 """Makes the constraint of a request: one grammar of llguidance for its reasoning, tool calls and response format.
 
 A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
-free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family. If its
-tags cannot represent every value that the schema of a tool allows, the arguments are one JSON object instead, which the
-parser accepts too.
+free up to the marker of a tool call, which also ends reasoning. Tool calls have the layout of the model family. If this
+layout cannot represent every value that the schema of a tool allows, the arguments are one JSON object instead, which
+the parser accepts too.
 
 llguidance splits a text into lexemes, each as long as possible. A free text and the marker that ends it are therefore
 one lexeme.
@@ -51,9 +51,9 @@ _MISSING = "this server cannot constrain outputs, since the package llguidance i
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a chat request with this prompt for the parser; None if the output is unconstrained.
+    """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser.
 
-    Raises BadRequest if it cannot be enforced; `param` is the path of the field.
+    Raises BadRequest if it cannot be enforced; the `param` of the error is the path of the field.
     """
     tools = request.callable_tools
     if not tools and request.response_format is None:
@@ -184,7 +184,7 @@ class _Grammar:
         dialect = self.dialect
         if dialect.part_mark:
             return self._parts(dialect.calls)
-        # A header with the name belongs to the text: it comes before the opener of another layout.
+        # A `begin` with the name is a header, which is free text here: the opener of another layout follows it.
         layouts = [layout for layout in dialect.calls if THE_NAME not in layout.begin]
         heads = [
             layout.head_of(name, layout.begin) for layout in layouts if not layout.opener for name in self._schemas
@@ -269,7 +269,7 @@ class _Grammar:
             hint = f'; with "strict": false the arguments of "{name}" may be any object'
             _check_schema(schema, f"tools[{index}].function.parameters", hint)
             return schema
-        # As much of it as can be enforced, since this tool need not be called.
+        # Enforce as much of it as possible, since the model need not call this tool.
         pointer, reason = error_place(schema)
         if not reason:
             return schema
@@ -287,7 +287,7 @@ def _check_schema(schema: Any, path: str, hint: str = "") -> None:
 
 
 def _without_anchors(pattern: str) -> str:
-    """A pattern for a whole text, as it may stand between slashes."""
+    """A pattern of a whole text without ^ and $, which are implied, escaped for use between slashes."""
     pattern = pattern.removeprefix("^")
     if pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = pattern[:-1]
@@ -305,7 +305,7 @@ def _report(name: str, path: str, reason: str) -> None:
 def _check(request: ChatRequest) -> None:
     """Refuse what cannot be combined with a constraint, and tools with equal names.
 
-    A JSON format would apply to an assistant prefill too. The parser looks up the schema of a call by its name.
+    A JSON format would have to apply to the assistant prefill too. The parser finds the schema of a call by its name.
     """
     _check_sampling(request.params)
     response_format = request.response_format

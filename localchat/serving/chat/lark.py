@@ -99,7 +99,7 @@ def gbnf_rule(grammar: str) -> str:
     names: dict[str, str] = {}
 
     def use(name: str) -> Any:
-        """The rule with this name, with a new name. It is linked to the rules that it refers to."""
+        """Give a rule a new name, link it to the rules to which it refers, and return it."""
         if name not in rules:
             raise ValueError(f"the rule {name!r} is not defined")
         rule = rules[name]
@@ -142,13 +142,13 @@ def gbnf_rule(grammar: str) -> str:
 
 
 def _gbnf_part(match: re.Match[str]) -> str:
-    """A part of GBNF without what the converter does not know."""
+    """A part of GBNF, rewritten without what the converter of llguidance does not know."""
     text = match[0]
     if text == ".":
         return f"[\\x00-{chr(0x10FFFF)}]"
     if text[0] == "#":
         return ""
-    # In a regular expression, a double sign is an operation on classes.
+    # In a class of a regular expression, && and ~~ would be operators.
     return _ESCAPE.sub(_gbnf_escape, re.sub(r"([&~])\1+", r"\1", text) if text[0] == "[" else text)
 
 
@@ -163,8 +163,8 @@ def _gbnf_escape(match: re.Match[str]) -> str:
 def normalized(schema: Any) -> Any:
     """A schema in the keywords that llguidance knows.
 
-    A keyword that is null is absent, unknown formats are annotations, and `nullable` adds a type. Objects that declare
-    properties have no others, unless the schema says so: no other is generated.
+    A keyword that is null is absent, unknown formats are annotations, and `nullable` adds a type. An object that
+    declares properties gets no others, unless the schema says that it may have others.
     """
     text = json.dumps(schema)
     result = json.loads(text)
@@ -182,7 +182,7 @@ def _normalize(node: Any, *, is_closed: bool) -> None:
     if node.get("nullable") is True and "type" in node:
         types = node["type"] if isinstance(node["type"], list) else [node["type"]]
         node["type"] = [*types, *({"null"} - set(map(str, types)))]
-    # Beside other schemas of the same object, each would refuse the properties of the others.
+    # If several schemas apply to one object, each closed one would refuse the properties of the others.
     is_alone = not node.keys() & {"anyOf", "oneOf", "$ref", "additionalProperties"}
     names, required = node.get("properties"), node.get("required", [])
     are_known = isinstance(names, dict) and isinstance(required, list) and set(map(str, required)) <= names.keys()

@@ -13,7 +13,7 @@ from .values import GenerationRequest, SequenceStats, StepOutput, TokenTexts
 
 # The limit of forced tokens in a step. A constraint forces a token if it allows no other after the sampled ones.
 MAX_FORCED = 32
-# If slots cannot be truncated, no copy of a shorter prompt is kept, since this takes a step of its own.
+# If slots cannot be truncated, a copy is kept of at least this many prompt tokens, since it takes a step of its own.
 MIN_SAVED = 32
 
 
@@ -38,20 +38,20 @@ class Sequence:
         # The limit of prompt and output together.
         self.max_length = max_length
         self.n_prompt = len(prompt)
-        # The number of first tokens that have cells in `slot`; `slot` is None while the sequence waits.
+        # How many of the first tokens have cells in `slot`, which is None while the sequence waits.
         self.n_computed = 0
         self.slot: int | None = None
-        # The first tokens whose cells belong to another running sequence as well.
+        # How many of the first tokens shared the cells of another running sequence when this one started.
         self.n_shared = 0
         # Prompt tokens that were cached when the sequence first ran; None before that.
         self.n_cached: int | None = None
         # Draft tokens for the next step; they are not in `tokens`.
         self.draft: list[int] = []
-        # The first tokens, a character for each: prompt lookup searches in it, since str has a fast search.
+        # The text that prompt lookup searches: a character for each token, since str has a fast search.
         self.lookup_text = ""
         # The number of first tokens of the prompt whose logits were used for log probabilities.
         self.n_scored = 0
-        # The request, its sampler, the index in the request, and what receives the output.
+        # The request, the sampler, and the function that gets the output, with the index of this sequence in it.
         self.request = request or GenerationRequest(())
         self.sampler = sampler
         self._index = index
@@ -108,11 +108,11 @@ class Sequence:
         return PromptProgress(self.n_computed, self.n_prompt, self.n_cached or 0, seconds)
 
     def deliver(self, **fields: Any) -> None:
-        """Passes output on: fields of StepOutput."""
+        """Delivers a StepOutput with these fields."""
         self._deliver(StepOutput(self._index, time.perf_counter(), **fields))
 
     def end(self, texts: TokenTexts) -> str | None:
-        """The finish reason, if the newest token ends the sequence. The reader searches for stop texts."""
+        """The finish reason, if the newest token ends the sequence; else None. `chat/run.py` looks for stop texts."""
         params, token = self.request.params, self.tokens[-1]
         if params.max_tokens == 0:
             return "length"
@@ -162,8 +162,8 @@ class BatchChunk:
         return (*self.scored_rows, *self.output_rows)
 
     def n_accepted(self, run: list[int]) -> int:
-        """The number of accepted draft tokens: the first ones that are equal to the sampled tokens `run`, of which the
-        last one is not counted: it becomes the newest token, which is not computed."""
+        """How many draft tokens are accepted: the first ones that are equal to the sampled tokens `run`. The last
+        sampled token does not count, since it becomes the newest token, which is not computed yet."""
         return n_common_of(list(self.draft), run[:-1])
 
     def tokens(self) -> list[int]:

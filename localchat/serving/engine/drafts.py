@@ -18,7 +18,7 @@ log = logging.getLogger("localchat.engine")
 
 # Shorter matches are by chance.
 _MIN_MATCH = 3
-# Longer matches are not looked for, nor more of them for each draft: these limits bound the time of a draft.
+# The limits of the length of a match, and of the searches for each draft. They bound the time of a draft.
 _MAX_MATCH = 32
 _MAX_SEARCHES = 8
 
@@ -31,9 +31,9 @@ def look_up_drafts(sequences: list[Sequence], n_tokens: int) -> None:
 
 
 def looked_up(text: str, n_tokens: int) -> str:
-    """The tokens after the longest earlier match of the end of the text, and of equally long ones after the newest.
+    """The tokens after the longest earlier match of the end of the text; of equally long matches, the newest.
 
-    After the shortest match it is one token, and one more for each further token of the match: a short match is often
+    They are one token for the shortest match, and one more for each further token of the match: a short match is often
     by chance, and while a text is copied the match grows with each accepted token.
     """
     best, n_best, n_most = 0, 0, min(_MAX_MATCH, len(text) - 1)
@@ -72,7 +72,7 @@ class DraftModel:
         self._tuning = backend.limits.tuning
         self._n_vocab = n_vocab
         self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
-        # By sequence id; None if nothing is drafted for it any more, since there were no free cells.
+        # By sequence id; None: nothing more is drafted for it, since there were no free cells or decoding failed.
         self._texts: dict[int, _Text | None] = {}
 
     def draft(self, sequences: list[Sequence], n_tokens: int) -> None:

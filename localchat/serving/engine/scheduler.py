@@ -2,8 +2,8 @@
 
 There are no prefill and decode phases: each step computes some of the known tokens of a sequence that are not computed
 yet. A step is `schedule()`, then decoding the batch elsewhere, then `update()` or `refuse()`. Draft tokens are computed
-after the newest token as if they were known; those that are then not sampled are removed from the KV cache. The
-scheduler does not know llama.cpp, threads, clocks or text.
+after the newest token as if they were known; rejected ones are then removed from the KV cache. The scheduler does not
+know llama.cpp, threads, clocks or text.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from .batch import MIN_SAVED, Batch, BatchChunk, CacheLimits, Sequence, n_common_of
 from .kv_cache import KVCache, Match
 
-# A sequence waits for another one to compute their common prefix only if that has more tokens than this. With a chat
+# A sequence waits for another one to compute their common prefix only if this prefix has more tokens. With a chat
 # template, all prompts have a short prefix in common.
 _MIN_AWAITED = 16
 # If sequences have their own cells, chunks of prompts are multiples of this, and the remainder is computed separately:
-# for this many rows of a sequence or more, llama.cpp adds up attention in another order than for fewer.
+# llama.cpp adds up attention in another order for this many rows of a sequence or more than for fewer.
 _TILE_ROWS = 64
 # With more running sequences than this nothing is drafted: their step is long already, and drafts would delay all.
 _MAX_DRAFTING = 4
@@ -26,8 +26,8 @@ _MAX_DRAFTING = 4
 class Scheduler:
     """Sequences in order of arrival.
 
-    A waiting sequence starts if the known tokens of all running ones fit into the cells. When their outputs have filled
-    the cells all the same, the newest sequence is preempted, and none starts until another one has ended.
+    A waiting sequence starts if its known tokens fit into the cells beside those of the running ones. If their outputs
+    fill the cells later, the newest sequence is preempted, and none starts until another one has ended.
     """
 
     def __init__(self, limits: CacheLimits, cache: KVCache):
@@ -56,7 +56,7 @@ class Scheduler:
 
     @property
     def n_to_draft(self) -> int:
-        """How many tokens may be drafted for each running sequence: none if many run, or beside a prompt."""
+        """How many tokens may be drafted for each running sequence: none if many run, or one computes its prompt."""
         n_running = len(self.running)
         if not 0 < n_running <= _MAX_DRAFTING or not self._only_decodes():
             return 0
@@ -90,8 +90,8 @@ class Scheduler:
                 self._cache.keep_copy(sequence)
 
     def refuse(self) -> Sequence | None:
-        """Preempts the newest sequence, since there are neither free cells nor idle prefixes for a batch. If only one
-        runs, which then cannot be computed, returns it."""
+        """Preempts the newest sequence, for a batch that lacks cells although no idle prefix is left. If only one
+        sequence runs, it cannot be computed: returns it."""
         newest = self.running[-1]
         if len(self.running) == 1:
             return newest
@@ -109,7 +109,7 @@ class Scheduler:
             if self._is_being_computed(sequence, match):
                 continue
             n_shared = match.length if match is not None and match.slot in self._cache.active else 0
-            # And a cell for the next token of each sequence, or one of them would be preempted in the next step.
+            # Each needs a cell for its next token, too, or one of them would be preempted in the next step.
             n_cells = sum(len(other.tokens) - other.n_shared + 1 for other in self.running)
             if self.running and n_cells + len(sequence.tokens) - n_shared + 1 > self._limits.n_cells:
                 return
@@ -121,7 +121,7 @@ class Scheduler:
                 sequence.n_cached = sequence.n_computed
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
-        """Whether an older sequence is computing a longer prefix of this one than is cached or computed."""
+        """Whether an older sequence is computing a prefix of this one that is longer than what can be reused now."""
         if sequence.is_to_score:
             return False
         n_known = 0 if match is None else match.length
@@ -179,7 +179,7 @@ class Scheduler:
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
-            # By turns of the shortest prompt and of the oldest one.
+            # Alternate between the shortest prompt and the oldest one.
             chosen = min(long, key=_length_of_prompt) if self._is_shortest_next else long[0]
             self._is_shortest_next = not self._is_shortest_next
             n_tokens = min(chosen.n_missing, n_prompt)
@@ -206,7 +206,7 @@ class Scheduler:
         return {sequence: n_share for sequence, n_share in shares.items() if n_share}
 
     def _n_to_compute(self, sequence: Sequence) -> int:
-        """The prompt tokens that a step may compute: up to the last one first, if a copy is to be kept there."""
+        """How many prompt tokens a step may compute: those before the last one, if a copy is to be kept there."""
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
         if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_SAVED:
             return sequence.n_missing

@@ -25,7 +25,7 @@ log = logging.getLogger("localchat.server")
 
 # Before the server closes a connection, it reads and discards what the client still sends, for this many seconds.
 # Closing a connection with unread bytes resets it, and the client could lose the response. Meanwhile the client
-# occupies a thread, also one without a key or beyond the limit of connections.
+# occupies a thread, even a client without a key or beyond the limit of connections.
 LINGER_S = 0.5
 
 # The client's id of a request is copied to headers and the log, so an id with other characters is ignored.
@@ -82,7 +82,7 @@ class Exchange:
         self._given_id: str | None = None
         self.name_request(headers.get("X-Request-Id"))
         self._stream = stream
-        # Whether the body is still to be read, so that the next request does not follow on the connection.
+        # Whether the body is still unread: if so, the connection cannot take another request.
         self._has_body = has_body(headers)
         self._options = options
         self._began_at = time.monotonic()

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from ..chat.model import Model
     from ..chat.service import ServedModel
 
-# The engine process loads the model while this process imports the modules of chat/, which takes as long.
+# chat/ is not imported here, but while the engine process loads the model, since that takes as long.
 
 log = logging.getLogger("localchat.server")
 
-# The settings of a mapping file that have another name as an option of loading.
+# The settings of a mapping file that have another name in LoadOptions.
 _SETTINGS = {"ctx": "n_ctx", "parallel": "n_parallel", "gpu_layers": "n_gpu_layers", "draft": "draft_path"}
 _BAR_WIDTH = 30
 # Seconds between log lines of the progress, if stderr is not a terminal.

@@ -1,7 +1,7 @@
 """The streaming output parser: splits generated text into events for reasoning, content and tool calls.
 
 `OutputParser` reads outputs with reasoning first, then text and calls, as most families generate them. The text comes
-in pieces. Where it is cut into pieces does not change the events, except where their texts are split. No text is lost:
+in pieces. How it is cut into pieces does not change the events, except where their texts are split. No text is lost:
 text that begins like a tool call and is not one is content. The engine process imports this module, so it imports no
 templates or interfaces.
 """
@@ -232,9 +232,9 @@ class OutputParser:
             yield from self._cursor.read_run()
 
     def _is_closed_later(self, opener: str, ends: Markers) -> Reader[bool]:
-        """Emit the open reasoning up to its end, if a call is next and the end follows. Otherwise read nothing.
+        """If a call is next and the end of the reasoning follows it, emit all up to this end as reasoning.
 
-        A call inside closed reasoning is reasoning, so it waits for the end of the reasoning or of the output.
+        Otherwise read nothing. Waits for the end of the reasoning or of the output.
         """
         cursor, n_searched = self._cursor, 0
         self._calls.is_trial = True

@@ -1,8 +1,8 @@
 """Taint tracking: a str that records which of its characters are user text, since these must not become control tokens.
 
 `Marked` behaves like `str`, so a template renders the same text with it. It also has the ranges of characters that
-come from a user. The methods that are defined here keep the ranges. Of every other operation with user text, the
-template gets a result that is user text as a whole (sandbox.py). Text without marks is text of the template.
+come from a user. The methods that are defined here keep the ranges. The result of every other operation with user text
+is user text as a whole (sandbox.py). Text without marks is text of the template.
 """
 
 from __future__ import annotations

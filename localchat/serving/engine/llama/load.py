@@ -26,8 +26,8 @@ from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
 
-# Slots for idle prefixes, or as many as for running sequences if these are more. Each costs the memory of one row of
-# logits.
+# The least number of slots for idle prefixes; if more sequences can run, there are as many slots as these. Each costs
+# the memory of one row of logits.
 _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
@@ -36,8 +36,8 @@ _BATCH, _PASS = 2048, 512
 _TINY_MODEL_BYTES = 32 << 20
 # The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
 _WIDTHS_PER_ROW = 8
-# The names in SamplingParams of recommended sampling values in a model's metadata, whose keys begin with
-# "general.sampling.", and of the samplers in it, where they differ.
+# The metadata of a model may recommend sampling values, in keys that begin with "general.sampling.". These are the
+# names of values and of samplers in it that SamplingParams has under other names.
 _PARAM_NAMES = {"temp": "temperature", "penalty_repeat": "repeat_penalty", "sequence": "samplers"}
 _SAMPLER_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
 
@@ -86,8 +86,8 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
 
 
 def default_threads(n_model_bytes: int) -> int:
-    """The number of threads of a step: that of the cores that this process may use, or half of it if that is more than
-    4, since cores may be hyperthreads; 1 for a tiny model."""
+    """The number of threads of a step: one for each core that this process may use, or half as many if there are more
+    than 4 cores, which may be hyperthreads; 1 for a tiny model."""
     if n_model_bytes < _TINY_MODEL_BYTES:
         return 1
     try:
@@ -116,7 +116,7 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 
 
 class _LoadedModel:
-    """A loaded model and its options: what its context may be, and takes."""
+    """A loaded model and its options. It measures how much memory a context takes, and creates one."""
 
     def __init__(self, pointer: Any, options: LoadOptions, gpus: Sequence[Device]):
         self.pointer = pointer
@@ -168,7 +168,7 @@ class _LoadedModel:
             fixed = pass_bytes + 2 * logits_bytes + int(self.n_outputs * state_bytes * (1 - share))
             memories.append(CacheMemory(n_free, kv_bytes * (1 - share) + mask_bytes, fixed))
         if share:
-            # It excludes the weights and the kernels, which are loaded. Some drivers report 0, which means unknown.
+            # Measured now: the weights and the kernels are loaded. Some drivers report 0, which means unknown.
             n_free = sum(gpu.n_free for gpu in used_gpus(self.options)) or None
             fixed = pass_bytes + logits_bytes + int(self.n_outputs * state_bytes * share)
             names = ", ".join(gpu.name for gpu in self.gpus)
