@@ -10,16 +10,18 @@ from typing import Any
 DEADLINE_S = 60
 
 
-def ask(port: int, path: str, body: Any = None, method: str = "") -> tuple[int, Any]:
-    """The status, and the JSON of the response or a list of its events."""
-    response, found = exchange(f"127.0.0.1:{port}", path, body, method)
+def ask(
+    port: int, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """The status, and the JSON or the text of the response, or a list of its events."""
+    response, found = exchange(f"127.0.0.1:{port}", path, body, method, headers)
     return response.status, found
 
 
 def exchange(
     address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
 ) -> tuple[http.client.HTTPResponse, Any]:
-    """The response object, and the JSON of the response or a list of its events."""
+    """The response object, and the JSON or the text of the response, or a list of its events."""
     with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
         raw = None if body is None else json.dumps(body)
         connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers or {})
@@ -32,9 +34,7 @@ def read(response: http.client.HTTPResponse) -> tuple[http.client.HTTPResponse, 
         return response, events_of(text)
     if kind == "application/x-ndjson":
         return response, [json.loads(line) for line in text.splitlines()]
-    assert kind is not None
-    assert kind.startswith("application/json")
-    return response, json.loads(text)
+    return response, json.loads(text) if str(kind).startswith("application/json") else text
 
 
 def events_of(text: str) -> list[Any]:

@@ -26,6 +26,7 @@ from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO, DEMO_PATH, ModelFile
 
+from .exchanges import events_of, read
 from .fakes import END, FakeBackend, echo
 from .raw_server import CERTIFICATE
 
@@ -89,14 +90,7 @@ class Serving:
         self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
 
     def wait_until_idle(self) -> None:
-        """Wait until the engine has no sequences and, without its idle prefixes, uses no cells."""
-
-        def is_idle() -> bool:
-            stats = self.engine.stats()
-            return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
-
-        wait_for(is_idle)
-        self.engine.forget()
+        wait_until_idle(self.engine)
         wait_for(lambda: self.backend.n_cells_used() == 0)
 
 
@@ -159,6 +153,18 @@ def wait_for(condition, deadline_s=DEADLINE_S) -> None:
         time.sleep(0.002)
 
 
+def wait_until_idle(engine: Engine) -> None:
+    """Wait until the engine has no sequences; then wait until it has dropped its idle prefixes."""
+
+    def is_idle() -> bool:
+        stats = engine.stats()
+        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
+
+    wait_for(is_idle)
+    engine.forget()
+    wait_for(lambda: engine.stats().n_cells_idle == 0)
+
+
 @contextlib.contextmanager
 def openai_client(port: int) -> Iterator[Any]:
     """A client of the `openai` package."""
@@ -175,20 +181,17 @@ def ask(client: http.client.HTTPConnection, content: str = "hello", **fields: An
 
 
 def read_response(client: http.client.HTTPConnection) -> tuple[int, Any]:
-    """The status, and the body as JSON, as the payloads of a stream, or as text."""
-    response = client.getresponse()
-    raw, kind = response.read(), response.getheader("Content-Type", "").partition(";")[0]
-    if kind == "text/event-stream":
-        return response.status, payloads(raw)
-    return response.status, json.loads(raw) if kind == "application/json" else raw.decode()
+    """The status, and the JSON or the text of the response, or the payloads of a stream before its end."""
+    response, found = read(client.getresponse())
+    if response.getheader("Content-Type") == "text/event-stream":
+        assert found.pop() == "[DONE]"
+    return response.status, found
 
 
 def payloads(raw: bytes) -> list[Any]:
-    events = raw.decode().split("\n\n")
-    assert events.pop() == ""
-    assert all(event.startswith("data: ") for event in events)
-    assert events.pop() == "data: [DONE]"
-    return [json.loads(event[len("data: ") :]) for event in events]
+    *found, end = events_of(raw.decode())
+    assert end == "[DONE]"
+    return found
 
 
 def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", method: str = "POST") -> bytes:

@@ -5,8 +5,6 @@ LOCALCHAT_ANSWERS sets the number of outputs for the main constraints. The other
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import os
 import re
@@ -19,10 +17,10 @@ from localchat.serving.engine import load
 from localchat.serving.engine.values import LoadOptions
 
 from .demo_model import DEMO
+from .exchanges import ask
 from .json_validator import is_valid
-from .serving import payloads, serving_demo
+from .serving import serving_demo
 
-DEADLINE_S = 120
 N_OUTPUTS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
 # The number of choices of a request. Each choice has its own seed.
 N_CHOICES = 10
@@ -68,12 +66,12 @@ def port() -> Iterator[int]:
         yield port
 
 
-def post(port: int, path: str = "/v1/chat/completions", **fields: Any) -> tuple[int, bytes]:
+def post(port: int, path: str = "/v1/chat/completions", **fields: Any) -> Any:
+    """The body, or the events of the stream."""
     body = {"messages": [{"role": "user", "content": "Call a tool: what is the weather in Rome?"}], **fields}
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request("POST", path, json.dumps(body))
-        response = client.getresponse()
-        return response.status, response.read()
+    status, found = ask(port, path, body)
+    assert status == 200, found
+    return found
 
 
 def outputs_of(port: int, n_outputs: int, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -81,9 +79,8 @@ def outputs_of(port: int, n_outputs: int, **fields: Any) -> Iterator[dict[str, A
     for seed in range(0, n_outputs, N_CHOICES):
         is_streamed = seed // N_CHOICES % 2 == 1
         given = {**WILD, "n": min(N_CHOICES, n_outputs - seed), "seed": seed, "stream": is_streamed, **fields}
-        status, raw = post(port, **given)
-        assert status == 200, raw
-        yield from outputs_in(payloads(raw) if is_streamed else [json.loads(raw)])
+        found = post(port, **given)
+        yield from outputs_in(found[:-1] if is_streamed else [found])
 
 
 def outputs_in(bodies: list[Any]) -> Iterable[dict[str, Any]]:
@@ -216,9 +213,7 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
     n_reached = 0
     for seed in range(4):
         given = {**fields, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 40}
-        status, raw = post(port, **given, ignore_eos=True)
-        assert status == 200, raw
-        body = json.loads(raw)
+        body = post(port, **given, ignore_eos=True)
         reasoning = body["choices"][0]["message"].get("reasoning_content") or ""
         n_reasoning = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
         if reasoning.endswith(message.strip()):
@@ -232,12 +227,9 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
 
 
 def n_tokens(port: int, text: str, **fields: Any) -> int:
-    status, raw = post(port, "/tokenize", content=text, add_special=False, **fields)
-    assert status == 200, raw
-    return len(json.loads(raw)["tokens"])
+    return len(post(port, "/tokenize", content=text, add_special=False, **fields)["tokens"])
 
 
 def test_completion_follows_the_constraint(port: int):
-    status, raw = post(port, "/v1/completions", prompt="Rome is", choice=["old", "new"], n=N_CHOICES, **WILD)
-    assert status == 200, raw
-    assert {choice["text"] for choice in json.loads(raw)["choices"]} <= {"old", "new"}
+    body = post(port, "/v1/completions", prompt="Rome is", choice=["old", "new"], n=N_CHOICES, **WILD)
+    assert {choice["text"] for choice in body["choices"]} <= {"old", "new"}

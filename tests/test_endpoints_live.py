@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import math
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from .serving import read_response
+from .exchanges import ask
 
-DEADLINE_S = 60
 # The tolerance for the same text, alone and beside others.
 SAME = 1e-4
 # The tolerance for vectors: the other inputs of a batch change how sums are rounded. A missing token would change a
@@ -22,35 +17,23 @@ SAME = 1e-4
 SAME_IN_A_BATCH = 5e-4
 
 
-@pytest.fixture
-def connection(port: int) -> Iterator[http.client.HTTPConnection]:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
-        yield connection
-
-
-def ask(connection: http.client.HTTPConnection, path: str, fields: Any | None = None) -> tuple[int, Any]:
-    body = None if fields is None else json.dumps(fields)
-    connection.request("GET" if body is None else "POST", path, body)
-    return read_response(connection)
-
-
 # --- completions ---
 
 
-def test_prompt_without_a_completion_has_the_same_log_probabilities(connection: http.client.HTTPConnection):
+def test_prompt_without_a_completion_has_the_same_log_probabilities(port: int):
     """As requested by evaluation harnesses: the log probabilities are those of a request with one output token."""
     text = "Hello, my name is Ada. What is your name?"
-    _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
+    _, tokens = ask(port, "/tokenize", {"content": text, "add_special": True})
     fields = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
-    _, alone = ask(connection, "/v1/completions", {**fields, "max_tokens": 0})
-    _, completed = ask(connection, "/v1/completions", {**fields, "max_tokens": 1})
+    _, alone = ask(port, "/v1/completions", {**fields, "max_tokens": 0})
+    _, completed = ask(port, "/v1/completions", {**fields, "max_tokens": 1})
     scores, with_output = (body["choices"][0]["logprobs"] for body in (alone, completed))
     assert alone["choices"][0]["text"] == text
     assert (alone["choices"][0]["finish_reason"], alone["usage"]["completion_tokens"]) == ("length", 0)
     assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_output["token_logprobs"]) - 1
     assert scores["token_logprobs"][1:] == pytest.approx(with_output["token_logprobs"][1:-1], abs=SAME)
     # The same in vLLM's format, by token id.
-    _, named = ask(connection, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "max_tokens": 0})
+    _, named = ask(port, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "max_tokens": 0})
     listed = named["choices"][0]["prompt_logprobs"]
     by_id = [entry[str(token)]["logprob"] for token, entry in zip(tokens["tokens"][1:], listed[1:])]
     assert by_id == pytest.approx(scores["token_logprobs"][1:], abs=SAME)
@@ -64,89 +47,76 @@ def test_prompt_without_a_completion_has_the_same_log_probabilities(connection: 
 TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 120, "bye"]
 
 
-def embed(connection: http.client.HTTPConnection, given: Any, **fields: Any) -> list[list[float]]:
-    status, body = ask(connection, "/v1/embeddings", {"input": given, **fields})
+def embed(port: int, given: Any, **fields: Any) -> list[list[float]]:
+    status, body = ask(port, "/v1/embeddings", {"input": given, **fields})
     assert status == 200, body
     assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
     return [entry["embedding"] for entry in body["data"]]
 
 
-def test_text_has_the_same_vector_alone_and_beside_others(connection: http.client.HTTPConnection):
-    together = embed(connection, TEXTS)
+def test_text_has_the_same_vector_alone_and_beside_others(port: int):
+    together = embed(port, TEXTS)
     for text, vector in zip(TEXTS, together):
         assert math.isclose(sum(value * value for value in vector), 1, abs_tol=1e-5)
-        alone = embed(connection, text)[0]
+        alone = embed(port, text)[0]
         assert max(abs(one - other) for one, other in zip(alone, vector)) < SAME_IN_A_BATCH, text
     assert together[0] != together[1]
 
 
-def test_tokens_have_the_vector_of_their_text(connection: http.client.HTTPConnection):
-    _, body = ask(connection, "/tokenize", {"content": "hello world", "add_special": True, "parse_special": False})
-    by_text, by_tokens = embed(connection, "hello world"), embed(connection, [body["tokens"]])
+def test_tokens_have_the_vector_of_their_text(port: int):
+    _, body = ask(port, "/tokenize", {"content": "hello world", "add_special": True, "parse_special": False})
+    by_text, by_tokens = embed(port, "hello world"), embed(port, [body["tokens"]])
     assert by_text[0] == pytest.approx(by_tokens[0], abs=SAME)
 
 
-def test_vectors_are_computed_beside_generated_text(connection: http.client.HTTPConnection, port: int):
+def test_vectors_are_computed_beside_generated_text(port: int):
     texts = TEXTS[:-2]
-    expected = embed(connection, texts)
-    found: list[list[list[float]]] = []
-
-    def more() -> None:
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
-            found.append(embed(other, texts))
-
-    threads = [threading.Thread(target=more) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    status, _ = ask(connection, "/v1/completions", {"prompt": ["Hello"] * 8, "max_tokens": 30, "seed": 1})
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    expected = embed(port, texts)
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(embed, port, texts) for _ in range(4)]
+        status, _ = ask(port, "/v1/completions", {"prompt": ["Hello"] * 8, "max_tokens": 30, "seed": 1})
     assert status == 200
-    assert len(found) == 4
     for vectors in found:
-        for vector, other in zip(vectors, expected):
+        for vector, other in zip(vectors.result(), expected):
             assert vector == pytest.approx(other, abs=SAME)
 
 
 # --- invalid requests ---
 
 WRONG = [
-    ("/v1/completions", {"prompt": "word " * 5000}, 400, "prompt", "context_length_exceeded"),
-    ("/v1/embeddings", {"input": [[10**9]]}, 400, "input", None),
-    ("/v1/embeddings", {"input": "a", "dimensions": 10**6}, 400, "dimensions", None),
-    ("/v1/embeddings", {"input": ["a", "word " * 5000]}, 400, "input[1]", "context_length_exceeded"),
-    ("/tokenize", {}, 400, "content", None),
-    ("/detokenize", {"tokens": [10**9]}, 400, "tokens", None),
-    ("/apply-template", {"messages": []}, 400, "messages", None),
+    ("/v1/completions", {"prompt": "word " * 5000}, "prompt", "context_length_exceeded"),
+    ("/v1/embeddings", {"input": [[10**9]]}, "input", None),
+    ("/v1/embeddings", {"input": "a", "dimensions": 10**6}, "dimensions", None),
+    ("/v1/embeddings", {"input": ["a", "word " * 5000]}, "input[1]", "context_length_exceeded"),
+    ("/tokenize", {}, "content", None),
+    ("/detokenize", {"tokens": [10**9]}, "tokens", None),
+    ("/apply-template", {"messages": []}, "messages", None),
 ]
 
 
-@pytest.mark.parametrize(("path", "fields", "status", "param", "code"), WRONG)
-def test_wrong_request_gets_an_error_and_the_connection_stays_open(
-    connection: http.client.HTTPConnection, path: str, fields: Any, status: int, param: str, code: str | None
-):
-    found, body = ask(connection, path, fields)
+@pytest.mark.parametrize(("path", "fields", "param", "code"), WRONG)
+def test_error_of_a_wrong_request_names_the_field(port: int, path: str, fields: Any, param: str, code: str | None):
+    status, body = ask(port, path, fields)
     error = body["error"]
-    assert (found, error["param"]) == (status, param), error
+    assert (status, error["param"]) == (400, param), error
     assert error["code"] == (code or error["type"])
-    assert ask(connection, "/health")[0] == 200
 
 
 # --- tokens ---
 
 
 @pytest.mark.parametrize("text", ["hello world", "", "é漢字🙂", " a  b\n"])
-def test_tokens_and_their_text_are_converted_both_ways(connection: http.client.HTTPConnection, text: str):
-    _, tokens = ask(connection, "/v1/tokenize", {"content": text})
-    status, body = ask(connection, "/v1/detokenize", tokens)
+def test_tokens_and_their_text_are_converted_both_ways(port: int, text: str):
+    _, tokens = ask(port, "/v1/tokenize", {"content": text})
+    status, body = ask(port, "/v1/detokenize", tokens)
     assert (status, body) == (200, {"content": text})
 
 
-def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnection):
+def test_template_is_applied_as_for_a_chat(port: int):
     fields = {"messages": [{"role": "user", "content": "What is your name?"}]}
-    status, body = ask(connection, "/apply-template", fields)
+    status, body = ask(port, "/apply-template", fields)
     assert status == 200
     assert "What is your name?" in body["prompt"]
-    _, tokens = ask(connection, "/tokenize", {"content": body["prompt"]})
-    _, reply = ask(connection, "/v1/chat/completions", {**fields, "max_tokens": 1})
+    _, tokens = ask(port, "/tokenize", {"content": body["prompt"]})
+    _, reply = ask(port, "/v1/chat/completions", {**fields, "max_tokens": 1})
     assert reply["usage"]["prompt_tokens"] == len(tokens["tokens"])

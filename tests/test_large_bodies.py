@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
 
+from .exchanges import ask
 from .serving import serving
 
 
@@ -30,19 +30,7 @@ def test_lone_surrogates_in_a_response_are_question_marks():
     assert json_bytes({"a": "\ud800", "b": ((1, 2), [])}) == b'{"a":"?","b":[[1,2],[]]}'
 
 
-UNFIT = "a<think>" * 1400
-
-
-@pytest.fixture(scope="module")
-def real_model() -> Iterator[Any]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    from localchat.serving.chat.model import Model
-    from localchat.serving.engine import load
-    from localchat.serving.engine.values import LoadOptions
-    from localchat.serving.models.catalog import DEMO_PATH
-
-    with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=2)) as engine:
-        yield Model("Fake", engine)
+UNFIT = "a<think>" * 11_200
 
 
 @pytest.mark.parametrize(
@@ -53,7 +41,7 @@ def real_model() -> Iterator[Any]:
     ],
 )
 def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized_whole(
-    real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    port: int, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     from localchat.serving.engine import engine
     from localchat.serving.engine.llama.vocabulary import Vocabulary
@@ -66,11 +54,9 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized_whole(
         return real(self, data, *others)
 
     monkeypatch.setattr(Vocabulary, "_tokenize_block", tokenized)
-    with serving(is_ready=False) as running:
-        running.server.service.ready(real_model)
-        status, body = running.request("POST", path, json.dumps({"model": "Fake", **fields}))
+    status, body = ask(port, path, fields)
     assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
-    assert re.search(r"512 tokens.* at least \d+ tokens", body["error"]["message"])
+    assert re.search(r"4096 tokens.* at least \d+ tokens", body["error"]["message"])
 
 
 LONG = {"enum": ["a" * 1000] * 2000}
@@ -94,8 +80,7 @@ LONG_TOOL = {"name": "f", "parameters": LONG}
     ],
 )
 def test_long_schema_is_refused_before_it_is_compiled(path: str, fields: dict[str, Any], field: str):
-    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
     with serving() as running:
-        status, error = running.request("POST", path, body)
+        status, error = ask(running.port, path, {"messages": [{"role": "user", "content": "x"}], **fields})
     assert status == 400
     assert re.search(rf"'{field}' has \d+ characters, the limit is 1048576", json.dumps(error))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,44 +25,37 @@ from localchat.serving.engine.engine import Engine
 from localchat.serving.models.catalog import DEMO_PATH
 
 from .demo_model import NEAR_TIE
+from .exchanges import ask, exchange
 from .live import running_process
-from .serving import delta_text, payloads, reset, wait_for
+from .serving import delta_text, raw_request, reset, wait_for, wait_until_idle
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 DEADLINE_S = 60
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
-
-
 ENDS = ("stop", "length")
+CHAT = "/v1/chat/completions"
 
 
-def request_body(question: str, **fields: Any) -> bytes:
+def greedy(question: str, **fields: Any) -> dict[str, Any]:
     """A greedy request with a length limit. No test depends on the text of the model or on its end."""
-    messages = [{"role": "user", "content": question}]
-    return json.dumps({"messages": messages, "temperature": 0, "max_tokens": 60, **fields}).encode()
+    return {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 60, **fields}
 
 
 # The options for comparing texts. With the reasoning in the content, the text is that of the tokens.
 COMPARED: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "reasoning_format": "none"}
 
 
-def post(port: int, body: bytes) -> bytes:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request("POST", "/v1/chat/completions", body)
-        response = client.getresponse()
-        assert response.status == 200
-        return response.read()
-
-
 def stream(port: int, question: str, **fields: Any) -> list[Any]:
     """The chunks of a greedy completion, with log probabilities."""
-    return payloads(post(port, request_body(question, stream=True, **COMPARED, **fields)))
+    *chunks, end = ask(port, CHAT, greedy(question, stream=True, **COMPARED, **fields))[1]
+    assert end == "[DONE]"
+    return chunks
 
 
 def whole(port: int, question: str, **fields: Any) -> list[Any]:
     """The choices of a greedy completion in one body, with log probabilities."""
-    choices: list[Any] = json.loads(post(port, request_body(question, **{**COMPARED, **fields})))["choices"]
+    choices: list[Any] = ask(port, CHAT, greedy(question, **{**COMPARED, **fields}))[1]["choices"]
     return choices
 
 
@@ -91,7 +85,7 @@ def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alon
     tokens. Every second response is a stream."""
     assert all(alone.values())
 
-    def ask(i: int) -> tuple[Any, str, list[Any]]:
+    def generate(i: int) -> tuple[Any, str, list[Any]]:
         question = QUESTIONS[i % len(QUESTIONS)]
         if i % 2:
             chunks = stream(port, question)
@@ -100,7 +94,7 @@ def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alon
         return choice, choice["message"]["content"], choice["logprobs"]["content"]
 
     with ThreadPoolExecutor(32) as pool:
-        found = list(pool.map(ask, range(32)))
+        found = list(pool.map(generate, range(32)))
     for i, (end, text, tokens) in enumerate(found):
         assert end["finish_reason"] in ENDS
         assert text == decoded(tokens)
@@ -154,31 +148,19 @@ def test_200_disconnects_at_random_moments_leave_no_sequence(port: int, engine: 
         # Without its end-of-generation token, the model generates until the context is full.
         options = {"stream": chance.random() < 0.7, "n": chance.choice((1, 1, 2)), "logit_bias": {str(end): -100}}
         options["max_tokens"] = None
-        path = "chat/completions"
+        path = CHAT
         if chance.random() < 0.3:
             # Scoring this prompt takes many steps.
-            path, options = "completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
-        body = request_body(chance.choice(QUESTIONS), **options)
-        head = (
-            f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+            path, options = "/v1/completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
+        body = json.dumps(greedy(chance.choice(QUESTIONS), **options)).encode()
+        return raw_request(body, "Connection: close", path=path)
 
     clients = [(request(), random.Random(i)) for i in range(200)]
     with ThreadPoolExecutor(40) as pool:
         list(pool.map(lambda client: disconnect_early(port, *client), clients))
 
-    def is_idle() -> bool:
-        stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
-
-    def is_empty() -> bool:
-        # Remove the idle prefixes, which stay in the KV cache.
-        engine.forget()
-        return is_idle() and engine.stats().n_cells_idle == 0
-
     wait_for(lambda: threading.active_count() <= threads_before)
-    wait_for(is_empty)
+    wait_until_idle(engine)
     assert stream(port, QUESTIONS[0])[-1]["choices"][0]["finish_reason"] in ENDS
 
 
@@ -202,24 +184,19 @@ def test_options_of_the_command_take_effect():
     continued = {"messages": [*messages, reasoning], "continue_final_message": "reasoning_content", "max_tokens": 20}
     with running_process(*OPTIONS.split()) as server:
 
-        def ask(path: str, headers: dict[str, str] = key, **fields: Any) -> tuple[int, Any]:
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client:
-                body = json.dumps({"messages": messages, **fields}) if fields else None
-                client.request("POST" if fields else "GET", path, body, headers)
-                response = client.getresponse()
-                if "Origin" in headers:
-                    assert response.getheader("Access-Control-Allow-Origin") == PAGE
-                return response.status, json.loads(response.read())
+        def post(path: str, **fields: Any) -> Any:
+            return ask(server.port, path, {"messages": messages, **fields}, headers=key)[1]
 
-        assert ask("/v1/models", {})[0] == 401
-        _, models = ask("/v1/models", {**key, "Origin": PAGE})
-        _, props = ask("/props")
-        _, body = ask("/v1/chat/completions", model="any")
-        _, too_many = ask("/v1/chat/completions", n=4)
-        _, unknown = ask("/v1/chat/completions", frobnicate=1)
-        _, shown = ask("/apply-template", tools=[tool], tool_choice="none")
-        _, rendered = ask("/apply-template", chat_template="<{{ messages[0].content }}>")
-        _, with_thought = ask("/v1/chat/completions", **continued)
+        assert ask(server.port, "/v1/models")[0] == 401
+        response, models = exchange(f"127.0.0.1:{server.port}", "/v1/models", headers={**key, "Origin": PAGE})
+        props = ask(server.port, "/props", headers=key)[1]
+        body = post(CHAT, model="any")
+        too_many = post(CHAT, n=4)
+        unknown = post(CHAT, frobnicate=1)
+        shown = post("/apply-template", tools=[tool], tool_choice="none")
+        rendered = post("/apply-template", chat_template="<{{ messages[0].content }}>")
+        with_thought = post(CHAT, **continued)
+    assert response.getheader("Access-Control-Allow-Origin") == PAGE
     assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
     assert str(DEMO_PATH.parent) not in json.dumps(props)
     params = props["default_generation_settings"]["params"]
@@ -252,21 +229,24 @@ def free_port() -> int:
 
 def health(port: int) -> int | None:
     """The status of /health; None: no server responds."""
-    with contextlib.suppress(OSError), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as client:
-        client.request("GET", "/health")
-        return client.getresponse().status
+    with contextlib.suppress(OSError):
+        return ask(port, "/health")[0]
     return None
+
+
+@contextlib.contextmanager
+def streaming(port: int, **fields: Any) -> Iterator[http.client.HTTPResponse]:
+    """A stream whose head has arrived."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+        client.request("POST", CHAT, json.dumps(greedy("Hi", stream=True, **fields)))
+        yield client.getresponse()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_streams_properly_and_the_process_with_0(number: int):
     with running_process() as server:
-        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
-        with contextlib.closing(client):
-            # With many choices at a high temperature, some are still running when the signal arrives.
-            body = request_body("Hi", stream=True, temperature=100, top_k=0, n=8)
-            client.request("POST", "/v1/chat/completions", body)
-            response = client.getresponse()
+        # With many choices at a high temperature, some are still running when the signal arrives.
+        with streaming(server.port, temperature=100, top_k=0, n=8) as response:
             server.process.send_signal(number)
             raw = response.read()
         assert raw.endswith(b"data: [DONE]\n\n")
@@ -308,13 +288,10 @@ def test_signal_ends_a_server_whose_model_still_loads():
 
 
 def test_second_signal_ends_the_process():
-    body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
     with (
         running_process("--drain", "60", "--ctx", "100000") as server,
-        contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)) as client,
+        streaming(server.port, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5) as response,
     ):
-        client.request("POST", "/v1/chat/completions", body)
-        response = client.getresponse()
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: health(server.port) != 200)
         # An immediate second signal counts as the same one, since systemd and `timeout` send it twice.

@@ -121,20 +121,17 @@ def test_first_requests_at_once_load_a_model_once(tmp_path):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_request_waits_while_its_model_loads_and_the_others_answer(tmp_path, stream):
-    with running(tmp_path) as server:
+    with running(tmp_path) as server, ThreadPoolExecutor() as threads:
         assert server.chat("two")[0] == 200
         server.loads.gate = threading.Semaphore(0)
-        waiting: list[Any] = []
-        thread = threading.Thread(target=lambda: waiting.append(server.chat("one", stream=stream)))
-        thread.start()
+        waiting = threads.submit(server.chat, "one", stream=stream)
         wait_for(lambda: server.state("one") == "loading")
         for _ in range(3):
             assert server.chat("two")[0] == 200
         states = {model["id"]: model["status"]["value"] for model in ask(server.port, "/v1/models")[1]["data"]}
         assert states == {"demo": "unloaded", "one": "loading", "two": "loaded", "three": "unloaded"}
         server.loads.gate.release()
-        thread.join(30)
-        status, found = waiting[0]
+        status, found = waiting.result(30)
         assert status == 200
         if stream:
             text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in found[:-1])
@@ -143,17 +140,17 @@ def test_request_waits_while_its_model_loads_and_the_others_answer(tmp_path, str
             assert found["choices"][0]["message"]["content"] == "hello"
 
 
-def raw_stream(server: Running, path: str, body: dict[str, Any]) -> Any:
+def requested(server: Running, **fields: Any) -> http.client.HTTPConnection:
+    """A connection on which a request for the model `one` was sent."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    connection.request("POST", path, json.dumps(body))
+    connection.request("POST", "/v1/chat/completions", json.dumps({"model": "one", "messages": HI, **fields}))
     return connection
 
 
 def test_stream_that_waits_for_its_model_gets_comments(tmp_path):
     with running(tmp_path, ping_s=0.02) as server:
         server.loads.gate = threading.Semaphore(0)
-        body = {"model": "one", "messages": HI, "stream": True}
-        with contextlib.closing(raw_stream(server, "/v1/chat/completions", body)) as connection:
+        with contextlib.closing(requested(server, stream=True)) as connection:
             response = connection.getresponse()  # before the model is loaded
             assert response.status == 200
             assert [response.readline() for _ in range(4)] == [b": \n", b"\n"] * 2
@@ -167,8 +164,7 @@ def test_stream_that_waits_for_its_model_gets_comments(tmp_path):
 def test_stream_whose_model_fails_to_load_ends_with_the_reason(tmp_path):
     with running(tmp_path, ping_s=0.02) as server:
         server.loads.gate, server.loads.error = threading.Semaphore(0), EngineError("broken")
-        body = {"model": "one", "messages": HI, "stream": True}
-        with contextlib.closing(raw_stream(server, "/v1/chat/completions", body)) as connection:
+        with contextlib.closing(requested(server, stream=True)) as connection:
             response = connection.getresponse()
             response.readline()
             server.loads.gate.release()
@@ -179,7 +175,7 @@ def test_stream_whose_model_fails_to_load_ends_with_the_reason(tmp_path):
 def test_client_that_leaves_while_its_model_loads_is_not_waited_for(tmp_path):
     with running(tmp_path) as server:
         server.loads.gate = threading.Semaphore(0)
-        connection = raw_stream(server, "/v1/chat/completions", {"model": "one", "messages": HI})
+        connection = requested(server)
         wait_for(lambda: server.state("one") == "loading")
         connection.close()
         wait_for(lambda: server.service.is_idle)
@@ -325,9 +321,7 @@ def test_settings_slots_and_metrics_are_those_of_the_model_that_is_named(tmp_pat
         assert server.state("three") == "unloaded"
         with server.service.using(server.service.find("one")) as model:
             n_slots = model.engine.facts.n_parallel
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
-            connection.request("GET", "/metrics")
-            lines = connection.getresponse().read().decode().splitlines()
+        lines = ask(server.port, "/metrics")[1].splitlines()
         assert [line for line in lines if line.startswith("localchat_slots")] == [
             f'localchat_slots{{model="{name}"}} {n_slots}' for name in NAMES[:2]
         ]
@@ -358,19 +352,15 @@ def test_lists_have_all_models_and_new_files(tmp_path):
 
 
 def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
-    with running(tmp_path) as server:
+    with running(tmp_path) as server, ThreadPoolExecutor() as threads:
         server.loads.gate = threading.Semaphore(0)
-        waiting: list[Any] = []
-        thread = threading.Thread(target=lambda: waiting.append(server.chat("one")))
-        thread.start()
+        waiting = threads.submit(server.chat, "one")
         wait_for(lambda: server.state("one") == "loading")
         server.service.stop()
-        closing = threading.Thread(target=server.service.close)
-        closing.start()
+        closing = threads.submit(server.service.close)
         server.loads.gate.release()
-        closing.join(30)
-        thread.join(30)
-        assert waiting[0][0] == 503
+        closing.result(30)
+        assert waiting.result(30)[0] == 503
 
 
 def test_model_in_use_is_unloaded_after_the_request(tmp_path):
