@@ -33,7 +33,10 @@ FIELDS = [
     ({"n_predict": -1, "max_tokens": 3}, {"max_tokens": 3}),
     ({"temperature": 0, "top_k": -1, "seed": -1}, {"sampling": {"temperature": 0, "top_k": 0, "seed": None}}),
     ({"presence_penalty": -2, "repeat_penalty": 1}, {"sampling": {"presence_penalty": -2, "repeat_penalty": 1}}),
-    ({"repetition_penalty": 1.2}, {"sampling": {"repeat_penalty": 1.2}}),
+    ({"repetition_penalty": 1.2, "repeat_last_n": 7}, {"sampling": {"repeat_penalty": 1.2, "penalty_last_n": 7}}),
+    ({"dry_sequence_breakers": ["."]}, {"sampling": {"dry_sequence_breakers": (".",)}}),
+    # adaptive_p is no step of the chain: it samples the token.
+    ({"samplers": ["typ_p", "adaptive_p"]}, {"sampling": {"samplers": ("typical_p",)}}),
     ({"typical_p": 0.5, "typical": 0.6}, {"sampling": {"typical_p": 0.5}}),
     ({"samplers": []}, {"sampling": {"samplers": ()}}),
     ({"stop": "x", "stop_token_ids": [1, 2]}, {"stop": ("x",), "stop_token_ids": (1, 2)}),

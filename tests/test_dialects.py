@@ -8,8 +8,6 @@ import re
 import pytest
 
 from localchat.serving.chat.dialects import DIALECTS, detect
-from localchat.serving.chat.prompt.marked import user_ranges
-from localchat.serving.chat.prompt.template import prefilled
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
 from localchat.serving.models.catalog import DEMO_PATH
 from tools.formats import OWN, check, main, sources
@@ -105,21 +103,6 @@ def test_call_layouts_are_those_that_the_template_contains():
     assert len(DIALECTS["deepseek-dsml"].calls) == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "reasoning", "prompt", "expected"),
-    [
-        ("hermes", "", "", "Hi"),
-        ("hermes", "hm", "", "<think>\nhm\n</think>\n\nHi"),
-        ("hermes", "hm", "<think>", "<think>hm\n</think>\n\nHi"),
-        ("harmony", "", "", "<|channel|>final<|message|>Hi"),
-    ],
-)
-def test_only_the_markers_of_a_prefill_may_be_control_tokens(name, reasoning, prompt, expected):
-    text = prefilled(DIALECTS[name], prompt, reasoning, "Hi")
-    assert text == expected
-    assert [expected[start:stop] for start, stop in user_ranges(text)] == [part for part in (reasoning, "Hi") if part]
-
-
 # --- messages that a template renders; `python -m tools.formats` tests other templates so ---
 
 
@@ -147,21 +130,8 @@ def test_every_family_has_a_template():
     assert {ALSO.get(name, name.removesuffix(".jinja")) for name in TEMPLATES} == set(DIALECTS)
 
 
-@pytest.mark.parametrize(
-    ("source", "failure"),
-    [
-        pytest.param(TEMPLATES["hermes.jinja"].replace('"name', '"nome'), "was parsed as", id="another field"),
-        pytest.param("{% if %}", "template", id="no template"),
-    ],
-)
-def test_disagreement_is_found(source: str, failure: str):
-    row = check("broken", source)
-    assert row.failures
-    assert failure in row.failures[0]
-
-
 def test_table_has_a_line_for_each_template_and_failures_are_counted(tmp_path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "bad.jinja").write_text("{{ raise_exception('no') }}", "utf-8")
+    (tmp_path / "bad.jinja").write_text(TEMPLATES["hermes.jinja"].replace('"name', '"nome'), "utf-8")
     assert main([str(OWN / "hermes.jinja"), str(DEMO_PATH)]) == 0
     assert main([str(OWN / "glm.jinja"), str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()

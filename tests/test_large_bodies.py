@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 
+from localchat.serving.api.chat import parse_chat
+from localchat.serving.api.messages import parse_messages
+from localchat.serving.api.ollama import parse_chat as parse_ollama
+from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import parse_body
 from localchat.serving.core.text import MAX_CONTAINERS, json_bytes
 
+from .chat_requests import HI, read
 from .exchanges import ask
-from .serving import serving
 
 
 @pytest.mark.parametrize("item", [b"[],", b'{"a":[]},'])
@@ -59,28 +63,27 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized_whole(
     assert re.search(r"4096 tokens.* at least \d+ tokens", body["error"]["message"])
 
 
+parse_responses = partial(parse_response, ResponseStore())
 LONG = {"enum": ["a" * 1000] * 2000}
 LONG_TOOL = {"name": "f", "parameters": LONG}
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "field"),
+    ("parse", "fields", "param"),
     [
-        ("/v1/chat/completions", {"tools": [{"type": "function", "function": LONG_TOOL}]}, "tools"),
-        ("/v1/chat/completions", {"json_schema": LONG}, "json_schema"),
-        ("/v1/chat/completions", {"grammar": "root ::= " + '"a" ' * 500_000}, "grammar"),
+        (parse_chat, {"tools": [{"type": "function", "function": LONG_TOOL}]}, "tools"),
+        (parse_chat, {"json_schema": LONG}, "json_schema"),
+        (parse_chat, {"grammar": "root ::= " + '"a" ' * 500_000}, "grammar"),
+        (parse_chat, {"response_format": {"type": "json_schema", "schema": LONG}}, "response_format.schema"),
         (
-            "/v1/chat/completions",
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": LONG}}},
-            "response_format.json_schema.schema",
+            partial(parse_response, ResponseStore()),
+            {"input": "x", "tools": [{"type": "function", **LONG_TOOL}]},
+            "tools",
         ),
-        ("/v1/responses", {"input": "x", "tools": [{"type": "function", **LONG_TOOL}]}, "tools"),
-        ("/v1/messages", {"max_tokens": 1, "tools": [{"name": "f", "input_schema": LONG}]}, "tools"),
-        ("/api/chat", {"format": LONG}, "format"),
+        (parse_messages, {"max_tokens": 1, "tools": [{"name": "f", "input_schema": LONG}]}, "tools"),
+        (parse_ollama, {"format": LONG}, "format"),
     ],
 )
-def test_long_schema_is_refused_before_it_is_compiled(path: str, fields: dict[str, Any], field: str):
-    with serving() as running:
-        status, error = ask(running.port, path, {"messages": [{"role": "user", "content": "x"}], **fields})
-    assert status == 400
-    assert re.search(rf"'{field}' has \d+ characters, the limit is 1048576", json.dumps(error))
+def test_long_schema_is_refused(parse: Any, fields: dict[str, Any], param: str):
+    with pytest.raises(BadRequest, match=rf"'{param}' has \d+ characters, the limit is 1048576"):
+        read(parse, {"messages": HI, **fields})

@@ -29,6 +29,7 @@ def test_streamed_and_whole_are_equal(fields: dict[str, Any], content: str, stop
     assert (body["stop_type"], body["stopping_word"], body["tokens_evaluated"]) == (stop_type, stopping_word, 2)
     assert "".join(chunk["content"] for chunk in chunks) == content
     assert not any(chunk["stop"] for chunk in chunks)
+    assert "completion_probabilities" not in body
     variable = {"timings": None, "content": None, "tokens": None}
     assert {**last, **variable} == {**body, **variable}
     assert last["content"] == ""
@@ -48,41 +49,29 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
 
 
 @pytest.mark.parametrize(
-    ("n_ctx", "facts", "fields", "prompt"),
+    ("facts", "fields", "prompt"),
     [
-        (256, {}, GAP, "\x01x\x02y\x03"),
-        (256, {}, {"input_prefix": "x", "prompt": "z"}, "\x01x\x02\x03z"),
-        (256, {}, {**GAP, "input_extra": FILES}, "a.py\nA\n\nfile\nB\n\n\x01x\x02y\x03"),
-        (256, {"fim_file": 4}, {**GAP, "input_extra": FILES}, "\x04a.py\nA\n\x04file\nB\n\x04file\n\x01x\x02y\x03"),
+        ({}, GAP, "\x01x\x02y\x03"),
+        ({}, {"input_prefix": "x", "prompt": "z"}, "\x01x\x02\x03z"),
+        ({}, {**GAP, "input_extra": FILES}, "a.py\nA\n\nfile\nB\n\n\x01x\x02y\x03"),
+        ({"fim_file": 4}, {**GAP, "input_extra": FILES}, "\x04a.py\nA\n\x04file\nB\n\x04file\n\x01x\x02y\x03"),
         (
-            256,
             {"fim_file": 4, "fim_repository": 5},
             {**GAP, "input_extra": FILES[:1]},
             "\x05project\n\x04a.py\nA\n\x04file\n\x01x\x02y\x03",
         ),
-        # The beginning of too many files is cut.
-        (16, {}, {**GAP, "input_extra": FILES, "n_predict": 1}, "\n\nfile\nB\n\n\x01x\x02y\x03"),
     ],
-    ids=["gap", "text in the gap", "files", "file tokens", "repository", "context"],
+    ids=["gap", "text in the gap", "files", "file tokens", "repository"],
 )
-def test_infill_makes_a_fim_prompt(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
-    with serving(echo, n_ctx=n_ctx, fim={"fim_tokens": (1, 2, 3), **facts}) as running:
+def test_infill_makes_a_fim_prompt(facts: dict[str, Any], fields: dict[str, Any], prompt: str):
+    with serving(echo, fim={"fim_tokens": (1, 2, 3), **facts}) as running:
         status, body = ask(running.port, "/infill", fields)
         _, events = ask(running.port, "/infill", {**fields, "stream": True})
     assert status == 200
     validate(body, "infill")
     for event in events:
         validate(event, "infill-event")
-    assert (body["content"], body["tokens_evaluated"]) == (prompt[: fields.get("n_predict")], len(prompt))
-
-
-@pytest.mark.parametrize("path", ["/completion", "/infill"])
-def test_n_probs_adds_log_probabilities(path: str):
-    with serving(echo, fim={"fim_tokens": (1, 2, 3)}) as running:
-        fields = {"prompt": "a", "input_prefix": "a", "n_predict": 1}
-        _, found = ask(running.port, path, {**fields, "n_probs": 2})
-        assert "completion_probabilities" not in ask(running.port, path, fields)[1]
-    assert [len(token["top_logprobs"]) for token in found["completion_probabilities"]] == [2]
+    assert (body["content"], body["tokens_evaluated"]) == (prompt, len(prompt))
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from localchat.serving.http.options import Options, read_options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
 from .command import restored, run_command
+from .documents import ROOT, run
 from .serving import GOOD, raw_request, serving
 
-ROOT = DEMO_PATH.parents[3]
 DEADLINE_S = 60
 START = "from localchat.server import main; sys.exit(main([]))"
 
@@ -121,8 +121,7 @@ def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_on
 def test_memory_limit_is_one_line():
     """The memory is too little for the model file, for numpy or for a thread. Which of them fails first may differ."""
     program = ["sh", "-c", 'ulimit -v 250000; exec "$@"', "sh", sys.executable, "-m", "localchat.server", "--port", "0"]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    done = run(program, OPENBLAS_NUM_THREADS="1")
     assert "Traceback" not in done.stderr
     # OpenBLAS, which numpy loads, and the dynamic linker end the process themselves.
     ends = {
@@ -136,12 +135,7 @@ def test_memory_limit_is_one_line():
 
 
 def test_error_of_a_missing_library_names_the_tested_release():
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    done = run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"])
     assert done.returncode == 1
     assert done.stderr.endswith(f"-m pip install {LIBRARY}\n")
     _, release = LIBRARY.split("==")

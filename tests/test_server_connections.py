@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import socket
 import stat
-import subprocess
 import sys
 from unittest import mock
 
@@ -14,6 +13,7 @@ from localchat.serving.http import exchange as exchange_module
 from localchat.serving.http.connections import listen_at
 from localchat.serving.http.options import Options
 
+from .documents import run
 from .serving import (
     CLIENT_TLS,
     DEADLINE_S,
@@ -115,8 +115,7 @@ def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, ca
 
 
 NO_FILES = """
-import resource, socket, sys, threading, time
-sys.path.insert(0, ".")
+import resource, socket, time
 from tests.serving import serving, wait_for
 with serving() as running:
     sockets = [socket.socket() for _ in range(4)]
@@ -140,7 +139,7 @@ with serving() as running:
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
 def test_server_without_files_for_connections_waits_until_there_are_some():
     """In a separate process with a low limit. The loop must not call `accept` all the time."""
-    done = subprocess.run([sys.executable, "-c", NO_FILES], capture_output=True, text=True, timeout=60)
+    done = run([sys.executable, "-c", NO_FILES])
     assert done.returncode == 0, done.stderr
 
 

@@ -204,24 +204,11 @@ def running():
         yield running
 
 
-DRY = {"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": 9}
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"temperature": 0, "top_p": 0, "top_k": 0, "min_p": 0}, None),
-        (
-            {"typical": 0.5, "repetition_penalty": 1.2, "repeat_last_n": 7},
-            {"typical_p": 0.5, "repeat_penalty": 1.2, "penalty_last_n": 7},
-        ),
         ({"top_n_sigma": 1.5, "xtc_probability": 0.5, "dynatemp_range": 0.5, "mirostat_tau": 4, "seed": 11}, None),
-        ({**DRY, "dry_sequence_breakers": ["."]}, {**DRY, "dry_sequence_breakers": (".",)}),
-        # adaptive_p is no step of the chain: it samples the token.
-        (
-            {"adaptive_target": 0.5, "samplers": ["typ_p", "adaptive_p"]},
-            {"adaptive_target": 0.5, "samplers": ("typical_p",)},
-        ),
         ({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}),
         ({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}),
         ({"logit_bias": [[97, 1], ["b", False]]}, {"logit_bias": ((97, 1.0), (98, -math.inf))}),

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from localchat.serving.chat.prompt import sandbox
+from localchat.serving.chat.prompt.marked import user_ranges
 from localchat.serving.chat.prompt.template import CHATML, ChatTemplate, TemplateError, prefilled
 
 from .chat_templates import CALLS, SPECIAL, USER, call_message, render
@@ -130,8 +131,13 @@ PREFILLS = {
 
 @pytest.mark.parametrize(("source", "reasoning", "text", "prompt"), PREFILLS.values(), ids=PREFILLS)
 def test_prefill_ends_the_prompt(source, reasoning, text, prompt):
+    """Only its markers, and not its texts, may become control tokens."""
     template = ChatTemplate(source)
-    assert prefilled(template.dialect, template.render([USER]), reasoning, text) == prompt
+    rendered = template.render([USER])
+    found = prefilled(template.dialect, rendered, reasoning, text)
+    assert found == prompt
+    user_texts = [found[start:stop] for start, stop in user_ranges(found) if stop > start >= len(rendered)]
+    assert user_texts == [part for part in (reasoning, text) if part]
 
 
 # --- messages and tools in the format of the template ---
