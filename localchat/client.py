@@ -113,7 +113,7 @@ class BaseClient:
         options = CallOptions(self._settings, prompt, given, keywords, what)
         target = options.fields.get("response_format")
         kind = target.get("type") if isinstance(target, Mapping) else None
-        # Another type than those of JSON Schema is that of a `response_format` itself, which is sent as it is.
+        # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
         if target is not None and is_schema:
             del options.fields["response_format"]

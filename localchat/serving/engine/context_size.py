@@ -20,8 +20,8 @@ log = logging.getLogger("localchat.engine")
 LIKELY_TOKENS = 4096
 # On the machine, the default KV cache takes at most as much memory as the weights, or this if they take less.
 SMALL_CACHE_BYTES = 1 << 30
-# The share of the free memory that a KV cache may take: by default on the machine, which other programs use too, and on
-# a GPU; and with a size given by the user. The kernels of a GPU take memory too while they run.
+# The share of the free memory that the KV cache may take: by default on the machine, which other programs use too; by
+# default on a GPU, whose kernels need at least the reserve; and if the user sets the size.
 DEFAULT_SHARE, GPU_SHARE, LARGEST_SHARE = 0.5, 0.9, 0.95
 GPU_RESERVE_BYTES = 1 << 30
 # The smallest default size.

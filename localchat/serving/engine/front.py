@@ -172,7 +172,7 @@ class Front:
             log.warning(_MATRIX_INSTRUCTIONS_OFF, error.killed_by)
         if not self._was_loaded:
             self._was_loaded, self.facts, self.texts = True, facts, texts
-            # After a crash the model takes what is free: requests wait for it, and end no other model.
+            # After a crash the model is loaded into the memory that is free: no idle model is ended, as requests wait.
             self._options = replace(self._options, others=OtherModels(self._options.others.n_mapped))
         elif facts.metadata != self.facts.metadata:
             process.close()

@@ -33,8 +33,8 @@ class Tuning:
     """The tokens that a draft model drafts for a sequence in a step."""
 
 
-# Measured on 2 cores with models of 0.2B and 0.5B parameters, in steps that decode one token: 64 prompt rows take 9 of
-# them, 128 take 16, 256 take 36, 512 take 73. So 64 rows delay running sequences by 9 steps, which cost the prompt a
+# Measured on 2 cores with models of 0.2B and 0.5B parameters: 64 prompt rows take as long as 9 steps that decode one
+# token, 128 rows as 16, 256 as 36, 512 as 73. So 64 rows delay running sequences by 9 steps, which cost the prompt a
 # tenth, and larger steps are no faster for each row. Each row of a draft takes a fifth of a step.
 CPU = Tuning(n_prompt_beside=64, n_prompt_alone=256, max_drafted=8, draft_model_tokens=4)
 # On an H200, a step with 512 prompt rows of a 1.6B model takes as long as 4 steps that decode one token for each of 16

@@ -44,7 +44,7 @@ class BudgetTracker(Protocol):
         """The token that must come next; None if the sampler may choose."""
 
     def feed(self, piece: bytes) -> None:
-        """Enters the bytes of the next token, which is the forced one if there is one."""
+        """Takes the bytes of the next token. If `forced_token` is set, this must be that token."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class NotEnoughMemory(EngineError):
     def __init__(self, message: str, n_missing: float = 0):
         super().__init__(message)
         self.n_missing = n_missing
-        """The bytes that are missing; 0: the model can be loaded, if need be, but not as well as without idle models"""
+        """The bytes that are missing; 0: the model can be loaded, but would be loaded better without the idle ones."""
 
 
 class EngineDied(EngineError):

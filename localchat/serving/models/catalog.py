@@ -1,4 +1,4 @@
-"""A model file: its names, what a list shows of it, and the file that a command line argument names."""
+"""One model file: its names, what a list shows of it, and the file of a path. `names.py` has the catalog of all."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Masks:
         # The vocabulary as llguidance reads it. End-of-generation tokens have no text for a grammar.
         self.tokens, self.special_token_ids = vocabulary.all_pieces, sorted(vocabulary.eog_tokens)
         self.eos_token_id = next(iter(self.special_token_ids), None)
-        # Of each thread: the tokens of its request that are shown.
+        # For each thread: which tokens are shown in the output that it works on.
         self._local = threading.local()
         self._lock = threading.Lock()
         self._tokenizer: Any = None
@@ -62,7 +62,7 @@ class Masks:
         """A matcher at the start of an output.
 
         Raises:
-            BadRequest: The grammar is malformed, has no tokens here, or takes too much work.
+            BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
         """
         self.prepare()
         shown = frozenset(visible)
@@ -132,7 +132,7 @@ class Matcher:
         return self._allowed
 
     def _shown_matcher(self) -> Any:
-        """The matcher, after this thread's tokenizer has got the tokens that this output shows."""
+        """The matcher. First sets which tokens this output shows, for the tokenizer that it calls on this thread."""
         self._local.is_shown = self._is_shown
         return self._matcher
 

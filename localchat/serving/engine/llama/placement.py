@@ -68,7 +68,7 @@ def _check(n_bytes: float, n_free: int, where: str, advice: str) -> None:
 
 
 def _layers(path: str, options: LoadOptions) -> tuple[int, float]:
-    """The number of layers with that of the output, and the bytes of the KV cache of each for likely requests."""
+    """The number of layers, including the output layer, and the bytes of the KV cache of one for likely requests."""
     try:
         header = read_start(path)
     except (GGUFError, OSError):  # llama.cpp says what is wrong.

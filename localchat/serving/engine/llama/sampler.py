@@ -95,7 +95,7 @@ class Sampler:
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
         """
         Raises:
-            BadRequest: The grammar cannot be parsed, has no tokens here, or takes too much work.
+            BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
             EngineError: llama.cpp refuses a sampling step.
         """
         params, ends = request.params, vocabulary.eog_tokens

@@ -21,11 +21,11 @@ class TextBlocks:
         """
         Args:
             texts: The texts of all special tokens that the tokenizer parses.
-            uncut: The ones before which no text is split. These tokens strip the white space before them, which a
-                block would keep at its end.
+            uncut: Those of them before which no text is split: they strip the white space before them, which would be
+                left at the end of a block.
         """
-        # No text is split before a token that another one may overlap, since the tokenizer might parse the other one,
-        # which then has the first byte of this token after its own first one, or the last one before its own last.
+        # No text is split before a token that another one may overlap, since the tokenizer might parse the other one.
+        # That one has the first byte of this token, but not as its first, or the last byte, but not as its last.
         later, earlier = set(b"".join(text[1:] for text in texts)), set(b"".join(text[:-1] for text in texts))
         cuts = [text for text in texts if text[0] not in later and text[-1] not in earlier and text not in uncut]
         self._cuts = re.compile(pattern_of(text.decode("latin-1") for text in cuts).encode("latin-1"))

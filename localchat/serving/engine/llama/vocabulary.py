@@ -82,7 +82,7 @@ class Vocabulary:
         return self._tokenize_block(b"", True, False)[1] > self.add_bos
 
     def _new_blocks(self, parse_special: bool) -> TextBlocks:
-        """Splits texts in which the tokenizer parses control tokens, or in which these are ordinary text."""
+        """The splitter of texts in which control tokens are parsed, or are ordinary text."""
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN if parse_special else 0
         special, stripping = (
             {L.llama_vocab_get_text(self.pointer, id) for id in self._ids_with(mask)} - {b""}
