@@ -141,12 +141,10 @@ class Front:
                 raise EngineStopped
             if self._process is not None and self._process.is_serving:
                 return self._process
-            if self.failure is not None:
-                raise EngineError(str(self.failure))
+            if (failure := self.failure) is not None:
+                raise EngineError(str(failure))
             try:
                 process = self._started()
-            except EngineStopped:
-                raise
             except Exception as error:
                 self._n_failed_starts += 1
                 if self._n_failed_starts >= MAX_FAILED_STARTS:
