@@ -88,12 +88,9 @@ def ask(
         return response.status, json.loads(response.read())
 
 
-def stream_of(
-    server: ServerProcess, path: str = "/v1/chat/completions", fields: Any = None
-) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
+def stream_of(server: ServerProcess, **fields: Any) -> contextlib.AbstractContextManager[http.client.HTTPResponse]:
     """A stream that takes some seconds."""
-    fields = {"messages": MESSAGES, **LONG} if fields is None else fields
-    return asked(server, path, {**fields, "stream": True})
+    return asked(server, "/v1/chat/completions", {"messages": MESSAGES, **LONG, **fields, "stream": True})
 
 
 def n_busy(server: ServerProcess) -> int:
@@ -112,25 +109,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-INTERFACES = [
-    pytest.param("/v1/chat/completions", {"messages": MESSAGES, **LONG}, id="chat"),
-    pytest.param("/v1/completions", {"prompt": "Hello", **LONG}, id="completions"),
-    pytest.param("/completion", {"prompt": "Hello", "n_predict": 3000, "ignore_eos": True}, id="native"),
-    pytest.param("/v1/responses", {"input": "Hello", "max_output_tokens": 3000, "ignore_eos": True}, id="responses"),
-    pytest.param("/v1/messages", {"model": "x", "messages": MESSAGES, **LONG}, id="messages"),
-    pytest.param(
-        "/api/chat",
-        {"model": "x", "messages": MESSAGES, "options": {"num_predict": 3000, "ignore_eos": True}},
-        id="ollama",
-    ),
-]
-
-
-@pytest.mark.parametrize(("path", "fields"), INTERFACES)
-def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(
-    server: ServerProcess, path: str, fields: Any
-):
-    with stream_of(server, path, fields) as response:
+def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(server: ServerProcess):
+    with stream_of(server) as response:
         assert response.status == 200
         response.readline()
         pid = kill_engine(server, signal.SIGSEGV)
@@ -143,11 +123,10 @@ def test_stream_whose_engine_dies_ends_with_an_error_that_names_the_signal(
     assert engine_of(server.process.pid) not in (None, pid)
 
 
-@pytest.mark.parametrize(("path", "fields"), INTERFACES)
 def test_whole_response_whose_engine_dies_is_an_error_that_names_the_signal(
-    server: ServerProcess, pool: ThreadPoolExecutor, path: str, fields: Any
+    server: ServerProcess, pool: ThreadPoolExecutor
 ):
-    asking = pool.submit(ask, server, path, {**fields, "stream": False})
+    asking = pool.submit(ask, server, fields={"messages": MESSAGES, **LONG})
     wait_for(lambda: n_busy(server) == 1)
     kill_engine(server)
     status, body = asking.result(ERROR_S)
@@ -203,7 +182,7 @@ def test_signal_to_the_process_group_ends_server_and_engine(number: signal.Signa
     with started(["setsid", *COMMAND, "--drain", "20"]) as running:
         pid = engine_of(running.process.pid)
         assert pid is not None
-        with stream_of(running, fields={"messages": MESSAGES, **LONG, "max_tokens": 500}) as response:
+        with stream_of(running, max_tokens=500) as response:
             response.readline()
             os.killpg(running.process.pid, number)
             rest = response.read().decode()
