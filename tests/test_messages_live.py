@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,17 +89,6 @@ def test_thinking_is_a_block_that_can_be_sent_back(client: Any):
     assert first.content[0].signature
     history = [*ask, {"role": "assistant", "content": first.content}, *NAME]
     assert client.messages.create(model="claude", max_tokens=40, messages=history).content
-
-
-def test_output_follows_the_schema(client: Any):
-    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
-    message = client.messages.create(
-        model="claude",
-        max_tokens=60,
-        messages=NAME,
-        output_config={"format": {"type": "json_schema", "schema": schema}},
-    )
-    assert json.loads(message.content[0].text)["n"] in (1, 2)
 
 
 def test_tokens_are_counted_as_the_message_counts_them(client: Any):

@@ -180,14 +180,6 @@ def test_capabilities_are_those_of_the_template(template, capabilities):
         assert ask(running.port, "/api/show", {"model": "Fake"})[1]["capabilities"] == capabilities
 
 
-def test_older_endpoint_for_embeddings(url):
-    port = int(url.rpartition(":")[2])
-    _, old = ask(port, "/api/embeddings", {"model": "demo", "prompt": "hello"})
-    _, new = ask(port, "/api/embed", {"model": "demo", "input": "hello"})
-    assert old == {"embedding": new["embeddings"][0]}
-    assert ask(port, "/api/embeddings", {"model": "demo", "prompt": ["a", "b"]})[0] == 400
-
-
 def test_ollama_package(url, request):
     ollama = pytest.importorskip("ollama", reason="the real client comes with the clients extra")
     client = ollama.Client(host=url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -95,14 +95,3 @@ def test_openai_tools_in_a_loop(client, stored):
         given = {"input": [{"role": "user", "content": QUESTION}, *first.output, result]}
     second = client.responses.create(model="demo", tools=[WEATHER], temperature=0, **given)
     assert "21" in second.output_text
-
-
-def test_openai_parse(client):
-    from pydantic import BaseModel
-
-    class Answer(BaseModel):
-        is_person: bool
-        colour: Literal["red", "green"]
-
-    parsed = client.responses.parse(model="demo", input="Ada is green.", text_format=Answer, temperature=0)
-    assert isinstance(parsed.output_parsed, Answer)

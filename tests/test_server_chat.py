@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import logging
 import re
@@ -14,13 +12,13 @@ import pytest
 from localchat.serving.chat.model import Model
 from localchat.serving.http.options import Options
 
+from .exchanges import exchange
 from .fakes import endless
 from .serving import (
     BIG,
     REASONING_AND_TEXT,
     TOOLS,
     assert_in_order,
-    chat_body,
     chat_request,
     delta_text,
     generating,
@@ -139,25 +137,22 @@ def test_choice_that_waits_for_a_slot_does_not_delay_the_others():
         read_until(sock, b"data: [DONE]\n\n")
 
 
-def headers_of(client: http.client.HTTPConnection, body: bytes, headers: dict[str, str]) -> Any:
-    client.request("POST", "/v1/chat/completions", body, headers)
-    response = client.getresponse()
-    response.read()
-    return response.headers
-
-
 def test_k1_request_id_is_returned_and_logged(caplog):
     """K1, V12: it is in a header and in the log, and not part of the id of the response."""
     caplog.set_level(logging.INFO, "localchat.server")
-    with serving() as running, contextlib.closing(running.client()) as client:
-        assert headers_of(client, chat_body(), {"X-Request-Id": "mine-1"})["X-Request-Id"] == "mine-1"
-        assert headers_of(client, chat_body(request_id="mine-2"), {})["X-Request-Id"] == "mine-2"
-        assert headers_of(client, chat_body(stream=True), {"X-Request-Id": "mine-3"})["X-Request-Id"] == "mine-3"
-        assert headers_of(client, chat_body(n=0), {"X-Request-Id": "mine-4"})["X-Request-Id"] == "mine-4"
-        assert headers_of(client, chat_body(model="none", request_id="mine-5"), {})["X-Request-Id"] == "mine-5"
-        ours = [
-            headers_of(client, chat_body(), {"X-Request-Id": wrong})["X-Request-Id"] for wrong in ("a b", "x" * 201, "")
-        ]
+    with serving() as running:
+
+        def request_id(header: str | None = None, **fields: Any) -> Any:
+            headers = {} if header is None else {"X-Request-Id": header}
+            address, body = f"127.0.0.1:{running.port}", {"messages": [ASKED], **fields}
+            return exchange(address, "/v1/chat/completions", body, headers=headers)[0].getheader("X-Request-Id")
+
+        assert request_id("mine-1") == "mine-1"
+        assert request_id(request_id="mine-2") == "mine-2"
+        assert request_id("mine-3", stream=True) == "mine-3"
+        assert request_id("mine-4", n=0) == "mine-4"
+        assert request_id(model="none", request_id="mine-5") == "mine-5"
+        ours = [request_id(wrong) for wrong in ("a b", "x" * 201, "")]
     assert all(re.fullmatch("req-[0-9a-f]{32}", id) for id in ours)
     assert len(set(ours)) == 3
     for i in range(1, 6):
