@@ -87,9 +87,6 @@ OUTPUTS = {
     "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", REASONING + '{"city": "Rome"}', NOW]),
     "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', REASONING + '{"city":"Rome"}'], [REASONING + "{}"]),
     "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
-    "schema-or-call-thinks": (
-        auto(**CITY), THINKS, PROMPT, [REASONING + '{"city":"Rome"}', REASONING + NOW], [REASONING + "{}"],
-    ),
     "grammar": (
         formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'), THINKS, PROMPT, ["aab", REASONING + "ab"],
         ["a", REASONING],
@@ -113,9 +110,6 @@ OUTPUTS = {
         [IN_TAGS.replace("Rome", "Romulus"), IN_TAGS.replace("city", "town"), "<tool_call>weather\n</tool_call>"],
     ),
     "auto-thought": (auto(), CODER, OPEN_PROMPT, CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS]),
-    "required-thought": (
-        required(), CODER, OPEN_PROMPT, CODER_CALLS, [text.replace("now", "then") for text in CODER_CALLS],
-    ),
     "empty-reasoning-required": (
         required(), MINIMAX, PROMPT, [start + MINIMAX_CALL for start in MINIMAX_STARTS], ["</mm:think>"],
     ),

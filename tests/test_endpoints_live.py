@@ -32,12 +32,6 @@ def test_prompt_without_a_completion_has_the_same_log_probabilities(port: int):
     assert (alone["choices"][0]["finish_reason"], alone["usage"]["completion_tokens"]) == ("length", 0)
     assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_output["token_logprobs"]) - 1
     assert scores["token_logprobs"][1:] == pytest.approx(with_output["token_logprobs"][1:-1], abs=SAME)
-    # The same in vLLM's format, by token id.
-    _, named = ask(port, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "max_tokens": 0})
-    listed = named["choices"][0]["prompt_logprobs"]
-    by_id = [entry[str(token)]["logprob"] for token, entry in zip(tokens["tokens"][1:], listed[1:])]
-    assert by_id == pytest.approx(scores["token_logprobs"][1:], abs=SAME)
-    assert all(min(entry.values(), key=lambda e: e["rank"] or 99)["rank"] == 1 for entry in listed[1:])
 
 
 # --- vectors ---

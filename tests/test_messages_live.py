@@ -76,21 +76,6 @@ def test_tools_in_a_loop(client: Any, choice: dict[str, str]):
     assert "21" in second.content[0].text
 
 
-def test_thinking_is_a_block_that_can_be_sent_back(client: Any):
-    ask = [{"role": "user", "content": "Think first: what is your name?"}]
-    first = client.messages.create(
-        model="claude",
-        max_tokens=200,
-        messages=ask,
-        thinking={"type": "enabled", "budget_tokens": 1024},
-        extra_body=GREEDY,
-    )
-    assert [block.type for block in first.content] == ["thinking", "text"]
-    assert first.content[0].signature
-    history = [*ask, {"role": "assistant", "content": first.content}, *NAME]
-    assert client.messages.create(model="claude", max_tokens=40, messages=history).content
-
-
 def test_tokens_are_counted_as_the_message_counts_them(client: Any):
     counted = client.messages.count_tokens(model="claude", messages=QUESTION, tools=[WEATHER])
     usage = client.messages.create(model="claude", max_tokens=1, messages=QUESTION, tools=[WEATHER]).usage

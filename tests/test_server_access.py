@@ -7,6 +7,7 @@ import pytest
 
 from localchat.serving.http.options import Options
 
+from . import exchanges
 from .serving import GOOD, exchange, raw_request, read_response, serving
 
 PAGE = "https://page.example"
@@ -114,31 +115,26 @@ def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_for
 # --- CORS ---
 
 
-def exchanged(running, method, path, headers):
-    with contextlib.closing(running.client()) as client:
-        client.request(method, path, headers=headers)
-        response = client.getresponse()
-        return response.status, response.headers, response.read()
+def models(running, headers, method="GET"):
+    return exchanges.exchange(f"127.0.0.1:{running.port}", "/v1/models", None, method, headers)[0]
 
 
 PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
 
 
 def test_allowed_page_may_send_and_read(with_keys):
-    status, headers, body = exchanged(with_keys, "OPTIONS", "/v1/chat/completions", PREFLIGHT)
-    assert (status, body) == (204, b"")
-    assert headers["Access-Control-Allow-Origin"] == PAGE
-    assert headers["Access-Control-Allow-Headers"] == "Authorization, *"
-    assert "POST" in headers["Access-Control-Allow-Methods"]
-    assert headers["Access-Control-Allow-Private-Network"] is None
-    private = {**PREFLIGHT, "Access-Control-Request-Private-Network": "true"}
-    _, headers, _ = exchanged(with_keys, "OPTIONS", "/v1/chat/completions", private)
-    assert headers["Access-Control-Allow-Private-Network"] == "true"
+    response = models(with_keys, PREFLIGHT, "OPTIONS")
+    assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (204, PAGE)
+    assert response.headers["Access-Control-Allow-Headers"] == "Authorization, *"
+    assert "POST" in response.headers["Access-Control-Allow-Methods"]
+    assert response.headers["Access-Control-Allow-Private-Network"] is None
+    response = models(with_keys, {**PREFLIGHT, "Access-Control-Request-Private-Network": "true"}, "OPTIONS")
+    assert response.headers["Access-Control-Allow-Private-Network"] == "true"
     # The page can also read errors, and it still needs the key.
-    status, headers, _ = exchanged(with_keys, "GET", "/v1/models", {"Origin": PAGE})
-    assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
-    status, headers, _ = exchanged(with_keys, "GET", "/v1/models", {"Origin": PAGE, "X-Api-Key": "secret"})
-    assert (status, headers["Vary"]) == (200, "Origin")
+    response = models(with_keys, {"Origin": PAGE})
+    assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (401, PAGE)
+    response = models(with_keys, {"Origin": PAGE, "X-Api-Key": "secret"})
+    assert (response.status, response.headers["Vary"]) == (200, "Origin")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +151,7 @@ def test_allowed_page_may_send_and_read(with_keys):
 )
 def test_page_is_served_if_its_origin_is_allowed(cors, method, headers, status):
     with serving(settings=Options(port=0, cors=cors)) as running:
-        got, found, _ = exchanged(running, method, "/v1/models", headers)
-    assert got == status
-    assert found["Access-Control-Allow-Origin"] == (PAGE if headers.get("Origin") == PAGE and cors else None)
-    assert found["Vary"] == ("Origin" if cors else None)
+        response = models(running, headers, method)
+    allowed = PAGE if headers.get("Origin") == PAGE and cors else None
+    assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (status, allowed)
+    assert response.headers["Vary"] == ("Origin" if cors else None)

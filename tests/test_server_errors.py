@@ -16,6 +16,7 @@ from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import DEMO_PATH, ModelFile
 
 from .engines import request_for, submit
+from .exchanges import exchange
 from .fakes import endless
 from .serving import GOOD, ask, chat_body, read_response, serving
 
@@ -84,10 +85,8 @@ def test_bad_request_gets_its_error_and_the_connection_stays_open(running, line,
 )
 def test_upgrade_to_a_websocket_is_refused_so_that_the_client_uses_http(running, line, upgrade, status):
     """Codex repeats the request after status 405, and sends it by POST after 426."""
-    with contextlib.closing(running.client()) as client:
-        client.request(*line.split(), headers={"Connection": "Upgrade", "Upgrade": upgrade})
-        response = client.getresponse()
-        body = json.loads(response.read())
+    (method, path), headers = line.split(), {"Connection": "Upgrade", "Upgrade": upgrade}
+    response, body = exchange(f"127.0.0.1:{running.port}", path, None, method, headers)
     assert response.status == status
     if status == 426:
         assert response.getheader("Upgrade") == "HTTP/1.1"

@@ -14,6 +14,7 @@ from localchat.serving.core.fields import parse_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.catalog import ModelFile
 
+from . import exchanges
 from .serving import LAST_MESSAGE, chat_request, exchange, serving, wait_for
 from .wire_schemas import validate
 
@@ -59,10 +60,7 @@ def test_metrics_are_prometheus_text():
             running.request("GET", path)
         # A request is counted after its response, so the number of the requests for metrics is not known.
         wait_for(lambda: 'path="/health"' in running.request("GET", "/metrics")[1])
-        with contextlib.closing(running.client()) as client:
-            client.request("GET", "/metrics")
-            response = client.getresponse()
-            text = response.read().decode()
+        response, text = exchanges.exchange(f"127.0.0.1:{running.port}", "/metrics")
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     lines = [line for line in text.splitlines() if not line.startswith("# ")]
     label = r'[a-z]+="[^"]*"'

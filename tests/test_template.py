@@ -27,10 +27,6 @@ from .chat_templates import CALLS, SPECIAL, USER, call_message, render
         ),
         pytest.param("{{ messages | map(attribute='role') | tojson }}", '["user"]', id="tojson of a generator"),
         pytest.param("{{ ('[1]' | from_json)[0] + 1 }}", "2", id="from_json"),
-        pytest.param("{{ ['a', 1] | join('-') }}{{ 'a' ~ 1 ~ none }}", "a-1a1None", id="join and tilde"),
-        pytest.param(
-            "{% set n = namespace(a=[]) %}{% set _ = n.a.append(1) %}{{ n.a.pop() }}", "1", id="lists of its own"
-        ),
         pytest.param("{{ strftime_now('%Y') | length }}", "4", id="strftime_now"),
         pytest.param("{{ tools is none }}{{ nothing is defined }}", "TrueFalse", id="no tools is none"),
     ],
