@@ -222,6 +222,7 @@ def _started(connection: Connection) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": path},
+        # PYTHONSAFEPATH: do not import a package of this name in the working directory. Python before 3.11 ignores it.
+        env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
         **inherited,
     )
