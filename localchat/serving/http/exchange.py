@@ -17,7 +17,6 @@ from urllib.parse import parse_qsl
 
 from ..core import errors
 from ..core.text import json_bytes, printable
-from ..engine.values import Cancelled
 from .options import Options
 from .request import Incoming, has_body, list_of, read_body
 
@@ -136,6 +135,7 @@ class Exchange:
 
     def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
+        self.socket.settimeout(self._options.write_timeout_s)
         self.keep_alive = self.keep_alive and not self._has_body
         request_id = self._given_id or "req-" + uuid.uuid4().hex
         lines = [
@@ -150,10 +150,9 @@ class Exchange:
         self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def _send(self, payload: bytes) -> None:
-        sock, unsent = self.socket, memoryview(payload)
-        sock.settimeout(self._options.write_timeout_s)
+        unsent = memoryview(payload)
         while unsent:
-            unsent = unsent[sock.send(unsent[:SEND_BYTES]) :]
+            unsent = unsent[self.socket.send(unsent[:SEND_BYTES]) :]
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Call `route`, which sends the response. If `route` raises an error, send an error response."""
@@ -162,7 +161,7 @@ class Exchange:
                 route(self)
         except errors.ApiError as error:
             self._send_error(error)
-        except (Cancelled, OSError):
+        except OSError:
             self._set_incomplete()
         except MemoryError:
             log.error("%s failed: %s", self._request_line, errors.NO_MEMORY)
