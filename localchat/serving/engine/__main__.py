@@ -1,8 +1,8 @@
 """`python -m localchat.serving.engine NUMBER`: an engine process, which the server starts; see process.py.
 
-NUMBER is that of the inherited connection to the server. Calls run on their own threads, the engine on another one,
-and one thread sends, so that the engine never waits for the connection. What it has not sent yet is at most the output
-of the running requests. The process ends with the connection: when the server closes it, and when the server is killed.
+NUMBER is that of the inherited connection to the server. Calls run on their own threads, and the engine on another one,
+which sends the output of each step. The process ends with the connection: when the server closes it, and when the
+server is killed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import Any
 
 from ..core.errors import ApiError
@@ -37,38 +37,31 @@ log = logging.getLogger("localchat.engine")
 
 
 class Sender:
-    """Sends messages on its own thread."""
+    """Sends messages; any thread. A message waits only while the server has a full buffer of others to read."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._messages: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="localchat-sender", daemon=True)
-        self._thread.start()
+        self._lock = threading.Lock()
 
     def send(self, *message: Any) -> None:
-        """Send a message soon."""
-        self._messages.put(message)
+        try:
+            data = pickle.dumps(message)
+        except Exception:
+            log.exception("a message cannot be sent")
+            if message[0] not in ("result", "error"):
+                return
+            data = pickle.dumps(("error", message[1], EngineError("its result cannot be sent")))
+        # An error means that the server has ended, which ends this process as well.
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.send_bytes(data)
 
     def put_nowait(self, record: logging.LogRecord) -> None:
         """Send a record of the log to the server's process, which has its format."""
         self.send("log", record)
 
     def close(self) -> None:
-        """Send what is left."""
-        self._messages.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):  # The server has ended, which ends this process as well.
-            while (message := self._messages.get()) is not None:
-                try:
-                    self._connection.send(message)
-                except OSError:
-                    raise
-                except Exception:  # An error in one message must not end the sending of others.
-                    log.exception("a message cannot be sent")
-                    if message[0] in ("result", "error"):
-                        self._connection.send(("error", message[1], EngineError("its result cannot be sent")))
+        """Wait for a message that is being sent, and let no other follow."""
+        self._lock.acquire()
 
 
 class Calls:
@@ -120,7 +113,7 @@ class Calls:
     def _send_step(self) -> None:
         """Runs on the engine thread after each step."""
         if self._outputs:
-            self._sender.send("step", self._outputs.copy())
+            self._sender.send("step", self._outputs)
             self._outputs.clear()
 
     def _end_with_engine(self) -> None:
