@@ -116,6 +116,15 @@ class Matcher:
             raise invalid_grammar("it requires text for which this model has no tokens", self._origin)
         return found
 
+    @property
+    def n_allowed(self) -> int:
+        """The number of tokens that may come next."""
+        return int(np.count_nonzero(self._mask()))
+
+    def forbid(self, logits: Any) -> None:
+        """Set the logits [vocabulary] of the tokens that may not come next to minus infinity."""
+        logits[~self._mask()] = -np.inf
+
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""
         found: list[int] = self._shown_matcher().compute_ff_tokens()

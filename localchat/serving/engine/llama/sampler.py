@@ -116,6 +116,9 @@ class Sampler:
         wants_candidates = params.post_sampling_probs and params.top_logprobs is not None
         self._keeps_candidates = wants_candidates and self._sampling.temperature > 0
         self._sampled_from: Any = None
+        # Whether the logits may be overwritten: nobody needs them for log probabilities, and no step takes the
+        # logarithm of the probability 0, as "typical_p" does.
+        self._may_overwrite = params.top_logprobs is None and self._sampling.typical_p >= 1
         # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
         steps = chain_steps(self._sampling)
@@ -123,7 +126,8 @@ class Sampler:
             self._build_chain(steps, request.prompt)
 
     def sample(self, context: Any, row: int, logits: Any) -> int:
-        """Sample the next token from the logits of a row, which are not changed."""
+        """Sample the next token from the logits of a row, which may be overwritten if the request has no log
+        probabilities."""
         token = self.sample_forced()
         if token is None:
             token = self._sample(context, row, logits)
@@ -173,6 +177,10 @@ class Sampler:
             allowed = self._grammar.allowed_tokens()
             return int(allowed[logits[allowed].argmax()])
         if self._grammar is None and not self._keeps_candidates:
+            return int(L.llama_sampler_sample(self._chain, context, row))
+        if self._grammar is not None and self._may_overwrite and self._grammar.n_allowed > len(logits) // 4:
+            # A list of so many candidates takes longer to make than llama.cpp takes to read all logits.
+            self._grammar.forbid(logits)
             return int(L.llama_sampler_sample(self._chain, context, row))
         ids = self._vocabulary.ids if self._grammar is None else self._grammar.allowed_tokens()
         token = self._choose(ids, logits[ids])
