@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    from localchat.serving.models.catalog import DEMO_PATH
+    from localchat.serving.models.model_file import DEMO_PATH
 
     parser = argparse.ArgumentParser(prog="python -m bench.serve", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("servers", nargs="*", metavar="[NAME=]URL", help="base URLs such as http://127.0.0.1:8080/v1")

@@ -24,9 +24,9 @@ from .serving.http.connections import listening, why_not_listening
 from .serving.http.loading import Loader
 from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import Options, chosen_model, read_options
-from .serving.models.catalog import ModelFile, ModelFileError, list_text
+from .serving.models.catalog import Catalog
 from .serving.models.gguf import GGUFError, read_start
-from .serving.models.names import Catalog
+from .serving.models.model_file import ModelFile, ModelFileError, list_text
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer

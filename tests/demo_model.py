@@ -9,7 +9,7 @@ from localchat.serving.core.events import OutputToken, SampledTokens
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import GenerationRequest
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.model_file import DEMO_PATH
 
 from .engines import Finish, submit, text_of
 

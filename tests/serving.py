@@ -24,7 +24,7 @@ from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.options import Options
-from localchat.serving.models.catalog import DEMO, DEMO_PATH, ModelFile
+from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
 
 from .exchanges import events_of, read
 from .fakes import END, FakeBackend, echo

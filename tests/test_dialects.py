@@ -9,7 +9,7 @@ import pytest
 
 from localchat.serving.chat.dialects import DIALECTS, detect
 from localchat.serving.core.events import ContentDelta, ReasoningDelta, ToolCallStart
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.model_file import DEMO_PATH
 from tools.formats import OWN, check, main, sources
 
 from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_REASONING, calls_of, text_of

@@ -33,7 +33,7 @@ from localchat.serving.engine.values import (
     LoadOptions,
     invalid_grammar,
 )
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.model_file import DEMO_PATH
 
 from .engine_programs import ABORTS, CRASHES_AT_AMX, FAILS, REFUSES
 from .engines import submit

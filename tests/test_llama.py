@@ -17,7 +17,7 @@ from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import placed
 from localchat.serving.engine.tuning import set_environment
 from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions, NotEnoughMemory, OtherModels
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.model_file import DEMO_PATH
 
 from .demo_model import (
     DEMO,

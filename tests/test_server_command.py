@@ -21,7 +21,7 @@ from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineError, OtherModels
 from localchat.serving.http import loading, logs
 from localchat.serving.http.options import Options, read_options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFile
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 
 from .command import restored, run_command
 from .documents import ROOT, run

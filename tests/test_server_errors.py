@@ -13,7 +13,7 @@ from localchat.serving.chat.run import GenerationRun
 from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import ModelLoading
 from localchat.serving.http.options import Options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFile
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 
 from .engines import request_for, submit
 from .exchanges import exchange

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from localchat.serving.models.catalog import DEMO
+from localchat.serving.models.model_file import DEMO
 
 from .exchanges import ask
 from .serving import BIG, generating, openai_client, serving

@@ -22,7 +22,7 @@ import pytest
 from localchat import server as server_module
 from localchat.serving.core.params import NUMBERS
 from localchat.serving.engine.engine import Engine
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.model_file import DEMO_PATH
 
 from .exchanges import ask, exchange
 from .live import running_process

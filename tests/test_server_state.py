@@ -12,7 +12,7 @@ from localchat.serving.api.embeddings import parse_tokenize, text_body, tokens_b
 from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
 from localchat.serving.http.metrics import Metrics
-from localchat.serving.models.catalog import ModelFile
+from localchat.serving.models.model_file import ModelFile
 
 from . import exchanges
 from .serving import LAST_MESSAGE, chat_request, exchange, serving, wait_for

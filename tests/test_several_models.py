@@ -29,8 +29,8 @@ from localchat.serving.core.fields import Fields
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError, NotEnoughMemory, OtherModels
 from localchat.serving.http.options import Options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFile
-from localchat.serving.models.names import Catalog
+from localchat.serving.models.catalog import Catalog
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 
 from .exchanges import ask, events_of
 from .fakes import FakeBackend

@@ -22,8 +22,8 @@ from localchat.serving.chat.service import Service
 from localchat.serving.engine import process
 from localchat.serving.http.loading import Loader
 from localchat.serving.http.options import Options
-from localchat.serving.models.catalog import DEMO_PATH
-from localchat.serving.models.names import Catalog
+from localchat.serving.models.catalog import Catalog
+from localchat.serving.models.model_file import DEMO_PATH
 
 from .engine_programs import LIMITED
 from .exchanges import ask

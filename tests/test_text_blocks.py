@@ -17,7 +17,7 @@ from localchat.serving.core.text import pattern_of
 from localchat.serving.engine.llama import text_blocks, vocabulary
 from localchat.serving.engine.llama.text_blocks import TextBlocks
 from localchat.serving.engine.llama.vocabulary import Vocabulary
-from localchat.serving.models.catalog import DEMO_PATH
+from localchat.serving.models.model_file import DEMO_PATH
 
 from .demo_model import read_vocabulary
 from .tiny_models import write_bert, write_sentencepiece

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ..core import errors
 from ..engine.values import EngineStopped, NotEnoughMemory, OtherModels
-from ..models.catalog import ModelFile, ModelFileError
-from ..models.names import Catalog
+from ..models.catalog import Catalog
+from ..models.model_file import ModelFile, ModelFileError
 from .model import Model
 
 log = logging.getLogger("localchat.server")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..models.catalog import gigabytes
+from ..models.model_file import gigabytes
 from .values import LoadOptions, NotEnoughMemory
 
 log = logging.getLogger("localchat.engine")

@@ -13,8 +13,8 @@ from ..api import ollama
 from ..chat.model import Model
 from ..chat.service import ServedModel, Service
 from ..core.fields import parse_body
-from ..models.catalog import quantisation_of, summary_of
 from ..models.gguf import GGUFError, read_header
+from ..models.model_file import quantisation_of, summary_of
 from .exchange import Exchange
 
 

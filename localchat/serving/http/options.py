@@ -15,8 +15,8 @@ from ... import __version__
 from ..core import errors
 from ..core.params import parse_default
 from ..engine.values import LoadOptions
-from ..models.catalog import ModelFile, printable
-from ..models.names import Catalog
+from ..models.catalog import Catalog
+from ..models.model_file import ModelFile, printable
 from .access import is_loopback
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.

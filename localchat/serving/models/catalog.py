@@ -1,186 +1,147 @@
-"""One model file: its names, what a list shows of it, and the file of a path. `names.py` has the catalog of all."""
+"""The catalog of models, which finds the one that a name means. `sources.py` finds the files and their names.
+
+A name is a path, one in a mapping file, that of a file in a models folder, or of a model of another program. The
+catalog never reads weights. It scans a folder again once the folder has changed.
+"""
 
 from __future__ import annotations
 
-import functools
-import glob
+import difflib
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .gguf import GGUFError, read_start
+from .model_file import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, modified_at
+from .sources import QUANTISATION, SOURCES, models_below, read_mapping
 
-# The argument for the built-in model, and its name.
-DEMO = "demo"
-DEMO_PATH = Path(__file__).with_name("demo.gguf")
+log = logging.getLogger("localchat.server")
 
-# The end of the file name of a part of a split model. llama.cpp opens all parts if it gets the path of the first one.
-_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
-# Projectors and other files beside a model, which are no models.
-_NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
-
-# The names of llama.cpp's file types, by number (enum llama_ftype).
-_QUANTISATIONS: Mapping[int, str] = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
-    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
-    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
-}  # fmt: skip
+# Where models are looked for without --models-dir.
+DEFAULT_FOLDER = "~/.localchat/models"
+# The mapping files that a models folder may have.
+MAPPING_FILES = ("models.toml", "models.json")
+# An error shows at most this many names.
+MAX_SHOWN_NAMES = 8
 
 
-@dataclass(frozen=True)
-class ModelFile:
-    """A model on this machine."""
+class Catalog:
+    """The models of this machine. Thread-safe: a scan replaces what an earlier scan found as a whole."""
 
-    path: Path
-    name: str  # The name in lists and requests.
-    # Where it was found: "path", "models folder", "mapping file", "built-in", or the name of another program.
-    source: str = "path"
-    aliases: tuple[str, ...] = ()  # Further names in requests.
-    # Settings of a mapping file, which apply where the command line sets none.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(
+        self, folders: Sequence[Path] = (), mapping: Path | None = None, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        """Without `folders` the default one is scanned; without a `mapping` file those in the folders apply.
 
-    def is_named(self, requested: str) -> bool:
-        """Whether a name in a request means this model. Case and a tag such as ":8b" are ignored. "" is any model."""
-        served, name = self.name.casefold(), requested.strip().casefold()
-        return name in ("", served) or name.partition(":")[0] == served
+        `environment` has HOME and the variables that other programs use for their folders.
+        """
+        self._folders = tuple(folders) or (Path(DEFAULT_FOLDER.replace("~", environment.get("HOME", "~"), 1)),)
+        self._mapping = mapping
+        self._environment = environment
+        # The modification times of all scanned folders and mapping files, and the models that were found in them.
+        self._scanned: tuple[dict[Path, int], tuple[ModelFile, ...]] | None = None
 
-    @property
-    def n_bytes(self) -> int:
-        """The bytes of all parts of the model; 0 if the file cannot be read."""
-        try:
-            return sum(part.stat().st_size for part in parts_of(self.path))
-        except OSError:
-            return 0
+    def models(self) -> tuple[ModelFile, ...]:
+        """All models, each under a name that no other one has, in the order in which names are resolved."""
+        if self._scanned is not None and all(modified_at(path) == mtime for path, mtime in self._scanned[0].items()):
+            return self._scanned[1]
+        stamps: dict[Path, int] = {}
+        named: dict[str, ModelFile] = {}
+        by_path: dict[Path, str] = {}
+        for source in self._sources(stamps):
+            # A name that an earlier source has keeps its meaning.
+            taken = {name for model in named.values() for name in _names(model)}
+            for model in source:
+                names = [name for name in (model.name, *model.aliases) if name.casefold() not in taken]
+                first = by_path.get(model.path)
+                if first is not None and not model.settings:  # One file under several names is one model.
+                    named[first] = replace(named[first], aliases=(*named[first].aliases, *names))
+                elif names and names[0].casefold() not in named:
+                    key = names[0].casefold()
+                    named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
+                    by_path.setdefault(model.path, key)
+        models = (*named.values(), ModelFile(DEMO_PATH, DEMO, "built-in"))
+        self._scanned = (stamps, models)
+        return models
 
-    @property
-    def stamp(self) -> int:
-        """The modification time of the file in nanoseconds, 0 if there is none."""
-        return modified_at(self.path)
+    def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
+        """The model that a name means. Case is ignored; "name:tag" means the file of this name with this quantisation.
 
+        The name may be a path (`takes_paths`) on the command line, but not in a request: a client could open any file.
+        Raises ModelFileError if no model has this name or several have, and if a mapping file is invalid.
+        """
+        name = name.strip()
+        if takes_paths and name == DEMO:
+            return ModelFile(DEMO_PATH, DEMO, "built-in")
+        is_written_as_path = name.endswith(".gguf") or name.startswith((".", "/", "~")) or "://" in name
+        if takes_paths and (is_written_as_path or os.path.exists(name)):
+            return model_at(name)
+        models = self.models()
+        wanted = name.casefold().removesuffix(".gguf")
+        for match in (_has_name, _has_tag, _is_base):
+            found = [model for model in models if match(model, wanted)]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                names = ", ".join(repr(model.name) for model in found[:MAX_SHOWN_NAMES])
+                raise ModelFileError(f"the name {name!r} means {len(found)} models: use one of {names}")
+        hint = "; the server downloads nothing: download one of its .gguf files first" if "/" in name else ""
+        raise ModelFileError(f"there is no model {name!r} here; {self._on_offer(wanted, models)}{hint}")
 
-class ModelFileError(ValueError):
-    """An argument or a mapping file does not name a model file."""
+    def default(self) -> ModelFile:
+        """The model of a server that is started without one: LOCALCHAT_MODEL, the only one, or the built-in one."""
+        name = self._environment.get("LOCALCHAT_MODEL")
+        if name:
+            return self.find(name, takes_paths=True)
+        *found, built_in = self.models()
+        if len(found) > 1:
+            log.info("%d models were found, and none is named: this server has the built-in one", len(found))
+        return found[0] if len(found) == 1 else built_in
 
+    def _sources(self, stamps: dict[Path, int]) -> Iterator[Iterable[ModelFile]]:
+        """The models of each source. Adds the modification times of what it reads to `stamps`."""
+        mappings = [self._mapping] if self._mapping else [f / name for f in self._folders for name in MAPPING_FILES]
+        for path in mappings:
+            stamps[path] = modified_at(path)
+            if stamps[path] or self._mapping:
+                yield read_mapping(path)
+        for folder in self._folders:
+            yield models_below(folder, stamps)
+        for source in SOURCES:
+            for root in source.roots(self._environment):
+                yield source.models(root, stamps)
 
-def model_at(argument: str) -> ModelFile:
-    """The model at a path: a file, a part of a split model, or a folder with one. Raises ModelFileError or OSError."""
-    if re.match(r"[a-z]+://", argument):
-        problem = "is a URL, and the server downloads nothing: get the file with"
-        raise ModelFileError(f"{argument} {problem} curl -LO {argument}")
-    given = Path(os.path.expanduser(argument))
-    path = _only_model(given) if given.is_dir() else first_part(given)
-    if not path.is_file():
-        raise ModelFileError(f"there is no file {path}")
-    return ModelFile(path, name_of(path))
-
-
-def name_of(path: Path) -> str:
-    """The name of a model file: the file name without ".gguf" and without the number of a part."""
-    return printable(_PART.sub("", path.stem))
-
-
-def printable(name: str) -> str:
-    """A name with "?" in place of bytes that are not valid UTF-8, which JSON cannot have."""
-    return name.encode("utf-8", "replace").decode()
-
-
-def is_model_name(file_name: str) -> bool:
-    """Whether a file of this name is a model, or the first part of one."""
-    if not file_name.endswith(".gguf") or file_name.startswith("._") or _NO_MODEL.search(file_name):
-        return False
-    part = _PART.search(file_name[: -len(".gguf")])
-    return part is None or part[1] == "00001"
-
-
-def first_part(path: Path) -> Path:
-    match = _PART.search(path.stem)
-    return path.with_name(f"{path.stem[: match.start()]}-00001-of-{match[2]}{path.suffix}") if match else path
-
-
-def parts_of(path: Path) -> list[Path]:
-    match = _PART.search(path.stem)
-    if match is None:
-        return [path]
-    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf"))
-
-
-def modified_at(path: Path) -> int:
-    """The modification time of a file or folder in nanoseconds, 0 if there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def gigabytes(n_bytes: float) -> str:
-    """A size for people, such as "0.7 GB" or "12 MB"."""
-    return f"{n_bytes / 1e6:.0f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.1f} GB"
-
-
-def _only_model(folder: Path) -> Path:
-    files = sorted(path for path in folder.glob("*.gguf") if is_model_name(path.name))
-    if not files:
-        raise ModelFileError(f"{folder} is a folder without a model (.gguf)")
-    if len(files) > 1:
-        lines = (f"\n  {file}  {gigabytes(ModelFile(file, '').n_bytes)}" for file in files)
-        raise ModelFileError(f"{folder} holds {len(files)} models, choose one:{''.join(lines)}")
-    return files[0]
+    def _on_offer(self, wanted: str, models: Sequence[ModelFile]) -> str:
+        names = {model.name.casefold(): model.name for model in models}
+        near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+        if near:
+            return "did you mean " + " or ".join(repr(names[name]) for name in near) + "?"
+        shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
+        n_more = len(names) - MAX_SHOWN_NAMES
+        return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What the header of a model file says."""
-
-    architecture: str = ""
-    quantisation: str = ""
-    n_ctx_train: int = 0  # The context of the training, 0 if it is not known.
-    n_params: int = 0  # The number of parameters, 0 if it is not known.
-    is_embedding: bool = False  # Whether the model computes vectors of texts.
-    problem: str = ""  # Why the header cannot be read; "" if it can.
+def _names(model: ModelFile) -> Iterator[str]:
+    return (name.casefold() for name in (model.name, *model.aliases))
 
 
-def summary_of(model: ModelFile) -> Summary:
-    """The summary of a model file, from a cache while the file does not change."""
-    try:
-        stat = model.path.stat()
-    except OSError as error:
-        return Summary(problem=f"{model.path}: {error.strerror}")
-    return _summary(model.path, stat.st_mtime_ns, stat.st_size)
+def _has_name(model: ModelFile, wanted: str) -> bool:
+    return wanted in _names(model)
 
 
-@functools.lru_cache(maxsize=20_000)
-def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
-    try:
-        found = read_start(path)
-    except (GGUFError, OSError) as error:
-        return Summary(problem=str(error))
-    architecture = str(found.get("general.architecture", ""))
-    context, n_params = found.get(f"{architecture}.context_length"), found.get("general.parameter_count")
-    return Summary(
-        architecture,
-        quantisation_of(found.get("general.file_type")),
-        context if isinstance(context, int) else 0,
-        n_params if isinstance(n_params, int) else 0,
-        f"{architecture}.pooling_type" in found,
-    )
+def _has_tag(model: ModelFile, wanted: str) -> bool:
+    """Whether "family:tag" is this model: a name has the tag at its end, such as family-q4_k_m; "latest" is any."""
+    family, _, tag = wanted.partition(":")
+    if tag == "latest":
+        return family in _names(model)
+    pattern = re.compile(f"{re.escape(family)}[-._]{re.escape(tag)}")
+    return tag != "" and any(pattern.fullmatch(name) for name in _names(model))
 
 
-def quantisation_of(file_type: object) -> str:
-    """The name of a file type of llama.cpp, given as a number or its text; "" if it is unknown."""
-    return _QUANTISATIONS.get(int(str(file_type)), "") if str(file_type).isdecimal() else ""
-
-
-def list_text(models: Iterable[ModelFile]) -> str:
-    """A table of models for a terminal: name, size, quantisation, context and where each was found."""
-    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
-    for model in models:
-        header = summary_of(model)
-        context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = f"{model.source}: {header.problem or model.path}"
-        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
+def _is_base(model: ModelFile, wanted: str) -> bool:
+    """Whether the name lacks only the publisher, the tag or the quantisation of this model."""
+    short = model.name.casefold().rpartition("/")[2]
+    names = (short, short.partition(":")[0], model.name.casefold().partition(":")[0], QUANTISATION.sub("", short))
+    return wanted != "" and wanted in names

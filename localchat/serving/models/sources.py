@@ -25,7 +25,7 @@ from typing import Any
 from ..core.errors import BadRequest
 from ..core.fields import Fields
 from ..core.params import read_sampling
-from .catalog import ModelFile, ModelFileError, first_part, is_model_name, name_of, printable
+from .model_file import ModelFile, ModelFileError, first_part, is_model_name, name_of, printable
 
 _KEYS = "path, aliases, ctx, parallel, gpu_layers, draft, template, sampling"
 

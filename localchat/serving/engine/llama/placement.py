@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...models.catalog import ModelFile, gigabytes
 from ...models.gguf import GGUFError, read_start
+from ...models.model_file import ModelFile, gigabytes
 from ..context_size import GPU_SHARE, LIKELY_TOKENS
 from ..values import EngineError, LoadOptions, NotEnoughMemory
 from .devices import Device, ggml

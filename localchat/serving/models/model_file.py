@@ -1,0 +1,186 @@
+"""One model file: its names, what a list shows of it, and the file of a path. `catalog.py` has the catalog of all."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .gguf import GGUFError, read_start
+
+# The argument for the built-in model, and its name.
+DEMO = "demo"
+DEMO_PATH = Path(__file__).with_name("demo.gguf")
+
+# The end of the file name of a part of a split model. llama.cpp opens all parts if it gets the path of the first one.
+_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
+# Projectors and other files beside a model, which are no models.
+_NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
+
+# The names of llama.cpp's file types, by number (enum llama_ftype).
+_QUANTISATIONS: Mapping[int, str] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
+    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model on this machine."""
+
+    path: Path
+    name: str  # The name in lists and requests.
+    # Where it was found: "path", "models folder", "mapping file", "built-in", or the name of another program.
+    source: str = "path"
+    aliases: tuple[str, ...] = ()  # Further names in requests.
+    # Settings of a mapping file, which apply where the command line sets none.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_named(self, requested: str) -> bool:
+        """Whether a name in a request means this model. Case and a tag such as ":8b" are ignored. "" is any model."""
+        served, name = self.name.casefold(), requested.strip().casefold()
+        return name in ("", served) or name.partition(":")[0] == served
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of all parts of the model; 0 if the file cannot be read."""
+        try:
+            return sum(part.stat().st_size for part in parts_of(self.path))
+        except OSError:
+            return 0
+
+    @property
+    def stamp(self) -> int:
+        """The modification time of the file in nanoseconds, 0 if there is none."""
+        return modified_at(self.path)
+
+
+class ModelFileError(ValueError):
+    """An argument or a mapping file does not name a model file."""
+
+
+def model_at(argument: str) -> ModelFile:
+    """The model at a path: a file, a part of a split model, or a folder with one. Raises ModelFileError or OSError."""
+    if re.match(r"[a-z]+://", argument):
+        problem = "is a URL, and the server downloads nothing: get the file with"
+        raise ModelFileError(f"{argument} {problem} curl -LO {argument}")
+    given = Path(os.path.expanduser(argument))
+    path = _only_model(given) if given.is_dir() else first_part(given)
+    if not path.is_file():
+        raise ModelFileError(f"there is no file {path}")
+    return ModelFile(path, name_of(path))
+
+
+def name_of(path: Path) -> str:
+    """The name of a model file: the file name without ".gguf" and without the number of a part."""
+    return printable(_PART.sub("", path.stem))
+
+
+def printable(name: str) -> str:
+    """A name with "?" in place of bytes that are not valid UTF-8, which JSON cannot have."""
+    return name.encode("utf-8", "replace").decode()
+
+
+def is_model_name(file_name: str) -> bool:
+    """Whether a file of this name is a model, or the first part of one."""
+    if not file_name.endswith(".gguf") or file_name.startswith("._") or _NO_MODEL.search(file_name):
+        return False
+    part = _PART.search(file_name[: -len(".gguf")])
+    return part is None or part[1] == "00001"
+
+
+def first_part(path: Path) -> Path:
+    match = _PART.search(path.stem)
+    return path.with_name(f"{path.stem[: match.start()]}-00001-of-{match[2]}{path.suffix}") if match else path
+
+
+def parts_of(path: Path) -> list[Path]:
+    match = _PART.search(path.stem)
+    if match is None:
+        return [path]
+    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf"))
+
+
+def modified_at(path: Path) -> int:
+    """The modification time of a file or folder in nanoseconds, 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def gigabytes(n_bytes: float) -> str:
+    """A size for people, such as "0.7 GB" or "12 MB"."""
+    return f"{n_bytes / 1e6:.0f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.1f} GB"
+
+
+def _only_model(folder: Path) -> Path:
+    files = sorted(path for path in folder.glob("*.gguf") if is_model_name(path.name))
+    if not files:
+        raise ModelFileError(f"{folder} is a folder without a model (.gguf)")
+    if len(files) > 1:
+        lines = (f"\n  {file}  {gigabytes(ModelFile(file, '').n_bytes)}" for file in files)
+        raise ModelFileError(f"{folder} holds {len(files)} models, choose one:{''.join(lines)}")
+    return files[0]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the header of a model file says."""
+
+    architecture: str = ""
+    quantisation: str = ""
+    n_ctx_train: int = 0  # The context of the training, 0 if it is not known.
+    n_params: int = 0  # The number of parameters, 0 if it is not known.
+    is_embedding: bool = False  # Whether the model computes vectors of texts.
+    problem: str = ""  # Why the header cannot be read; "" if it can.
+
+
+def summary_of(model: ModelFile) -> Summary:
+    """The summary of a model file, from a cache while the file does not change."""
+    try:
+        stat = model.path.stat()
+    except OSError as error:
+        return Summary(problem=f"{model.path}: {error.strerror}")
+    return _summary(model.path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=20_000)
+def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
+    try:
+        found = read_start(path)
+    except (GGUFError, OSError) as error:
+        return Summary(problem=str(error))
+    architecture = str(found.get("general.architecture", ""))
+    context, n_params = found.get(f"{architecture}.context_length"), found.get("general.parameter_count")
+    return Summary(
+        architecture,
+        quantisation_of(found.get("general.file_type")),
+        context if isinstance(context, int) else 0,
+        n_params if isinstance(n_params, int) else 0,
+        f"{architecture}.pooling_type" in found,
+    )
+
+
+def quantisation_of(file_type: object) -> str:
+    """The name of a file type of llama.cpp, given as a number or its text; "" if it is unknown."""
+    return _QUANTISATIONS.get(int(str(file_type)), "") if str(file_type).isdecimal() else ""
+
+
+def list_text(models: Iterable[ModelFile]) -> str:
+    """A table of models for a terminal: name, size, quantisation, context and where each was found."""
+    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
+    for model in models:
+        header = summary_of(model)
+        context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
+        place = f"{model.source}: {header.problem or model.path}"
+        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
