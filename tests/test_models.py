@@ -12,10 +12,11 @@ import time
 import pytest
 
 from localchat.serving.core.errors import NO_MEMORY
+from localchat.serving.engine.values import EngineDied
 from localchat.serving.http.loading import load_options, reason_of
 from localchat.serving.http.options import chosen_model, read_options
-from localchat.serving.models.catalog import DEMO_PATH, ModelFile, ModelFileError, model_at, summary_of
-from localchat.serving.models.names import Catalog
+from localchat.serving.models.catalog import Catalog
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile, ModelFileError, model_at, summary_of
 from localchat.serving.models.sources import read_mapping
 
 from .command import run_command
@@ -366,8 +367,12 @@ def test_error_of_an_argument_without_a_model_has_advice(folder, monkeypatch, ar
         (OSError(errno.EACCES, "Permission denied"), "[Errno 13] Permission denied"),
         (ImportError("Long advice.\n\nnumpy is broken\n"), "numpy is broken"),
         (ValueError(), "ValueError"),
+        (
+            EngineDied("SIGILL", "SIGILL"),
+            "SIGILL: llama.cpp was built for another CPU; build it on this machine (docs/install.md)",
+        ),
     ],
-    ids=["memory", "ENOMEM", "permission", "last line", "without a text"],
+    ids=["memory", "ENOMEM", "permission", "last line", "without a text", "other CPU"],
 )
 def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason: str):
     assert reason_of(DEMO_PATH, error) == f"{DEMO_PATH}: {reason}"

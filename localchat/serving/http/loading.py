@@ -25,8 +25,8 @@ from ..engine.values import (
     NotEnoughMemory,
     OtherModels,
 )
-from ..models.catalog import ModelFile, gigabytes
 from ..models.gguf import GGUFError, read_header
+from ..models.model_file import ModelFile, gigabytes
 from .logs import report, report_failure
 from .options import Options
 
@@ -199,6 +199,9 @@ def reason_of(path: Path, error: BaseException) -> str:
     # An error such as the import error of numpy has many lines, and ends with the cause.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
-    if isinstance(error, EngineDied) and error.killed_by not in (None, "SIGKILL"):
+    killed_by = error.killed_by if isinstance(error, EngineDied) else None
+    if killed_by in ("SIGILL", "exception 0xC000001D"):
+        reason += ": llama.cpp was built for another CPU; build it on this machine (docs/install.md)"
+    elif killed_by not in (None, "SIGKILL"):
         reason += ": the file is damaged, or this build of llama.cpp does not support it; download it again"
     return f"{path}: {reason}"
