@@ -88,9 +88,9 @@ def test_error_in_the_engine_thread_leaves_no_request_waiting(
         assert end_of(ask(engine, "before")) == "before"
         fault = Fault(error)
         fault.put_into(engine, place, monkeypatch)
-        engine.forget()
         all_are_submitted = threading.Event()
         engine.post(lambda: all_are_submitted.wait(DEADLINE_S))
+        engine.forget()
         generations = [ask(engine, text) for text in TEXTS]
         all_are_submitted.set()
         ends = [end_of(generation) for generation in generations]

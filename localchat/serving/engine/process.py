@@ -177,7 +177,9 @@ class EngineProcess:
         for run in runs:
             for index in list(run.undelivered):
                 run.deliver(StepOutput(index, time.perf_counter(), end=death))
-        self._connection.close()
+        # Not while another thread sends: its bytes would go to the socket that gets the number of this connection.
+        with self._sending:
+            self._connection.close()
 
     def _died(self, status: int) -> EngineDied:
         name = signal_name(status)
