@@ -344,8 +344,7 @@ LOADS = {
     "idle": single("processor time per idle second", "ms", False, idle_cpu),
 }
 
-# The loads of bench/README.md. Two rounds of `cpu` with a model of 0.5B parameters take less than 12 minutes for two
-# servers, one round of `gpu` less than 5.
+# The loads of bench/README.md: `cpu` with a model of 0.5B parameters, `small` with one of 10M.
 SETS = {
     "all": list(LOADS),
     "cpu": ["started", "p20x1", "p220x4", "p220x16", "busy20x1", "shared"],
