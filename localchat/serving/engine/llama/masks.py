@@ -123,7 +123,7 @@ class Matcher:
 
     def forbid(self, logits: Any) -> None:
         """Set the logits [vocabulary] of the tokens that may not come next to minus infinity."""
-        logits[~self._mask()] = -np.inf
+        logits[np.flatnonzero(~self._mask())] = -np.inf
 
     def forced_tokens(self) -> list[int]:
         """The next tokens, as long as the grammar allows no others."""

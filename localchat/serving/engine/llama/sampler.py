@@ -28,6 +28,9 @@ _RANDOM_SEED = 0xFFFFFFFF
 _MIROSTAT_M = 100
 # The smallest temperature. With a much smaller one the logits overflow; with this one sampling is already greedy.
 _LEAST_TEMPERATURE = 1e-4
+# If more than this share of the tokens is allowed, the logits of the others are overwritten, and llama.cpp reads all of
+# them. Making a list of the candidates takes as long at this share, and twice as long if nearly all are allowed.
+_MANY = 0.75
 # Samplers that change which tokens are the likeliest, by the changed logits of some tokens.
 _REORDERING = ("penalties", "dry")
 
@@ -178,8 +181,7 @@ class Sampler:
             return int(allowed[logits[allowed].argmax()])
         if self._grammar is None and not self._keeps_candidates:
             return int(L.llama_sampler_sample(self._chain, context, row))
-        if self._grammar is not None and self._may_overwrite and self._grammar.n_allowed > len(logits) // 4:
-            # A list of so many candidates takes longer to make than llama.cpp takes to read all logits.
+        if self._grammar is not None and self._may_overwrite and self._grammar.n_allowed > _MANY * len(logits):
             self._grammar.forbid(logits)
             return int(L.llama_sampler_sample(self._chain, context, row))
         ids = self._vocabulary.ids if self._grammar is None else self._grammar.allowed_tokens()
