@@ -17,12 +17,16 @@ from typing import Any
 from ..tuning import set_environment
 
 set_environment()
-# The package itself imports its high-level API, which is not used here and takes half of the time. It is left out
-# unless another program in this process has imported it.
-if "llama_cpp" not in sys.modules and (_found := importlib.util.find_spec("llama_cpp")) is not None:
+# The package itself imports its high-level API, which is not used here and takes half of the time. An empty package in
+# its place leaves that out, unless the package has been imported already.
+_is_new = "llama_cpp" not in sys.modules
+if _is_new and (_found := importlib.util.find_spec("llama_cpp")) is not None:
     sys.modules["llama_cpp"] = importlib.util.module_from_spec(_found)
 
 import llama_cpp.llama_cpp as L  # noqa: E402
+
+if _is_new:
+    del sys.modules["llama_cpp"]  # A program that imports the package later gets all of it.
 
 __all__ = ["BatchRows", "L", "Model", "last_errors", "mapped", "pointer_to"]
 
