@@ -113,12 +113,19 @@ def test_kill_of_one_engine_leaves_the_streams_of_the_other(server: ServerProces
     assert chat(server, "mamba-tiny") == 200
 
 
-def test_process_of_an_unloaded_model_ends(server: ServerProcess):
+def resident_kb(server: ServerProcess) -> int:
+    """The memory of the server and its engines without shared files."""
+    texts = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *engines(server))]
+    return sum(int(text.partition("RssAnon:")[2].split()[0]) for text in texts)
+
+
+def test_unloaded_model_gives_its_memory_back(server: ServerProcess):
     for model in ("demo", "llama-tiny"):
         assert chat(server, model) == 200
-    assert len(engines(server)) == 2
+    n_engines, loaded_kb = len(engines(server)), resident_kb(server)
     assert ask(server.port, "/models/unload", {"model": "llama-tiny"})[0] == 200
-    wait_for(lambda: len(engines(server)) == 1)
+    wait_for(lambda: len(engines(server)) == n_engines - 1)
+    assert resident_kb(server) < loaded_kb - 10_000
 
 
 # --- a machine with little memory ---
