@@ -62,7 +62,7 @@ class Engine:
             max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
             after_step: Called on the engine thread when the output of a step has been delivered, before the next step
-                is decoded. It must only pass the output on to another thread, which works while the next step runs.
+                is decoded, which waits for it: it must only pass the output on.
         """
         self.backend = backend
         self.facts = backend.facts
