@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .serving.core.errors import NO_MEMORY
@@ -26,7 +26,8 @@ from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import Options, chosen_model, read_options
 from .serving.models.catalog import Catalog
 from .serving.models.gguf import GGUFError, read_start
-from .serving.models.model_file import ModelFile, ModelFileError, list_text
+from .serving.models.memory import gigabytes
+from .serving.models.model_file import ModelFile, ModelFileError, summary_of
 
 if TYPE_CHECKING:
     from .serving.http.http_server import ChatServer
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serves_all = options.model is None or options.models_dir or options.models
     try:
         if options.lists_models:
-            print(list_text(catalog.models()))
+            print(_list_text(catalog.models()))
             return 0
         file = chosen_model(options, catalog)
         read_start(file.path)
@@ -70,12 +71,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_failure(f"cannot start: {error or NO_MEMORY}")
 
 
+def _list_text(models: Iterable[ModelFile]) -> str:
+    """A table of models for a terminal: name, size, quantisation, context and where each was found."""
+    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
+    for model in models:
+        header = summary_of(model)
+        context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
+        place = f"{model.source}: {header.problem or model.path}"
+        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
+
+
 def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
     loader = Loader(file, options)
     with contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
-        from .serving.chat.service import Service
         from .serving.http.http_server import ChatServer
+        from .serving.models.service import Service
 
         service = Service(
             file,

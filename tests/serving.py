@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.service import Service
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import GenerationRequest
 from localchat.serving.http.connections import listening
 from localchat.serving.http.http_server import ChatServer
 from localchat.serving.http.options import Options
 from localchat.serving.models.model_file import DEMO, DEMO_PATH, ModelFile
+from localchat.serving.models.service import Service
 
 from .exchanges import events_of, read
 from .fakes import END, FakeBackend, echo
@@ -111,7 +111,7 @@ def serving(
     service = Service(ModelFile(path=None, name="Fake"))
     with Engine(backend, max_queue=max_queue).start() as engine, served(service, settings) as (server, thread):
         if is_ready:
-            service.ready(Model("Fake", engine))
+            service.default.model = Model("Fake", engine)
         try:
             yield Serving(server, engine, backend, thread)
         finally:
@@ -124,7 +124,7 @@ def serving(
 def serving_demo(engine: Engine, **options: Any) -> Iterator[int]:
     """Serve an engine that has the built-in model; yields the port."""
     with served(Service(ModelFile(DEMO_PATH, DEMO)), Options(port=0, **options)) as (server, _):
-        server.service.ready(Model(DEMO, engine))
+        server.service.default.model = Model(DEMO, engine)
         yield server.server_port
 
 

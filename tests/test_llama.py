@@ -16,7 +16,8 @@ from localchat.serving.engine.llama import default_threads, sampling_from
 from localchat.serving.engine.llama.devices import Device
 from localchat.serving.engine.llama.placement import placed
 from localchat.serving.engine.tuning import set_environment
-from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions, NotEnoughMemory, OtherModels
+from localchat.serving.engine.values import EngineError, EngineStopped, LoadOptions
+from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
 
 from .demo_model import (

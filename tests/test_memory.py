@@ -22,7 +22,8 @@ from localchat.serving.engine.context_size import (
 )
 from localchat.serving.engine.llama import library, load_backend
 from localchat.serving.engine.llama.devices import free_memory, parse_vm_stat
-from localchat.serving.engine.values import LoadOptions, NotEnoughMemory, OtherModels
+from localchat.serving.engine.values import LoadOptions
+from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH
 
 from .tiny_models import write_mamba, write_sliding

@@ -63,7 +63,7 @@ def test_k22_none_hides_the_tools_from_the_template_unless_an_option_shows_them(
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     with serving(generating(call), chat_template="{{ tools }}{{ messages[0].content }}", **BIG) as running:
         for keep_tools in (False, True):
-            running.server.service.ready(Model("Fake", running.engine, keep_tools=keep_tools))
+            running.server.service.default.model = Model("Fake", running.engine, keep_tools=keep_tools)
             _, body = running.chat(tools=TOOLS, tool_choice="none")
             assert ("look" in running.last_prompt) == keep_tools
             assert "tool_calls" not in body["choices"][0]["message"]

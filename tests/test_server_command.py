@@ -16,12 +16,13 @@ from unittest import mock
 
 import pytest
 
-from localchat.serving.chat.service import ServedModel
 from localchat.serving.engine.tuning import LIBRARY
-from localchat.serving.engine.values import EngineError, OtherModels
+from localchat.serving.engine.values import EngineError
 from localchat.serving.http import loading, logs
 from localchat.serving.http.options import Options, read_options
+from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from localchat.serving.models.service import ServedModel
 
 from .command import restored, run_command
 from .documents import ROOT, run

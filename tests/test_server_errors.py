@@ -10,10 +10,10 @@ import pytest
 
 from localchat.serving.chat.model import Model
 from localchat.serving.chat.run import GenerationRun
-from localchat.serving.chat.service import Service
 from localchat.serving.core.errors import ModelLoading
 from localchat.serving.http.options import Options
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from localchat.serving.models.service import Service
 
 from .engines import request_for, submit
 from .exchanges import exchange
@@ -172,7 +172,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
         # Errors that do not depend on the model are reported immediately (G9).
         assert ask(client, temperature="hot")[0] == 400
         assert ask(client, model="gpt")[0] == 404
-        running.server.service.ready(Model("Fake", running.engine))
+        running.server.service.default.model = Model("Fake", running.engine)
         assert ask(client)[0] == 200
     # A client that polls /health does not fill the log.
     assert "/v1/chat/completions" in caplog.text
@@ -182,8 +182,8 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
 def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """The estimate is based on the time so far. The error rounds and limits it."""
-    service = Service(ModelFile(DEMO_PATH, "Fake"), clock=iter((100.0, 106.0)).__next__)
-    service.default.progress = progress
+    service = Service(ModelFile(DEMO_PATH, "Fake"), clock=lambda: 106.0)
+    service.default.progress, service.default.began_at = progress, 100.0
     with pytest.raises(ModelLoading) as loading:
         service.model()
     assert loading.value.headers() == ModelLoading("", seconds).headers()

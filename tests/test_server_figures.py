@@ -230,7 +230,7 @@ def test_k9_request_then_command_line_then_model_then_built_in():
         running.engine.facts = facts
         options = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
         defaults = {name: value for option in options for name, value in parse_default(option).items()}
-        running.server.service.ready(Model("Fake", running.engine, defaults=defaults))
+        running.server.service.default.model = Model("Fake", running.engine, defaults=defaults)
         running.chat(top_k=0)
         running.chat(seed=-1)
         sampling = running.requests[0].sampling

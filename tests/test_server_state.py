@@ -9,10 +9,10 @@ import re
 import pytest
 
 from localchat.serving.api.embeddings import parse_tokenize, text_body, tokens_body
-from localchat.serving.chat.service import Service
 from localchat.serving.core.fields import parse_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.model_file import ModelFile
+from localchat.serving.models.service import Service
 
 from . import exchanges
 from .serving import LAST_MESSAGE, chat_request, exchange, serving, wait_for

@@ -23,14 +23,15 @@ import pytest
 
 from localchat.serving.api.ollama import read_keep_alive
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.service import ServedModel, Service
 from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine.engine import Engine
-from localchat.serving.engine.values import EngineError, NotEnoughMemory, OtherModels
+from localchat.serving.engine.values import EngineError
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import Catalog
+from localchat.serving.models.memory import NotEnoughMemory, OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from localchat.serving.models.service import ServedModel, Service
 
 from .exchanges import ask, events_of
 from .fakes import FakeBackend

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.serving.chat.service import Service
 from localchat.serving.engine import process
 from localchat.serving.http.loading import Loader
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH
+from localchat.serving.models.service import Service
 
 from .engine_programs import LIMITED
 from .exchanges import ask

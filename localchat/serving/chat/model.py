@@ -54,6 +54,24 @@ class Model:
         self.template = self._compiled(chat_template or engine.facts.chat_template)
         self._compiled_once = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the engine has failed for good; None: it works."""
+        return self.engine.failure
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory of the weights and the context."""
+        return self.engine.facts.n_bytes + self.engine.facts.n_context_bytes
+
+    @property
+    def n_mapped_bytes(self) -> int:
+        """The part of the memory that is mapped from files."""
+        return self.engine.facts.n_mapped_bytes
+
+    def close(self) -> None:
+        self.engine.close()
+
     def meta(self) -> dict[str, Any]:
         """A description of the model, with llama.cpp's names."""
         facts = self.engine.facts

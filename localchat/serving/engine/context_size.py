@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..models.model_file import gigabytes
-from .values import LoadOptions, NotEnoughMemory
+from ..models.memory import NotEnoughMemory, gigabytes
+from .values import LoadOptions
 
 log = logging.getLogger("localchat.engine")
 

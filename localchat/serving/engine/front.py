@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, Union
 
+from ..models.memory import OtherModels
 from .engine import Engine
 from .process import EngineProcess
 from .run import RequestRun
@@ -28,7 +29,6 @@ from .values import (
     GenerationRequest,
     LoadOptions,
     ModelFacts,
-    OtherModels,
     TokenTexts,
 )
 

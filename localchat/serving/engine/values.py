@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, Union
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.params import GenerationParams, SamplingParams
+from ..models.memory import OtherModels
 
 # The numbers of `pooling_type` in a model's metadata. Without pooling (0) the mean is used.
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
@@ -181,16 +182,6 @@ class EngineStats:
 
 
 @dataclass(frozen=True)
-class OtherModels:
-    """The memory of the other models that the server has loaded, in bytes."""
-
-    n_mapped: int = 0
-    """Weights that are mapped from files. The system counts this memory as free."""
-    n_idle: int = 0
-    """What would be free without the models that no request uses; they can be ended."""
-
-
-@dataclass(frozen=True)
 class LoadOptions:
     """How to load a model."""
 
@@ -228,7 +219,7 @@ class LoadOptions:
     """A smaller model of the same vocabulary for speculative decoding."""
     max_queue: int = 256
     """The limit of waiting sequences."""
-    others: OtherModels = OtherModels()
+    others: OtherModels = field(default_factory=OtherModels)
     """Models that take memory beside this one."""
 
 
@@ -294,15 +285,6 @@ class ModelFacts:
 
 class EngineError(InferenceError):
     """The engine cannot load a model or run a request. The message has the cause and a remedy."""
-
-
-class NotEnoughMemory(EngineError):
-    """A model does not fit into the free memory, or would fit better without the idle models."""
-
-    def __init__(self, message: str, n_missing: float = 0):
-        super().__init__(message)
-        self.n_missing = n_missing
-        """The bytes that are missing; 0: the model can be loaded, but would be loaded better without the idle ones."""
 
 
 class EngineDied(EngineError):

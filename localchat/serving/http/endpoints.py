@@ -21,12 +21,12 @@ from ..chat.embeddings import VectorRun
 from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
 from ..chat.run import GenerationRun, wire_errors
-from ..chat.service import Service
 from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import TextRequest
 from ..core.text import printable
 from ..engine.values import SequenceStats
+from ..models.service import Service
 from .access import METHODS, Access
 from .connections import has_disconnected
 from .exchange import MAX_LOGGED_CHARS, Exchange
@@ -60,7 +60,7 @@ class Endpoints:
     Each path works with and without /v1 before it.
     """
 
-    def __init__(self, service: Service, options: Options) -> None:
+    def __init__(self, service: Service[Model], options: Options) -> None:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service

@@ -17,8 +17,9 @@ from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
-from ..chat.service import Service
+from ..chat.model import Model
 from ..core import errors
+from ..models.service import Service
 from .connections import Connections
 from .endpoints import Endpoints
 from .exchange import Exchange
@@ -123,7 +124,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, service: Service, options: Options, listener: socket.socket) -> None:
+    def __init__(self, service: Service[Model], options: Options, listener: socket.socket) -> None:
         self._tls: ssl.SSLContext | None = None
         if options.tls_cert is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -22,17 +22,16 @@ from ..engine.values import (
     EngineStopped,
     LoadOptions,
     ModelFacts,
-    NotEnoughMemory,
-    OtherModels,
 )
 from ..models.gguf import GGUFError, read_header
-from ..models.model_file import ModelFile, gigabytes
+from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
+from ..models.model_file import ModelFile
+from ..models.service import ServedModel
 from .logs import report, report_failure
 from .options import Options
 
 if TYPE_CHECKING:
     from ..chat.model import Model
-    from ..chat.service import ServedModel
 
 # chat/ is not imported here, but while the engine process loads the model, since that takes as long.
 
@@ -65,7 +64,7 @@ class Loader:
         if loading is not None:
             loading.front.close()
 
-    def load(self, served: ServedModel, others: OtherModels) -> Model:
+    def load(self, served: ServedModel[Model], others: OtherModels) -> Model:
         """Load a model. The first call is for the model with which the loader was made.
 
         Raises:
@@ -141,7 +140,7 @@ class _Start:
     """An engine process that starts on a thread. Its progress is a bar on a terminal, otherwise lines in the log."""
 
     def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
-        self.served: ServedModel | None = None
+        self.served: ServedModel[Model] | None = None
         self._name = file.name
         self._is_bar = has_bar and sys.stderr is not None and sys.stderr.isatty()
         self._began_at = self._logged_at = time.monotonic()

@@ -7,9 +7,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..chat.service import Service
+from ..chat.model import Model
 from ..engine.front import AnyEngine
 from ..engine.values import EngineStats, Histogram, ModelFacts
+from ..models.service import Service
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,7 +31,7 @@ class Metrics:
             self._requests[route, status or 0] += 1
             self._duration_s.add(seconds)
 
-    def text(self, service: Service) -> str:
+    def text(self, service: Service[Model]) -> str:
         """All metrics. Those of a model are missing unless it is loaded and its engine works."""
         help = "Requests that have ended; status 499 if the client disconnected."
         with self._lock:

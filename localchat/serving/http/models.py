@@ -11,10 +11,10 @@ from typing import Any
 
 from ..api import ollama
 from ..chat.model import Model
-from ..chat.service import ServedModel, Service
 from ..core.fields import parse_body
 from ..models.gguf import GGUFError, read_header
 from ..models.model_file import quantisation_of, summary_of
+from ..models.service import ServedModel, Service
 from .exchange import Exchange
 
 
@@ -22,7 +22,7 @@ from .exchange import Exchange
 class ModelEndpoints:
     """The handlers. Lists have the models that are not loaded, too, as far as the start of their files tells."""
 
-    service: Service
+    service: Service[Model]
 
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
@@ -40,7 +40,7 @@ class ModelEndpoints:
     def unload(self, exchange: Exchange) -> None:
         self._change(exchange, self.service.unload)
 
-    def _change(self, exchange: Exchange, change: Callable[[ServedModel], None]) -> None:
+    def _change(self, exchange: Exchange, change: Callable[[ServedModel[Model]], None]) -> None:
         change(self.service.find(parse_body(exchange.read()).required_text("model")))
         exchange.send_json(200, {"success": True})
 
@@ -58,7 +58,7 @@ class ModelEndpoints:
         exchange.send_json(200, ollama.show_body(_card(served, with_template=True)))
 
 
-def _entry(served: ServedModel) -> dict[str, Any]:
+def _entry(served: ServedModel[Model]) -> dict[str, Any]:
     """The entry of a model in /v1/models."""
     card = _card(served)
     if served.model is not None:
@@ -80,7 +80,7 @@ def _entry(served: ServedModel) -> dict[str, Any]:
     }
 
 
-def _card(served: ServedModel, *, with_template: bool = False) -> ollama.ModelCard:
+def _card(served: ServedModel[Model], *, with_template: bool = False) -> ollama.ModelCard:
     """The description of a model. `with_template` reads the whole header of a model that is not loaded."""
     if served.model is not None:
         return _loaded_card(served.model)

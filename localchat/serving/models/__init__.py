@@ -1,1 +1,1 @@
-"""Model files: reads GGUF headers, finds the file of a model argument, and resolves model names."""
+"""The models: reads GGUF headers, finds the file that a name means, and says which models are loaded."""

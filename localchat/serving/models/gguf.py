@@ -12,9 +12,7 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Union
-
-Buffer = Union[mmap.mmap, bytes]
+from typing import Any, BinaryIO
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -86,7 +84,7 @@ def _check_magic(path: Path, file: BinaryIO) -> None:
 class _Reader:
     """Reads values one after another. A value that extends beyond the end of the file raises GGUFError."""
 
-    def __init__(self, path: Path, data: Buffer) -> None:
+    def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
         self._path = path
         self._data = data
         self._at = len(MAGIC)

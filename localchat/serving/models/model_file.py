@@ -6,12 +6,13 @@ import functools
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .gguf import GGUFError, read_start
+from .memory import gigabytes
 
 # The argument for the built-in model, and its name.
 DEMO = "demo"
@@ -42,11 +43,6 @@ class ModelFile:
     aliases: tuple[str, ...] = ()  # Further names in requests.
     # Settings of a mapping file, which apply where the command line sets none.
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def is_named(self, requested: str) -> bool:
-        """Whether a name in a request means this model. Case and a tag such as ":8b" are ignored. "" is any model."""
-        served, name = self.name.casefold(), requested.strip().casefold()
-        return name in ("", served) or name.partition(":")[0] == served
 
     @property
     def n_bytes(self) -> int:
@@ -116,11 +112,6 @@ def modified_at(path: Path) -> int:
         return 0
 
 
-def gigabytes(n_bytes: float) -> str:
-    """A size for people, such as "0.7 GB" or "12 MB"."""
-    return f"{n_bytes / 1e6:.0f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.1f} GB"
-
-
 def _only_model(folder: Path) -> Path:
     files = sorted(path for path in folder.glob("*.gguf") if is_model_name(path.name))
     if not files:
@@ -172,15 +163,3 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
 def quantisation_of(file_type: object) -> str:
     """The name of a file type of llama.cpp, given as a number or its text; "" if it is unknown."""
     return _QUANTISATIONS.get(int(str(file_type)), "") if str(file_type).isdecimal() else ""
-
-
-def list_text(models: Iterable[ModelFile]) -> str:
-    """A table of models for a terminal: name, size, quantisation, context and where each was found."""
-    rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
-    for model in models:
-        header = summary_of(model)
-        context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = f"{model.source}: {header.problem or model.path}"
-        rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)

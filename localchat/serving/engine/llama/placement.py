@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ...models.gguf import GGUFError, read_start
-from ...models.model_file import ModelFile, gigabytes
+from ...models.memory import NotEnoughMemory, gigabytes
+from ...models.model_file import ModelFile
 from ..context_size import GPU_SHARE, LIKELY_TOKENS
-from ..values import EngineError, LoadOptions, NotEnoughMemory
+from ..values import EngineError, LoadOptions
 from .devices import Device, ggml
 from .library import L
 

@@ -10,12 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from ..core import errors
-from ..engine.values import EngineStopped, NotEnoughMemory, OtherModels
-from ..models.catalog import Catalog
-from ..models.model_file import ModelFile, ModelFileError
-from .model import Model
+from .catalog import Catalog
+from .memory import NotEnoughMemory, OtherModels
+from .model_file import ModelFile, ModelFileError
 
 log = logging.getLogger("localchat.server")
 
@@ -27,12 +27,33 @@ _POLL_S = 0.25
 _PROCESS_BYTES = 1 << 30
 
 
+class LoadedModel(Protocol):
+    """What the service needs of a loaded model. Its memory is free when `close` returns."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why its engine has failed for good; None: it works."""
+
+    @property
+    def n_bytes(self) -> int:
+        """The memory of its weights and its context."""
+
+    @property
+    def n_mapped_bytes(self) -> int:
+        """The part of it that is mapped from files."""
+
+    def close(self) -> None: ...
+
+
+M = TypeVar("M", bound=LoadedModel)
+
+
 @dataclass(eq=False)
-class ServedModel:
+class ServedModel(Generic[M]):
     """A model that requests may name, and its state. The lock of the service guards it."""
 
     file: ModelFile
-    model: Model | None = None
+    model: M | None = None
     """The loaded model; None: it is not loaded."""
     is_loading: bool = False
     """Whether it is queued to be loaded, or being loaded."""
@@ -53,14 +74,6 @@ class ServedModel:
     """When it is ended if it is idle."""
 
     @property
-    def n_bytes(self) -> int:
-        """The memory that it takes while it is loaded."""
-        if self.model is None:
-            return 0
-        facts = self.model.engine.facts
-        return facts.n_bytes + facts.n_context_bytes
-
-    @property
     def state(self) -> str:
         """The state with llama.cpp's words."""
         if self.model is not None:
@@ -68,7 +81,7 @@ class ServedModel:
         return "loading" if self.is_loading else "failed" if self.failure else "unloaded"
 
 
-class Service:
+class Service(Generic[M]):
     """The models of this server, and the requests in flight. One model, the default, serves requests that name none.
 
     One thread loads and ends models, one after another; loaded models go on serving meanwhile. At shutdown, `refuse`
@@ -80,7 +93,7 @@ class Service:
         file: ModelFile,
         *,
         catalog: Catalog | None = None,
-        load: Callable[[ServedModel, OtherModels], Model] | None = None,
+        load: Callable[[ServedModel[M], OtherModels], M] | None = None,
         any_name: bool = False,
         max_models: int = 0,
         idle_unload_s: float = math.inf,
@@ -97,7 +110,7 @@ class Service:
             idle_unload_s: A model that no request has used for this many seconds is ended.
             waits: Whether requests wait for a model that loads. False: they get ModelLoading.
         """
-        self.default = ServedModel(file)
+        self.default: ServedModel[M] = ServedModel(file)
         self.waits = waits
         self._catalog = catalog
         self._load = load
@@ -110,18 +123,9 @@ class Service:
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
         self._models = {"": self.default}
-        self._to_load: deque[ServedModel] = deque()
+        self._to_load: deque[ServedModel[M]] = deque()
         self._n_admitted = 0
         self._thread: threading.Thread | None = None
-        self._began_at = clock()
-
-    def ready(self, model: Model) -> None:
-        """Serve this model as the default one from now on."""
-        with self._changed:
-            self.default.model = model
-            if self.is_stopped:
-                model.engine.close()
-            self._changed.notify_all()
 
     def close(self) -> None:
         """End all models. Call this after the last request has ended."""
@@ -130,7 +134,7 @@ class Service:
             self._thread.join()
         for served in self._models.values():
             if served.model is not None:
-                served.model.engine.close()
+                served.model.close()
 
     # --- the requests in flight ---
 
@@ -164,27 +168,28 @@ class Service:
 
     # --- names ---
 
-    def served(self) -> list[ServedModel]:
+    def served(self) -> list[ServedModel[M]]:
         """All models that requests may name, the default one first."""
         files = self._catalog.models() if self._catalog else ()
         return list(dict.fromkeys([self.default, *map(self._served, files)]))
 
-    def find(self, name: str) -> ServedModel:
+    def find(self, name: str) -> ServedModel[M]:
         """The model that a request names. Raises ModelNotFound if there is none, or the name means several."""
-        if name.strip().casefold() in ("", self.default.file.name.casefold()):
+        wanted, default = name.strip().casefold(), self.default.file.name
+        if wanted in ("", default.casefold()):
             return self.default
-        problem = f"there is no model {name.strip()!r} here; on offer: {self.default.file.name!r}"
+        problem = f"there is no model {name.strip()!r} here; on offer: {default!r}"
         problem += "; started with --any-name, the server accepts every name"
         if self._catalog is not None:
             try:
                 return self._served(self._catalog.find(name))
             except ModelFileError as error:
                 problem = str(error)
-        if self._any_name or self.default.file.is_named(name):
+        if self._any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
-    def _served(self, file: ModelFile) -> ServedModel:
+    def _served(self, file: ModelFile) -> ServedModel[M]:
         default = self.default.file  # The catalog may list it under another name.
         if (file.path, file.settings) == (default.path, default.settings):
             return self.default
@@ -193,14 +198,14 @@ class Service:
             served.file = file
             return served
 
-    def loaded(self) -> list[ServedModel]:
+    def loaded(self) -> list[ServedModel[M]]:
         """The loaded models, including those that are about to be ended."""
         with self._changed:
             return [served for served in self._models.values() if served.model is not None]
 
     # --- the use of a model ---
 
-    def model(self, name: str = "") -> Model:
+    def model(self, name: str = "") -> M:
         """The loaded model of this name. Without a name, the default model if it is loaded, else the loaded one that
         was used last.
 
@@ -227,8 +232,11 @@ class Service:
 
     @contextlib.contextmanager
     def using(
-        self, served: ServedModel, keep_alive_s: float | None = None, while_waiting: Callable[[], None] = lambda: None
-    ) -> Iterator[Model]:
+        self,
+        served: ServedModel[M],
+        keep_alive_s: float | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> Iterator[M]:
         """The loaded model, which is not ended within the `with`.
 
         Args:
@@ -240,7 +248,7 @@ class Service:
             InferenceError: The model cannot be loaded, or its engine has failed.
             ShuttingDown: The server has been stopped.
         """
-        model: Model | None = None
+        model: M | None = None
         while model is None:
             with self._changed:
                 if not self._queue_unless_loaded(served):
@@ -263,18 +271,18 @@ class Service:
                     served.expires_at = served.used_at + keep_alive_s
                 self._changed.notify_all()
 
-    def load(self, served: ServedModel) -> None:
+    def load(self, served: ServedModel[M]) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
         with self._changed:
             self._queue_unless_loaded(served)
 
-    def unload(self, served: ServedModel) -> None:
+    def unload(self, served: ServedModel[M]) -> None:
         """End a model as soon as no request uses it. Returns at once."""
         with self._changed:
             served.expires_at = -math.inf
             self._changed.notify_all()
 
-    def _queue_unless_loaded(self, served: ServedModel) -> bool:
+    def _queue_unless_loaded(self, served: ServedModel[M]) -> bool:
         """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now."""
         if self.is_stopped:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
@@ -291,9 +299,9 @@ class Service:
                 self._thread.start()
         return False
 
-    def _loading(self, served: ServedModel) -> errors.ModelLoading:
+    def _loading(self, served: ServedModel[M]) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
-        passed_s = self.clock() - (served.began_at or self._began_at)
+        passed_s = self.clock() - served.began_at
         left_s = passed_s * (1 - served.progress) / served.progress if served.progress else passed_s
         text = f"the model is loading ({served.progress:.0%}): try again soon"
         is_loading = served.is_loading or self._load is None
@@ -320,24 +328,23 @@ class Service:
             elif idle is not None:
                 self._end(idle, "no request uses it")
 
-    def _load_one(self, served: ServedModel) -> None:
+    def _load_one(self, served: ServedModel[M]) -> None:
         assert self._load is not None
         while self._max_models and len(self.loaded()) >= self._max_models and not self.is_stopped:
             self._end_least_recent(served)
-        model: Model | None = None
+        model: M | None = None
         reason = ""
         while model is None and not reason and not self.is_stopped:
             try:
                 model = self._load(served, self._others())
             except NotEnoughMemory as error:
                 # If ending all models would not free enough, end none.
-                if error.n_missing > sum(other.n_bytes + _PROCESS_BYTES for other in self.loaded()):
+                freed = sum(other.model.n_bytes + _PROCESS_BYTES for other in self.loaded() if other.model)
+                if error.n_missing > freed:
                     reason = str(error)
                     log.error("cannot load %s: %s", served.file.name, reason)
                 else:
                     self._end_least_recent(served, only_idle=not error.n_missing)
-            except EngineStopped:
-                reason = errors.SHUTTING_DOWN
             except Exception as error:
                 log.debug("loading failed", exc_info=True)
                 reason = str(error)
@@ -349,11 +356,11 @@ class Service:
 
     def _others(self) -> OtherModels:
         with self._changed:
-            loaded = self.loaded()
-            n_mapped = sum(served.model.engine.facts.n_mapped_bytes for served in loaded if served.model)
-            return OtherModels(n_mapped, sum(served.n_bytes for served in loaded if not served.n_users))
+            loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
+        n_mapped = sum(model.n_mapped_bytes for model, _ in loaded)
+        return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 
-    def _end_least_recent(self, new: ServedModel, *, only_idle: bool = False) -> None:
+    def _end_least_recent(self, new: ServedModel[M], *, only_idle: bool = False) -> None:
         """End the least recently used model for a new one. Idle ones come first, others end after their requests."""
         with self._changed:
             victim = min(self.loaded(), key=lambda served: (served.n_users > 0, served.used_at))
@@ -362,7 +369,7 @@ class Service:
             victim.is_ending = True
         self._end(victim, f"{new.file.name} takes its place")
 
-    def _end(self, served: ServedModel, why: str) -> None:
+    def _end(self, served: ServedModel[M], why: str) -> None:
         """End a model whose `is_ending` is set, after the requests that use it. Its memory is free when this returns,
         unless the server stops."""
         with self._changed:
@@ -371,15 +378,14 @@ class Service:
                 return
             model, served.model = served.model, None
         assert model is not None, "only this thread ends models"
-        model.engine.close()
+        model.close()
         log.info("the model %s has been unloaded: %s", served.file.name, why)
         with self._changed:
             served.is_ending = False
             self._changed.notify_all()
 
 
-def _working(model: Model) -> Model:
-    failure = model.engine.failure
-    if failure is not None:
-        raise errors.InferenceError(f"the engine has failed: {failure}")
+def _working(model: M) -> M:
+    if model.failure is not None:
+        raise errors.InferenceError(f"the engine has failed: {model.failure}")
     return model

@@ -1,0 +1,31 @@
+"""The memory that models take, and the error of a model for which there is too little."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.errors import InferenceError
+
+
+@dataclass(frozen=True)
+class OtherModels:
+    """The memory of the other models that the server has loaded, in bytes."""
+
+    n_mapped: int = 0
+    """Weights that are mapped from files. The system counts this memory as free."""
+    n_idle: int = 0
+    """What would be free without the models that no request uses; they can be ended."""
+
+
+class NotEnoughMemory(InferenceError):
+    """A model does not fit into the free memory, or would fit better without the idle models."""
+
+    def __init__(self, message: str, n_missing: float = 0):
+        super().__init__(message)
+        self.n_missing = n_missing
+        """The bytes that are missing; 0: the model can be loaded, but would be loaded better without the idle ones."""
+
+
+def gigabytes(n_bytes: float) -> str:
+    """A size for people, such as "0.7 GB" or "12 MB"."""
+    return f"{n_bytes / 1e6:.0f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.1f} GB"
