@@ -24,22 +24,20 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         self._loop = asyncio.get_running_loop()
         # Public for `AsyncDriver.start_tls`, which replaces it.
         self.transport: Any = None
-        # Bytes that are received and not read. asyncio receives no more while `_paused` is set.
+        # Bytes that are received and not read.
         self._buffer = bytearray()
-        self._paused = False
         # Whether the connection has ended, and the error that ended it.
         self._ended = False
         self._error: Exception | None = None
-        # The future that a read waits for, None if no read waits.
-        self._waiter: asyncio.Future[None] | None = None
+        # What the current read waits for.
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) > _MAX_BUFFERED_BYTES and not self._paused:
-            self._paused = True
+        if len(self._buffer) > _MAX_BUFFERED_BYTES:
             self.transport.pause_reading()
         self._wake()
 
@@ -51,7 +49,7 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if not self._waiter.done():
             self._waiter.set_result(None)
 
     def is_usable(self) -> bool:
@@ -59,24 +57,20 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         is_open = not self._ended and not self._buffer and not self.transport.is_closing()
         return is_open and self._loop is asyncio.get_running_loop()
 
-    async def receive(self, limit: float | None) -> bytes:
-        """The next bytes; empty at the end of the connection."""
-        if not self._buffer and not self._ended:
-            waiter = self._waiter = self._loop.create_future()
-            # Not asyncio.wait_for, which makes a task for every read and takes ten times as long.
-            timer = None if limit is None else self._loop.call_later(limit, _expire, waiter)
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
+    def readable(self) -> asyncio.Future[None]:
+        """A future that is done when `take` has bytes or the connection has ended. One read at a time may wait."""
+        self._waiter = self._loop.create_future()
+        if self._buffer or self._ended:
+            self._waiter.set_result(None)
+        return self._waiter
+
+    def take(self) -> bytes:
+        """The bytes that were received; empty at the end of the connection."""
         if not self._buffer and self._error is not None:
             raise self._error
         data = bytes(self._buffer)
         self._buffer.clear()
-        if self._paused:
-            self._paused = False
+        if len(data) > _MAX_BUFFERED_BYTES:
             self.transport.resume_reading()
         return data
 
@@ -86,26 +80,18 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
             self.transport.abort()
 
 
-def _expire(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():  # It is done if bytes were received in the same iteration of the loop.
-        waiter.set_exception(socket.timeout())
-
-
 class AsyncDriver:
     """Performs the operations of one call, which belongs to one event loop; see sockets.Driver."""
 
     def __init__(self) -> None:
         # Set by `cancel`.
         self.is_cancelled = False
-        # What an operation waits for: bytes of a connection, or a future.
-        self._connection: AsyncConnection | None = None
+        # What an operation waits for.
         self._future: asyncio.Future[Any] | None = None
 
     def cancel(self) -> None:
         """Stop the call at once, from any task of the loop. The task that runs the call gets Cancelled."""
         self.is_cancelled = True
-        if self._connection is not None:
-            self._connection.close()
         if self._future is not None:
             self._future.cancel()
 
@@ -138,11 +124,8 @@ class AsyncDriver:
         connection.transport.write(data)
 
     async def read(self, limit: float | None, connection: AsyncConnection) -> bytes:
-        self._connection = connection
-        try:
-            return await connection.receive(limit)
-        finally:
-            self._connection = None
+        await self._wait_for(connection.readable(), limit)
+        return connection.take()
 
     async def _wait_for(self, future: asyncio.Future[Any], limit: float | None) -> Any:
         """The result of a future. After the limit or a cancel, raise socket.timeout and cancel the future."""
