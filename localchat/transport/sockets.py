@@ -31,26 +31,18 @@ class Connection(BaseConnection):
     def __init__(self, sock: Any) -> None:
         self.sock = sock
         self.process = os.getpid()
-        # The timeout of the socket; -1 means that it is not known.
-        self._limit: float | None = -1.0
-
-    def set_limit(self, seconds: float | None) -> Any:
-        """Set the timeout of the socket, unless it is this one, since that is a system call. Returns the socket."""
-        if seconds != self._limit:
-            self._limit = seconds
-            self.sock.settimeout(seconds)
-        return self.sock
 
     def receive(self, limit: float | None) -> bytes:
         if _STEP_S is None:
-            return bytes(self.set_limit(limit).recv(READ_BYTES))
+            return bytes(self.sock.recv(READ_BYTES))
         end = None if limit is None else time.monotonic() + limit
         while True:
             left = _STEP_S if end is None else min(end - time.monotonic(), _STEP_S)
             if left <= 0:
                 raise socket.timeout
+            self.sock.settimeout(left)
             with contextlib.suppress(socket.timeout):
-                return bytes(self.set_limit(left).recv(READ_BYTES))
+                return bytes(self.sock.recv(READ_BYTES))
 
     def is_usable(self) -> bool:
         """Whether this process made the connection, and the server has not closed it: the socket is then readable."""
@@ -124,7 +116,7 @@ class Driver:
         connection = Connection(socket.socket(*where[:3]))
         try:
             configure(connection.sock)
-            self._blocking(connection, lambda: connection.set_limit(limit).connect(where[4]))
+            self._blocking(limit, connection, lambda: connection.sock.connect(where[4]))
         except BaseException:
             connection.close()
             raise
@@ -132,22 +124,23 @@ class Driver:
 
     async def start_tls(self, limit: float | None, connection: Connection, context: Any, host: str) -> None:
         connection.sock = context.wrap_socket(connection.sock, server_hostname=host, do_handshake_on_connect=False)
-        self._blocking(connection, lambda: connection.set_limit(limit).do_handshake())
+        self._blocking(limit, connection, connection.sock.do_handshake)
 
     async def write(self, limit: float | None, connection: Connection, data: bytes) -> None:
-        self._blocking(connection, lambda: connection.set_limit(limit).sendall(data))
+        self._blocking(limit, connection, lambda: connection.sock.sendall(data))
 
     async def read(self, limit: float | None, connection: Connection) -> Any:
         """The next bytes; empty at the end of the connection."""
-        return self._blocking(connection, lambda: connection.receive(limit))
+        return self._blocking(limit, connection, lambda: connection.receive(limit))
 
-    def _blocking(self, connection: Connection, operation: Callable[[], Any]) -> Any:
-        """Run an operation of a connection; `cancel` may wake it."""
+    def _blocking(self, limit: float | None, connection: Connection, operation: Callable[[], Any]) -> Any:
+        """Run an operation of a connection within the limit; `cancel` may wake it."""
         with self._lock:
             if self.is_cancelled:
                 raise ConnectionAbortedError("the call was cancelled")
             self._busy = connection
         try:
+            connection.sock.settimeout(limit)
             return operation()
         finally:
             with self._lock:
