@@ -74,7 +74,6 @@ class Call:
         if body is not None:
             self._body = _as_json(body)
             self._headers["Content-Length"] = str(len(self._body))
-        self.deadlines.start()
         for tries in itertools.count():
             shown = self._target.partition("?")[0], self.settings.address.shown
             self._log("%s %s to %s: %d bytes, try %d", method, *shown, len(self._body), tries + 1)

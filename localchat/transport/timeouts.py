@@ -63,12 +63,9 @@ class Deadlines:
         # When the last read ended; 0 during a read. The time until the next read counts against the total only.
         self._paused_at = 0.0
 
-    def start(self) -> None:
-        """Start the total timeout. A call of several requests starts it once."""
-        self._total_end = self._total_end or _after(self._timeout.total)
-
     def begin(self, phase: str) -> None:
-        """Start the timeout `connect`, or `first` of a request."""
+        """Start the timeout `connect`, or `first` of a request; the first of them also starts the total timeout."""
+        self._total_end = self._total_end or _after(self._timeout.total)
         self._phase_end, self._phase = _after(getattr(self._timeout, phase)), phase
         self._finish_end, self._paused_at = None, 0.0
 
