@@ -16,6 +16,7 @@ from .errors import (
     BadRequestError,
     Cancelled,
     DoesNotFit,
+    IncompleteReply,
     LocalChatError,
     ProtocolError,
     StatusError,
@@ -35,7 +36,7 @@ from .transport.keywords import (
     RunKeywords,
     StreamKeywords,
 )
-from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt, check_complete
+from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt
 from .transport.pool import Pool
 from .transport.retries import read_json
 from .transport.sockets import Driver, Result, run_blocking
@@ -234,6 +235,16 @@ def companion(name: str) -> Any:
     except (ImportError, TypeError) as error:  # TypeError: the single file of `localchat.extras.vendor` has no package.
         path = name.replace(".", "/")
         raise ImportError(f"this needs localchat's {path}.py, which is not beside the client") from error
+
+
+def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
+    """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
+    is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
+    is_filtered = reply.finish_reason == "content_filter"
+    if is_filtered or (reply.truncated and not is_limited):
+        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
+        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
 
 
 class BaseStream(Generic[Value]):

@@ -11,10 +11,11 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
+from ..client import check_complete
 from ..errors import Cancelled, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
-from ..transport.options import check_complete, take_media
+from ..transport.options import take_media
 from ..transport.streams import AsyncEvents, BlockingEvents
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
 

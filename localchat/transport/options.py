@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from ..errors import IncompleteReply, LocalChatError, ProtocolError
-from ..events import Reply
+from ..errors import LocalChatError, ProtocolError
 from ..reply.payloads import find_error
 from .addresses import is_loopback, parse_base_url
 from .http1 import check_header
@@ -234,16 +233,6 @@ class CallOptions:
         if body["stream"] and stream_options and takes_stream_options:
             body["stream_options"] = stream_options
         return body
-
-
-def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
-    """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
-    is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    is_filtered = reply.finish_reason == "content_filter"
-    if is_filtered or (reply.truncated and not is_limited):
-        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
-        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
 
 
 def take_media(options: dict[str, Any]) -> dict[str, Any]:
