@@ -42,7 +42,7 @@ class AsyncConnection(asyncio.Protocol, BaseConnection):
         self._wake()
 
     def eof_received(self) -> None:
-        self.connection_lost(self._error)
+        self.close()  # asyncio would first send the rest of the request, which the server may not read.
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ended, self._error = True, error
