@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def serving(
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
-    service = Service(ModelFile(path=None, name="Fake"))
+    service = Service(ModelFile(Path("fake.gguf"), "Fake"))
     with Engine(backend, max_queue=max_queue).start() as engine, served(service, settings) as (server, thread):
         if is_ready:
             service.default.model = Model("Fake", engine)

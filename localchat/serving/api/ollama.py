@@ -272,7 +272,10 @@ class ModelCard:
 
 
 def tags_body(cards: Iterable[ModelCard]) -> dict[str, Any]:
-    return {"models": [_entry(card) for card in cards]}
+    """The list of models, with two fields of llama.cpp, which has it in /v1/models as well."""
+    return {
+        "models": [{**_entry(card), "type": "model", "capabilities": list(card.capabilities)} for card in cards],
+    }
 
 
 def ps_body(loaded: Iterable[tuple[ModelCard, float]]) -> dict[str, Any]:
@@ -299,11 +302,6 @@ def show_body(card: ModelCard) -> dict[str, Any]:
         "capabilities": list(card.capabilities),
         "modified_at": time_text(card.created),
     }
-
-
-def model_entry(card: ModelCard) -> dict[str, Any]:
-    """The model's entry in the `models` of /v1/models, with llama.cpp's fields."""
-    return {**_entry(card), "type": "model", "capabilities": list(card.capabilities)}
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -48,7 +47,6 @@ class Model:
         self.keep_tools = keep_tools
         self.reasoning_budget = reasoning_budget
         self.reasoning_message = reasoning_message
-        self.created = int(time.time())
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
         self.max_tokens = max_tokens
         self.template = self._compiled(chat_template or engine.facts.chat_template)

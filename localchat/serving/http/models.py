@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..api import ollama
 from ..chat.model import Model
 from ..core.fields import parse_body
 from ..models.gguf import GGUFError, read_header
-from ..models.model_file import quantisation_of, summary_of
+from ..models.model_file import summary_of
 from ..models.service import ServedModel, Service
 from .exchange import Exchange
 
@@ -27,8 +27,8 @@ class ModelEndpoints:
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        entries = [ollama.model_entry(_card(one)) for one in served]
-        exchange.send_json(200, {"object": "list", "data": [_entry(one) for one in served], "models": entries})
+        data, models = [_entry(one) for one in served], ollama.tags_body(map(_card, served))
+        exchange.send_json(200, {"object": "list", "data": data, **models})
 
     def get(self, exchange: Exchange) -> None:
         exchange.send_json(200, _entry(self.service.find(exchange.tail)))
@@ -60,9 +60,9 @@ class ModelEndpoints:
 
 def _entry(served: ServedModel[Model]) -> dict[str, Any]:
     """The entry of a model in /v1/models."""
-    card = _card(served)
-    if served.model is not None:
-        meta = served.model.meta()
+    card, model = _card(served), served.model
+    if model is not None:
+        meta = model.meta()
     else:
         header = summary_of(served.file)
         description = f"{header.architecture} {header.quantisation}".strip()
@@ -82,52 +82,35 @@ def _entry(served: ServedModel[Model]) -> dict[str, Any]:
 
 def _card(served: ServedModel[Model], *, with_template: bool = False) -> ollama.ModelCard:
     """The description of a model. `with_template` reads the whole header of a model that is not loaded."""
-    if served.model is not None:
-        return _loaded_card(served.model)
-    file, header = served.file, summary_of(served.file)
+    file, header, model = served.file, summary_of(served.file), served.model
     metadata: Mapping[str, str] = {"general.architecture": header.architecture}
-    if with_template:
+    if model is not None:
+        metadata = model.engine.facts.metadata
+    elif with_template:
         with contextlib.suppress(GGUFError, OSError):  # The summary tells that there is a problem.
             metadata = {name: str(v) for name, v in read_header(file.path).items() if v is not None}
-    template = metadata.get("tokenizer.chat_template", "")
-    can = {"completion": True, "tools": "tools" in template, "thinking": "think" in template}
+    template = metadata.get("tokenizer.chat_template", "") if model is None else model.template.source
     return ollama.ModelCard(
         name=file.name,
         created=file.stamp // 10**9,
         n_bytes=file.n_bytes,
-        n_params=header.n_params,
-        n_ctx=header.n_ctx_train,
+        n_params=header.n_params if model is None else model.engine.facts.n_params,
+        n_ctx=header.n_ctx_train if model is None else model.engine.facts.n_ctx,
         quantisation=header.quantisation,
         metadata=metadata,
         template=template,
-        capabilities=_capabilities(header.is_embedding, can),
+        capabilities=("embedding",) if header.is_embedding else tuple(_capabilities(model, template)),
     )
 
 
-def _loaded_card(model: Model) -> ollama.ModelCard:
-    facts, template = model.engine.facts, model.template
-    can = {
-        "completion": True,
-        # A model whose template does not render tools was not trained on tools. Requests with tools still work: a
-        # system message describes the tools.
-        "tools": template.capabilities.shows_tools,
-        "thinking": "think" in template.source or template.dialect.reasoning.start in template.source,
-        "insert": facts.fim_tokens is not None,
-    }
-    is_embedding = f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata
-    return ollama.ModelCard(
-        name=model.name,
-        created=model.created,
-        n_bytes=facts.n_bytes,
-        n_params=facts.n_params,
-        n_ctx=facts.n_ctx,
-        quantisation=quantisation_of(facts.metadata.get("general.file_type")),
-        metadata=facts.metadata,
-        template=template.source,
-        capabilities=_capabilities(is_embedding, can),
-    )
-
-
-def _capabilities(is_embedding: bool, can: Mapping[str, bool]) -> tuple[str, ...]:
-    """What a model can do, with Ollama's words."""
-    return ("embedding",) if is_embedding else tuple(name for name, value in can.items() if value)
+def _capabilities(model: Model | None, template: str) -> Iterator[str]:
+    """What a model that generates text can do, with Ollama's words."""
+    yield "completion"
+    # A model whose template does not render tools was not trained on tools. Requests with tools still work: a system
+    # message describes the tools.
+    if "tools" in template if model is None else model.template.capabilities.shows_tools:
+        yield "tools"
+    if "think" in template or (model is not None and model.template.dialect.reasoning.start in template):
+        yield "thinking"
+    if model is not None and model.engine.facts.fim_tokens is not None:
+        yield "insert"
