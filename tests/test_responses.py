@@ -401,7 +401,7 @@ def test_log_probabilities_are_those_of_the_text():
 def test_failure_ends_the_stream(error, code):
     stream = encoder()
     stream.add(0, ContentDelta("a"))
-    stream.failed(error)
+    stream.failed(error, error.body())
     chunks = [json.loads(chunk) for chunk in stream.take()]
     response = check_stream(chunks)
     assert (response["status"], response["error"]) == ("failed", {"code": code, "message": error.message})

@@ -74,7 +74,6 @@ class Encoder(Generic[R]):
     """Encodes output events as chunks or as one body. Subclasses define the hooks and `body`."""
 
     id_prefix: str  # The beginning of the ids of responses.
-    error_body: Callable[[ApiError], Any] = staticmethod(ApiError.body)  # The chunk of an error during the stream.
 
     def __init__(self, head: events.ResponseHead, request: R, usage: Callable[[], events.Usage]) -> None:
         """`usage` returns the counts so far, over all outputs."""
@@ -120,9 +119,9 @@ class Encoder(Generic[R]):
     def finish(self) -> None:
         """Emit the last chunks of a stream. Called after the end of every output."""
 
-    def failed(self, error: ApiError) -> None:
-        """Emit the last chunk of a request that fails during the stream."""
-        self.emit(self.error_body(error))
+    def failed(self, error: ApiError, body: Any) -> None:
+        """Emit the last chunk of a request that fails during the stream. `body` is the body of an error response."""
+        self.emit(body)
 
     def body(self) -> Any:
         """The whole response as a JSON value. Called after the end of every output of a request without `stream`."""

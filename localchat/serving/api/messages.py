@@ -177,7 +177,6 @@ class MessageEncoder(Encoder[ChatRequest]):
     """Encodes a message."""
 
     id_prefix = "msg_"
-    error_body = staticmethod(error_body)
 
     def started(self) -> None:
         self._emit("message_start", message=self._message([]))

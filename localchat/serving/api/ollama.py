@@ -172,7 +172,6 @@ class ChatEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
     id_prefix = "chat-"
-    error_body = staticmethod(error_body)
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
         if block.kind != CALL:

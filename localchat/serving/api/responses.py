@@ -372,7 +372,7 @@ class ResponseEncoder(Encoder[ResponsesRequest]):
         response = self.body()
         self._emit(f"response.{response['status']}", response=response)
 
-    def failed(self, error: ApiError) -> None:
+    def failed(self, error: ApiError, body: Any) -> None:
         self._start()
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         failure = {"code": code, "message": error.message}

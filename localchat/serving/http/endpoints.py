@@ -25,7 +25,6 @@ from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import TextRequest
 from ..core.text import printable
-from ..engine.values import SequenceStats
 from ..models.service import Service
 from .access import METHODS, Access
 from .connections import has_disconnected
@@ -33,7 +32,7 @@ from .exchange import MAX_LOGGED_CHARS, Exchange
 from .metrics import TYPE, Metrics
 from .models import ModelEndpoints
 from .options import Options
-from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_whole
+from .stream import CHAT, LINES, NAMED, WITHOUT_END, Stream, StreamFormat, send_output
 
 log = logging.getLogger("localchat.server")
 
@@ -112,7 +111,9 @@ class Endpoints:
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
         exchange.cors_headers = self._access.cors_headers(exchange)
-        path = _without_prefix(exchange.path)
+        path = exchange.path.rstrip("/") or "/"
+        if path.startswith("/v1/"):
+            path = path[len("/v1") :]
         row = path if path in self._table else path[: path.find("/", 1) + 1]
         exchange.route = row if row in self._table else "other"
         # Errors may occur before the endpoint is called.
@@ -172,15 +173,15 @@ class Endpoints:
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
             model = self._model(exchange, request.model, request.keep_alive_s, stream)
-            run = _start(model, request, encoder_type.id_prefix)
-            exchange.id, check = run.head.id, partial(self._check, exchange)
+            start: Callable[..., GenerationRun] = start_chat
+            if isinstance(request, completions.CompletionRequest):
+                start = start_text
+            run = start(model, request, encoder_type.id_prefix)
+            exchange.id = run.head.id
             try:
                 with run:
                     encoder = encoder_type(run.head, request, run.usage)
-                    if stream is not None:
-                        stream.run(run, encoder, check)
-                    else:
-                        send_whole(exchange, run, encoder, check)
+                    send_output(exchange, run, encoder, stream, partial(self._check, exchange))
             finally:
                 exchange.summary = run.summary
 
@@ -313,26 +314,23 @@ class Endpoints:
         exchange.send_json(200, body)
 
     def _slots(self, exchange: Exchange) -> None:
+        """The slots, with llama.cpp's field names: first those of running sequences, then the idle ones."""
         engine = self._service.model(exchange.query.get("model", "")).engine
-        exchange.send_json(200, slots_body(engine.stats().running, engine.facts.n_parallel, engine.facts.n_ctx))
-
-
-def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:
-    """The body of GET /slots: `n_parallel` entries, first those of running sequences, then those of idle slots."""
-    slots: list[dict[str, Any]] = []
-    for sequence in running[:n_parallel]:
-        n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
-        slot = {
-            "is_processing": True,
-            "id_task": sequence.id,
-            "n_prompt_tokens": sequence.n_prompt,
-            "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
-            "n_prompt_tokens_cache": sequence.n_cached,
-            "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
-        }
-        slots.append(slot)
-    slots += [{"is_processing": False}] * (n_parallel - len(slots))
-    return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate(slots)]
+        n_slots = engine.facts.n_parallel
+        slots: list[dict[str, Any]] = []
+        for sequence in engine.stats().running[:n_slots]:
+            n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
+            slot = {
+                "is_processing": True,
+                "id_task": sequence.id,
+                "n_prompt_tokens": sequence.n_prompt,
+                "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
+                "n_prompt_tokens_cache": sequence.n_cached,
+                "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
+            }
+            slots.append(slot)
+        slots += [{"is_processing": False}] * (n_slots - len(slots))
+        exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
 
 
 @functools.lru_cache(maxsize=1)
@@ -351,18 +349,5 @@ def chat_page() -> tuple[str, dict[str, str]]:
     return text, {**headers, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
-def _without_prefix(path: str) -> str:
-    """The path as in the table of endpoints: without /v1 and a slash at the end."""
-    path = path.rstrip("/") or "/"
-    return path[len("/v1") :] if path.startswith("/v1/") else path
-
-
 # Events with names, and an event as ping.
 _MESSAGES = dataclasses.replace(NAMED, ping=NAMED.encode(messages.PING))
-
-
-def _start(model: Model, request: TextRequest, id_prefix: str) -> GenerationRun:
-    if isinstance(request, completions.CompletionRequest):
-        return start_text(model, request, id_prefix)
-    assert isinstance(request, chat.ChatRequest)
-    return start_chat(model, request, id_prefix)

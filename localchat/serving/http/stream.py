@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..api.encoder import Encoder
 from ..chat.run import GenerationRun
 from ..core import errors
-from ..core.events import OutputEvent
 from ..core.text import to_json
 from .exchange import Exchange
 
@@ -50,16 +49,6 @@ NAMED = StreamFormat(encode=encode_named, end=None)
 LINES = StreamFormat("application/x-ndjson", lambda chunk: chunk.encode("utf-8", "replace") + b"\n", None, b"")
 
 
-def taken(run: GenerationRun, check: Callable[[], None]) -> Iterator[list[tuple[int, OutputEvent]]]:
-    """What the run generates, in lists; an empty one after `CHECK_S` without output. Calls `check` every `CHECK_S`."""
-    checked_at = time.monotonic()
-    while run.is_running:
-        yield run.take(CHECK_S)
-        if time.monotonic() - checked_at >= CHECK_S:
-            check()
-            checked_at = time.monotonic()
-
-
 class Stream:
     """A streamed response. Its head is sent with the first output or ping. An error before that has its own HTTP
     status; a later one is the last chunk."""
@@ -70,24 +59,21 @@ class Stream:
         self._format = format
         self._ping_s = ping_s if format.ping else 0
         self._sent_at = time.monotonic()
-        self._encoder: Encoder[Any] | None = None
+        self.encoder: Encoder[Any] | None = None  # None: the output has not begun.
         exchange.fail_stream = self._fail
 
-    def run(self, run: GenerationRun, encoder: Encoder[Any], check: Callable[[], None]) -> None:
-        """Send chunks as they are generated. `check` is called as by `taken`."""
-        self._encoder = encoder
-        for events in taken(run, check):
-            for index, event in events:
-                encoder.add(index, event)
-            if not run.is_running:
-                encoder.finish()
-            chunks = encoder.take()
-            if chunks or not run.is_running:
-                self._send(chunks, is_last=not run.is_running)
-            else:
-                if events:
-                    self._begin()
-                self.ping()
+    def send(self, *, has_events: bool, is_last: bool) -> None:
+        """Send the new chunks of the encoder, if there are any; the head if there were events; or a ping in time."""
+        assert self.encoder is not None
+        if is_last:
+            self.encoder.finish()
+        chunks = self.encoder.take()
+        if chunks or is_last:
+            self._send(chunks, is_last=is_last)
+        else:
+            if has_events:
+                self._begin()
+            self.ping()
 
     def ping(self) -> None:
         """Send a ping if it is time for one."""
@@ -95,14 +81,13 @@ class Stream:
             self._send_part(self._format.ping)
 
     def _fail(self, error: errors.ApiError) -> None:
-        if self._encoder is not None:
-            self._encoder.failed(error)
-            self._send(self._encoder.take(), is_last=True)
-            return
         body = self._exchange.error_body(error)
-        if self._format.encode is encode_named:
-            body = {"type": "error", **body}
-        self._send([to_json(body)], is_last=True)
+        if self.encoder is not None:
+            self.encoder.failed(error, body)
+            chunks = self.encoder.take()
+        else:
+            chunks = [to_json({"type": "error", **body} if self._format.encode is encode_named else body)]
+        self._send(chunks, is_last=True)
 
     def _send(self, chunks: list[str], *, is_last: bool) -> None:
         if is_last and self._format.end is not None:
@@ -119,9 +104,21 @@ class Stream:
         self._sent_at = time.monotonic()
 
 
-def send_whole(exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], check: Callable[[], None]) -> None:
-    """Generate, and send the response as one body. `check` is called as by `taken`."""
-    for events in taken(run, check):
+def send_output(
+    exchange: Exchange, run: GenerationRun, encoder: Encoder[Any], stream: Stream | None, check: Callable[[], None]
+) -> None:
+    """Generate, and send the response: a stream, or one body. `check` is called every `CHECK_S` seconds."""
+    if stream is not None:
+        stream.encoder = encoder
+    checked_at = time.monotonic()
+    while run.is_running:
+        events = run.take(CHECK_S)
         for index, event in events:
             encoder.add(index, event)
-    exchange.send_json(200, encoder.body())
+        if stream is not None:
+            stream.send(has_events=bool(events), is_last=not run.is_running)
+        if time.monotonic() - checked_at >= CHECK_S:
+            check()
+            checked_at = time.monotonic()
+    if stream is None:
+        exchange.send_json(200, encoder.body())
