@@ -103,7 +103,8 @@ class Encoder(Generic[R]):
         elif isinstance(event, events.ToolCallArguments):
             self._grow(choice, CALL, event.text)
         elif isinstance(event, events.PromptProgress):
-            self.progress(choice, {"prompt_progress": _progress_body(event)})
+            counts = {"total": event.n_prompt, "cache": event.n_cached, "processed": event.n_computed}
+            self.progress(choice, {"prompt_progress": {**counts, "time_ms": round(event.seconds * 1000)}})
         elif isinstance(event, events.PromptLogprobs):
             choice.prompt_tokens, choice.echoed = event.tokens, event.echoed
         else:
@@ -248,16 +249,6 @@ class ChoicesEncoder(Encoder[R]):
 
 
 # --- parts of responses that several interfaces have ---
-
-
-def _progress_body(progress: events.PromptProgress) -> dict[str, Any]:
-    """llama.cpp's `prompt_progress` object."""
-    return {
-        "total": progress.n_prompt,
-        "cache": progress.n_cached,
-        "processed": progress.n_computed,
-        "time_ms": round(progress.seconds * 1000),
-    }
 
 
 def logprob_entry(

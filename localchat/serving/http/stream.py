@@ -63,16 +63,16 @@ class Stream:
         exchange.fail_stream = self._fail
 
     def send(self, *, has_events: bool, is_last: bool) -> None:
-        """Send the new chunks of the encoder, if there are any; the head if there were events; or a ping in time."""
+        """Send the new chunks of the encoder, or a ping if it is time for one. The first events begin the response."""
         assert self.encoder is not None
+        if has_events:
+            self._begin()
         if is_last:
             self.encoder.finish()
         chunks = self.encoder.take()
         if chunks or is_last:
             self._send(chunks, is_last=is_last)
         else:
-            if has_events:
-                self._begin()
             self.ping()
 
     def ping(self) -> None:
