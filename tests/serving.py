@@ -13,7 +13,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,7 +108,7 @@ def serving(
     threads_before = set(threading.enumerate())
     gate = threading.Semaphore(0) if is_gated else None
     backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
-    service = Service(ModelFile(Path("fake.gguf"), "Fake"))
+    service = Service(ModelFile(DEMO_PATH, "Fake"))
     with Engine(backend, max_queue=max_queue).start() as engine, served(service, settings) as (server, thread):
         if is_ready:
             service.default.model = Model("Fake", engine)

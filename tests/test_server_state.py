@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from localchat.serving.api.embeddings import parse_tokenize, text_body, tokens_body
+from localchat.serving.api.embeddings import parse_tokenize, tokens_body
 from localchat.serving.core.fields import parse_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.model_file import ModelFile
@@ -149,4 +149,3 @@ def test_pieces_that_are_no_text_are_bytes():
     request = parse_tokenize(parse_body(b'{"prompt": "x", "with_pieces": true}'))
     body = tokens_body([1, 2], request, {1: b"ok", 2: b"\xe2"}.__getitem__)
     assert body == {"tokens": [{"id": 1, "piece": "ok"}, {"id": 2, "piece": [0xE2]}]}
-    assert text_body([b"\xe2\x82", b"\xac", b"\xff"]) == {"content": "€\ufffd"}

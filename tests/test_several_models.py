@@ -301,11 +301,10 @@ def test_keep_alive_is_a_number_of_seconds_or_a_duration(value, seconds):
 
 def test_models_are_loaded_and_unloaded_by_request(tmp_path):
     with running(tmp_path) as server:
-        listed = ask(server.port, "/api/tags")[1]["models"]
+        facts = {(one["digest"], one["modified_at"]) for one in ask(server.port, "/api/tags")[1]["models"]}
         assert server.post("/models/load", model="two") == (200, {"success": True})
         wait_for(lambda: server.state("two") == "loaded")
-        for before, after in zip(listed, ask(server.port, "/api/tags")[1]["models"]):
-            assert (after["digest"], after["modified_at"]) == (before["digest"], before["modified_at"])
+        assert {(one["digest"], one["modified_at"]) for one in ask(server.port, "/api/tags")[1]["models"]} == facts
         assert server.post("/models/unload", model="two") == (200, {"success": True})
         wait_for(lambda: server.state("two") == "unloaded")
         assert server.post("/models/load", model="four")[0] == 404

@@ -158,11 +158,6 @@ def parse_detokenize(body: Fields) -> DetokenizeRequest:
     return DetokenizeRequest(body.text("model") or "", tuple(tokens))
 
 
-def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
-    """The text of the pieces. Bytes that are not valid UTF-8 become U+FFFD."""
-    return {"content": b"".join(pieces).decode("utf-8", "replace")}
-
-
 def _text_or_bytes(piece: bytes) -> str | list[int]:
     try:
         return piece.decode()

@@ -255,7 +255,7 @@ class Endpoints:
         request, model = self._parsed_for_model(exchange, embeddings.parse_detokenize)
         check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
         pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
-        exchange.send_json(200, embeddings.text_body(pieces))
+        exchange.send_json(200, {"content": b"".join(pieces).decode("utf-8", "replace")})
 
     def _apply_template(self, exchange: Exchange) -> None:
         request, model = self._parsed_for_model(exchange, self._parse_chat)
