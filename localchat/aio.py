@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 from .client import BaseClient, BaseStream, T, companion
 from .errors import LocalChatError
 from .events import Reply, StreamEvent, Value
-from .reply.payloads import Model, Prompt
-from .transport.aio_sockets import AsyncDriver
-from .transport.keywords import (
+from .keywords import (
     ChatKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
@@ -30,6 +28,8 @@ from .transport.keywords import (
     RunKeywords,
     StreamKeywords,
 )
+from .reply.payloads import Model, Prompt
+from .transport.aio_sockets import AsyncDriver
 from .transport.options import CHAT_PATH, TextPrompt
 from .transport.sockets import Result
 from .transport.streams import AsyncEvents
