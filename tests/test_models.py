@@ -11,10 +11,10 @@ import time
 
 import pytest
 
+from localchat.server import chosen_model, read_options
 from localchat.serving.core.errors import NO_MEMORY
 from localchat.serving.engine.values import EngineDied
 from localchat.serving.http.loading import load_options, reason_of
-from localchat.serving.http.options import chosen_model, read_options
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, ModelFileError, model_at, summary_of
 from localchat.serving.models.sources import read_mapping

@@ -16,10 +16,11 @@ from unittest import mock
 
 import pytest
 
+from localchat.server import read_options
 from localchat.serving.engine.tuning import LIBRARY
 from localchat.serving.engine.values import EngineError
 from localchat.serving.http import loading, logs
-from localchat.serving.http.options import Options, read_options
+from localchat.serving.http.options import Options
 from localchat.serving.models.memory import OtherModels
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile
 from localchat.serving.models.service import ServedModel
