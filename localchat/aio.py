@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, overload
 from .client import BaseClient, BaseStream, T, companion
 from .errors import LocalChatError
 from .events import Reply, StreamEvent, Value
-from .keywords import (
+from .reply.payloads import Model, Prompt
+from .transport.aio_sockets import AsyncDriver
+from .transport.keywords import (
     ChatKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
@@ -28,8 +30,6 @@ from .keywords import (
     RunKeywords,
     StreamKeywords,
 )
-from .reply.payloads import Model, Prompt
-from .transport.aio_sockets import AsyncDriver
 from .transport.options import CHAT_PATH, TextPrompt
 from .transport.sockets import Result
 from .transport.streams import AsyncEvents

@@ -23,7 +23,10 @@ from .errors import (
     UnprocessableError,
 )
 from .events import Reply, StreamEvent, Value
-from .keywords import (
+from .reply.assembly import Accumulator
+from .reply.payloads import Model, Prompt, check_prompt, choose_model, parse_models
+from .transport.call import Call
+from .transport.keywords import (
     ChatKeywords,
     ClientKeywords,
     CompletionKeywords,
@@ -33,9 +36,6 @@ from .keywords import (
     RunKeywords,
     StreamKeywords,
 )
-from .reply.assembly import Accumulator
-from .reply.payloads import Model, Prompt, check_prompt, choose_model, parse_models
-from .transport.call import Call
 from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt
 from .transport.pool import Pool
 from .transport.retries import read_json

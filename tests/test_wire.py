@@ -13,11 +13,11 @@ import pytest
 
 from localchat.errors import LocalChatError, ProtocolError
 from localchat.events import StreamEvent, Usage
-from localchat.keywords import StreamKeywords
 from localchat.reply.assembly import Accumulator
 from localchat.reply.frames import parse_frame
 from localchat.reply.payloads import normal_reason, parse_error, parse_models
 from localchat.transport.call import Call
+from localchat.transport.keywords import StreamKeywords
 from localchat.transport.options import CHAT_PATH, CallOptions, Settings
 from localchat.transport.pool import Pool
 from localchat.transport.sockets import Driver, run_blocking

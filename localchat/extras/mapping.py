@@ -12,8 +12,8 @@ from typing import Any, Union
 
 from ..errors import LocalChatError
 from ..events import Reply
-from ..keywords import MapKeywords, check_keywords
 from ..reply.payloads import Prompt, check_prompt
+from ..transport.keywords import MapKeywords, check_keywords
 from ..transport.sockets import Driver, run_blocking
 
 Outcome = Union[Reply[Any], LocalChatError]

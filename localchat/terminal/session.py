@@ -15,7 +15,7 @@ from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..events import Reply
 from ..extras import media
-from ..keywords import CLIENT_NAMES, StreamKeywords
+from ..transport.keywords import CLIENT_NAMES, StreamKeywords
 from .ask import finish_code, read_prompt, report
 from .printing import Printer
 

@@ -11,14 +11,18 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from .pool import BaseConnection, configure
+from .addresses import Proxy
+from .pool import configure
 
 # The limit of bytes that are received before they are read.
 _MAX_BUFFERED_BYTES = 131072
 
 
-class AsyncConnection(asyncio.Protocol, BaseConnection):
+class AsyncConnection(asyncio.Protocol):
     """A connection to the server. asyncio calls the methods of Protocol; one task reads."""
+
+    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
+    proxy: Proxy | None = None
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from ..errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, 
 from .addresses import Proxy, find_proxy, look_up, tls_context
 from .http1 import Inflate, ResponseReader, inflate_error, request_head
 from .options import Settings
-from .pool import BaseConnection, Pool
+from .pool import Pool
 from .retries import connect_message, no_response_message, retry_delay, status_error
 from .timeouts import Deadlines, Timeout, timed_out
 
@@ -221,7 +221,7 @@ class Call:
         except (OSError, UnicodeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
-    async def _open(self, proxy: Proxy | None) -> BaseConnection:
+    async def _open(self, proxy: Proxy | None) -> Any:
         """Try the addresses of the host, one after another."""
         address = self.settings.address
         if address.socket_path:
@@ -234,8 +234,7 @@ class Call:
             left, kind = self.deadlines.left()  # Divided, so that one dead address leaves time for the next.
             share = None if left is None else left / (len(candidates) - number)
             try:
-                connection: BaseConnection = await self.wait("connect", share, where)
-                return connection
+                return await self.wait("connect", share, where)
             except socket.timeout:
                 failure = timed_out(kind)
             except OSError as error:

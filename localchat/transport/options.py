@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from ..errors import LocalChatError, ProtocolError
-from ..keywords import ClientKeywords, check_keywords
 from ..reply.payloads import find_error
 from .addresses import is_loopback, parse_base_url
 from .http1 import check_header
+from .keywords import ClientKeywords, check_keywords
 from .timeouts import Timeout
 
 if TYPE_CHECKING:

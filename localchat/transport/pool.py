@@ -1,12 +1,10 @@
-"""The idle connections of a client, and what the connections of both drivers have in common. No I/O."""
+"""The idle connections of a client, and the options of their sockets. No I/O."""
 
 from __future__ import annotations
 
 import socket
 import time
 from typing import Any
-
-from .addresses import Proxy
 
 MAX_IDLE_CONNECTIONS = 8
 # An idle connection is not reused after this time: a router between may have forgotten it, and a request that is sent
@@ -27,15 +25,6 @@ def configure(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-class BaseConnection:
-    """A connection to the server, which a driver makes. Its `is_usable` says whether it can be reused when idle."""
-
-    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
-    proxy: Proxy | None = None
-    # When the connection was given to the pool, as a time of time.monotonic.
-    idle_since = 0.0
-
-
 class Pool:
     """The idle connections of one client. The one that was used last is reused first.
 
@@ -43,29 +32,29 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._idle: list[Any] = []
+        # Each with the time at which it was given, by time.monotonic.
+        self._idle: list[tuple[Any, float]] = []
 
     def take(self) -> Any:
         """Remove and return a connection that can be reused; None if there is none."""
         while True:
             try:
-                connection = self._idle.pop()
+                connection, idle_since = self._idle.pop()
             except IndexError:
                 return None
-            if time.monotonic() - connection.idle_since < _MAX_IDLE_S and connection.is_usable():
+            if time.monotonic() - idle_since < _MAX_IDLE_S and connection.is_usable():
                 return connection
             connection.close()
 
     def give(self, connection: Any) -> None:
         """Keep a connection for the next call, or close it if the pool is full or it cannot be reused."""
-        connection.idle_since = time.monotonic()
         if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
         else:
             connection.close()
 
     def close(self) -> None:
         """Close all idle connections."""
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             connection.close()

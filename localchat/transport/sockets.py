@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from .pool import BaseConnection, configure
+from .addresses import Proxy
+from .pool import configure
 
 Result = TypeVar("Result")
 
@@ -25,8 +26,11 @@ READ_BYTES = 65536
 _STEP_S = 0.2 if os.name == "nt" else None
 
 
-class Connection(BaseConnection):
+class Connection:
     """A blocking socket that is connected to the server."""
+
+    # The proxy that gets the requests; None without a proxy and for a tunnel through one.
+    proxy: Proxy | None = None
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import LocalChatError
-from .reply.payloads import Json
-from .transport.timeouts import Timeout
+from ..errors import LocalChatError
+from ..reply.payloads import Json
+from .timeouts import Timeout
 
 if TYPE_CHECKING:
     from typing import TypedDict
