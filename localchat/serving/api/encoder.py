@@ -17,6 +17,8 @@ from ..core.request import TextRequest
 from ..core.text import to_json
 
 CONTENT, REASONING, CALL = "content", "reasoning", "call"
+# The kinds of block to which the events with text add it.
+_KINDS = {events.ContentDelta: CONTENT, events.ReasoningDelta: REASONING, events.ToolCallArguments: CALL}
 
 # Replaces a log probability of minus infinity, which JSON cannot represent.
 LOGPROB_FLOOR = -9999.0
@@ -91,17 +93,13 @@ class Encoder(Generic[R]):
         """Add the next event of output number `index`."""
         choice = self.choices[index]
         self._start()
-        if isinstance(event, events.ContentDelta):
-            self._grow(choice, CONTENT, event.text)
+        if isinstance(event, (events.ContentDelta, events.ReasoningDelta, events.ToolCallArguments)):
+            self._grow(choice, _KINDS[type(event)], event.text)
         elif isinstance(event, events.SampledTokens):
             choice.sampled += event.tokens
             choice.n_sampled += len(event.tokens)
-        elif isinstance(event, events.ReasoningDelta):
-            self._grow(choice, REASONING, event.text)
         elif isinstance(event, events.ToolCallStart):
             self._open(choice, CALL, event)
-        elif isinstance(event, events.ToolCallArguments):
-            self._grow(choice, CALL, event.text)
         elif isinstance(event, events.PromptProgress):
             counts = {"total": event.n_prompt, "cache": event.n_cached, "processed": event.n_computed}
             self.progress(choice, {"prompt_progress": {**counts, "time_ms": round(event.seconds * 1000)}})

@@ -38,7 +38,6 @@ _OPTIONS_WITHOUT_EFFECT = (
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
 )  # fmt: skip
 
-
 # Reported as the time at which a model is unloaded that stays loaded.
 _NEVER_S = 10982044800
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.

@@ -16,7 +16,6 @@ from ..core.params import is_token
 from ..core.request import Input, ResponseFormat
 
 Tool = dict[str, Any]
-Message = dict[str, Any]
 
 # The argument of the function that represents a custom tool.
 CUSTOM_INPUT = "input"
@@ -90,7 +89,7 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(value.get(name))
 
 
-def read_messages(body: Fields, convert: Callable[[Fields], Iterable[Message]]) -> tuple[Message, ...]:
+def read_messages(body: Fields, convert: Callable[[Fields], Iterable[dict[str, Any]]]) -> tuple[dict[str, Any], ...]:
     """The chat messages of the field `messages`, at least one; `convert` returns those of one object."""
     messages = tuple(one for message in body.objects("messages") for one in convert(message))
     if not messages:

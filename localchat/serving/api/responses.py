@@ -40,7 +40,6 @@ _SYSTEM = ("system", "developer")
 # send the field back unchanged; some keep only this one. The text is not encrypted: the item also has it as plain text.
 _REASONING_MARK = "localchat:"
 
-
 # The limit of the stored responses, enough for several hours of work with one agent.
 MAX_BYTES = 64 * 1024 * 1024
 

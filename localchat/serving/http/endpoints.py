@@ -47,7 +47,6 @@ Documentation: README.md (start), docs/server.md (options), docs/client.md, docs
 
 Handler = Callable[[Exchange], None]
 
-
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
 _PAGE = Path(__file__).with_name("page.html")
