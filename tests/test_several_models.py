@@ -371,9 +371,9 @@ def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
 def test_model_in_use_is_unloaded_after_the_request(tmp_path):
     with running(tmp_path) as server:
         model = server.service.find("one")
-        with server.service.using(model) as loaded:
+        with server.service.using(model):
             server.service.unload(model)
-            assert model.model is loaded
+            assert [one["name"] for one in ask(server.port, "/api/ps")[1]["models"]] == ["one"]
         wait_for(lambda: model.state == "unloaded" and server.loads.n_open == 0)
 
 

@@ -1,15 +1,13 @@
-"""Ollama's interfaces: /api/chat, /api/generate and /api/embed, and the lists and descriptions of models."""
+"""Ollama's interfaces: /api/chat, /api/generate and /api/embed. http/models.py describes the models."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -38,10 +36,6 @@ _OPTIONS_WITHOUT_EFFECT = (
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
 )  # fmt: skip
 
-# Reported as the time at which a model is unloaded that stays loaded.
-_NEVER_S = 10982044800
-# Longer GGUF fields, such as those with an entry for each token, are left out of the response.
-_MAX_METADATA_CHARS = 1000
 # A duration as in Go.
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"-?(\d+(\.\d*)?(ms|s|m|h))+|-?\d+")
@@ -247,84 +241,7 @@ def counts(usage: Usage) -> Mapping[str, int]:
     }
 
 
-# --- models and embeddings ---
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """A description of a model."""
-
-    name: str
-    created: int
-    n_bytes: int
-    n_params: int
-    n_ctx: int
-    quantisation: str
-    metadata: Mapping[str, str]
-    template: str
-    capabilities: tuple[str, ...]
-
-    @property
-    def family(self) -> str:
-        return self.metadata.get("general.architecture", "unknown")
-
-
-def tags_body(cards: Iterable[ModelCard]) -> dict[str, Any]:
-    """The list of models, with two fields of llama.cpp, which has it in /v1/models as well."""
-    return {
-        "models": [{**_entry(card), "type": "model", "capabilities": list(card.capabilities)} for card in cards],
-    }
-
-
-def ps_body(loaded: Iterable[tuple[ModelCard, float]]) -> dict[str, Any]:
-    """The loaded models, each with the time in seconds since 1970 at which it is unloaded."""
-
-    def entry(card: ModelCard, end: float) -> dict[str, Any]:
-        state = {"expires_at": time_text(min(end, _NEVER_S)), "size_vram": 0, "context_length": card.n_ctx}
-        return {**_entry(card), **state}
-
-    return {"models": [entry(card, end) for card, end in loaded]}
-
-
-def show_body(card: ModelCard) -> dict[str, Any]:
-    """The model's details. Clients read `context_length` in `model_info`, so it has the context size of the server."""
-    short = {name: text for name, text in card.metadata.items() if len(text) <= _MAX_METADATA_CHARS}
-    info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
-    info.update({f"{card.family}.context_length": card.n_ctx, "general.parameter_count": card.n_params})
-    return {
-        "modelfile": f"FROM {card.name}\n",
-        "parameters": "",
-        "template": card.template,
-        "details": _details(card),
-        "model_info": info,
-        "capabilities": list(card.capabilities),
-        "modified_at": time_text(card.created),
-    }
-
-
-def _entry(card: ModelCard) -> dict[str, Any]:
-    # Clients only compare digests. Computing the real one would take minutes for a large file.
-    digest = hashlib.sha256(f"{card.name} {card.n_bytes}".encode()).hexdigest()
-    return {
-        "name": card.name,
-        "model": card.name,
-        "size": card.n_bytes,
-        "digest": digest,
-        "details": _details(card),
-        "modified_at": time_text(card.created),
-    }
-
-
-def _details(card: ModelCard) -> dict[str, Any]:
-    n = card.n_params
-    return {
-        "parent_model": "",
-        "format": "gguf",
-        "family": card.family,
-        "families": [card.family],
-        "parameter_size": f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.2f}M",
-        "quantization_level": card.quantisation or "unknown",
-    }
+# --- requests without generated text ---
 
 
 def time_text(seconds: float) -> str:

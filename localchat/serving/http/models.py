@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +17,11 @@ from ..models.model_file import summary_of
 from ..models.service import ServedModel, Service
 from .exchange import Exchange
 
+# Reported as the time at which a model is unloaded that stays loaded.
+_NEVER_S = 10982044800
+# Longer GGUF fields, such as those with an entry for each token, are left out of the response.
+_MAX_METADATA_CHARS = 1000
+
 
 @dataclass(frozen=True)
 class ModelEndpoints:
@@ -27,8 +32,8 @@ class ModelEndpoints:
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
-        data, models = [_entry(one) for one in served], ollama.tags_body(map(_card, served))
-        exchange.send_json(200, {"object": "list", "data": data, **models})
+        models = [_ollama_entry(one) for one in served]
+        exchange.send_json(200, {"object": "list", "data": [_entry(one) for one in served], "models": models})
 
     def get(self, exchange: Exchange) -> None:
         exchange.send_json(200, _entry(self.service.find(exchange.tail)))
@@ -45,72 +50,113 @@ class ModelEndpoints:
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:
-        exchange.send_json(200, ollama.tags_body(map(_card, self.service.served())))
+        exchange.send_json(200, {"models": [_ollama_entry(one) for one in self.service.served()]})
 
     def running(self, exchange: Exchange) -> None:
-        loaded = [one for one in self.service.served() if one.model is not None]
-        now, clock = time.time(), self.service.clock()
-        ends = [one.expires_at if one.expires_at == math.inf else now + one.expires_at - clock for one in loaded]
-        exchange.send_json(200, ollama.ps_body(zip(map(_card, loaded), ends)))
+        """The loaded models, each with the time at which it is unloaded."""
+        models = []
+        for one in self.service.served():
+            model, left_s = one.model, max(one.expires_at - self.service.clock(), 0)
+            if model is not None:
+                end = ollama.time_text(min(time.time() + left_s, _NEVER_S))
+                state = {"expires_at": end, "size_vram": 0, "context_length": model.engine.facts.n_ctx}
+                models.append({**_ollama_entry(one), **state})
+        exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
-        served = self.service.find(ollama.parse_show(parse_body(exchange.read())))
-        exchange.send_json(200, ollama.show_body(_card(served, with_template=True)))
+        exchange.send_json(200, _details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
 
 
 def _entry(served: ServedModel[Model]) -> dict[str, Any]:
-    """The entry of a model in /v1/models."""
-    card, model = _card(served), served.model
+    """The entry of a model in OpenAI's format."""
+    file, header, model = served.file, summary_of(served.file), served.model
     if model is not None:
         meta = model.meta()
     else:
-        header = summary_of(served.file)
         description = f"{header.architecture} {header.quantisation}".strip()
-        meta = {"description": description, "size": card.n_bytes, "n_ctx_train": card.n_ctx}
+        meta = {"description": description, "size": file.n_bytes, "n_ctx_train": header.n_ctx_train}
     return {
-        "id": card.name,
+        "id": file.name,
         "object": "model",
-        "created": card.created,
+        "created": file.stamp // 10**9,
         "owned_by": "localchat",
         # vLLM's name for `n_ctx`.
         **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
         "meta": meta,
         "status": {"value": served.state, **({"error": served.failure} if served.failure else {})},
-        "capabilities": list(card.capabilities),
+        "capabilities": [*_capabilities(served)],
     }
 
 
-def _card(served: ServedModel[Model], *, with_template: bool = False) -> ollama.ModelCard:
-    """The description of a model. `with_template` reads the whole header of a model that is not loaded."""
-    file, header, model = served.file, summary_of(served.file), served.model
-    metadata: Mapping[str, str] = {"general.architecture": header.architecture}
+def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
+    """The entry of a model in Ollama's format, with two fields of llama.cpp."""
+    file, header, n_params = served.file, summary_of(served.file), _n_params(served)
+    family = header.architecture or "unknown"
+    return {
+        "name": file.name,
+        "model": file.name,
+        "size": file.n_bytes,
+        # Clients only compare digests. Computing the real one would take minutes for a large file.
+        "digest": hashlib.sha256(f"{file.name} {file.n_bytes}".encode()).hexdigest(),
+        "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": family,
+            "families": [family],
+            "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
+            "quantization_level": header.quantisation or "unknown",
+        },
+        "modified_at": ollama.time_text(file.stamp // 10**9),
+        "type": "model",
+        "capabilities": [*_capabilities(served)],
+    }
+
+
+def _details(served: ServedModel[Model]) -> dict[str, Any]:
+    """What /api/show reports. Clients read `context_length` there, so it is the context size of the server."""
+    entry, model = _ollama_entry(served), served.model
+    metadata: Mapping[str, str] = {}
     if model is not None:
-        metadata = model.engine.facts.metadata
-    elif with_template:
-        with contextlib.suppress(GGUFError, OSError):  # The summary tells that there is a problem.
-            metadata = {name: str(v) for name, v in read_header(file.path).items() if v is not None}
-    template = metadata.get("tokenizer.chat_template", "") if model is None else model.template.source
-    return ollama.ModelCard(
-        name=file.name,
-        created=file.stamp // 10**9,
-        n_bytes=file.n_bytes,
-        n_params=header.n_params if model is None else model.engine.facts.n_params,
-        n_ctx=header.n_ctx_train if model is None else model.engine.facts.n_ctx,
-        quantisation=header.quantisation,
-        metadata=metadata,
-        template=template,
-        capabilities=("embedding",) if header.is_embedding else tuple(_capabilities(model, template)),
-    )
+        metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
+    else:
+        with contextlib.suppress(GGUFError, OSError):  # The description then has fewer fields.
+            metadata = {name: str(v) for name, v in read_header(served.file.path).items() if v is not None}
+        template, n_ctx = metadata.get("tokenizer.chat_template", ""), summary_of(served.file).n_ctx_train
+    short = {name: text for name, text in metadata.items() if len(text) <= _MAX_METADATA_CHARS}
+    info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
+    family = entry["details"]["family"]
+    info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
+    return {
+        "modelfile": f"FROM {served.file.name}\n",
+        "parameters": "",
+        "template": template,
+        "details": entry["details"],
+        "model_info": info,
+        "capabilities": [*_capabilities(served, template)],
+        "modified_at": entry["modified_at"],
+    }
 
 
-def _capabilities(model: Model | None, template: str) -> Iterator[str]:
-    """What a model that generates text can do, with Ollama's words."""
+def _n_params(served: ServedModel[Model]) -> int:
+    model = served.model
+    return summary_of(served.file).n_params if model is None else model.engine.facts.n_params
+
+
+def _capabilities(served: ServedModel[Model], template: str = "") -> Iterator[str]:
+    """What a model can do, with Ollama's words. `template` is that of the file of a model that is not loaded."""
+    model = served.model
+    if summary_of(served.file).is_embedding:
+        yield "embedding"
+        return
     yield "completion"
+    if model is None:
+        yield from (name for name, word in (("tools", "tools"), ("thinking", "think")) if word in template)
+        return
     # A model whose template does not render tools was not trained on tools. Requests with tools still work: a system
     # message describes the tools.
-    if "tools" in template if model is None else model.template.capabilities.shows_tools:
+    if model.template.capabilities.shows_tools:
         yield "tools"
-    if "think" in template or (model is not None and model.template.dialect.reasoning.start in template):
+    if "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source:
         yield "thinking"
-    if model is not None and model.engine.facts.fim_tokens is not None:
+    if model.engine.facts.fim_tokens is not None:
         yield "insert"
