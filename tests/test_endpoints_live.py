@@ -101,9 +101,14 @@ def test_error_of_a_wrong_request_names_the_field(port: int, path: str, fields: 
 
 @pytest.mark.parametrize("text", ["hello world", "", "é漢字🙂", " a  b\n"])
 def test_tokens_and_their_text_are_converted_both_ways(port: int, text: str):
+    """A piece that is not valid UTF-8 is a list of bytes."""
     _, tokens = ask(port, "/v1/tokenize", {"content": text})
     status, body = ask(port, "/v1/detokenize", tokens)
     assert (status, body) == (200, {"content": text})
+    _, body = ask(port, "/v1/tokenize", {"content": text, "with_pieces": True})
+    pieces = [one["piece"] for one in body["tokens"]]
+    assert b"".join(piece.encode() if isinstance(piece, str) else bytes(piece) for piece in pieces) == text.encode()
+    assert any(isinstance(piece, list) for piece in pieces) == ("🙂" in text)
 
 
 def test_template_is_applied_as_for_a_chat(port: int):

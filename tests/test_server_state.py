@@ -1,4 +1,4 @@
-"""The bodies of /, /v1, /props, /slots, /metrics and /tokenize, and the methods HEAD and OPTIONS."""
+"""The bodies of /, /v1, /props, /slots and /metrics, and the methods HEAD and OPTIONS."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import re
 
 import pytest
 
-from localchat.serving.api.embeddings import parse_tokenize, tokens_body
-from localchat.serving.core.fields import parse_body
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.model_file import ModelFile
 from localchat.serving.models.service import Service
@@ -140,12 +138,3 @@ def test_head_and_options(running, method, path, status, allowed):
             assert (response.status, response.getheader("Allow")) == (status, allowed)
             assert (response.read() == b"") == (method == "HEAD" or status == 204)
             assert status == 204 or int(response.getheader("Content-Length")) > 0
-
-
-# --- Tokens ---
-
-
-def test_pieces_that_are_no_text_are_bytes():
-    request = parse_tokenize(parse_body(b'{"prompt": "x", "with_pieces": true}'))
-    body = tokens_body([1, 2], request, {1: b"ok", 2: b"\xe2"}.__getitem__)
-    assert body == {"tokens": [{"id": 1, "piece": "ok"}, {"id": 2, "piece": [0xE2]}]}
