@@ -83,7 +83,6 @@ class Loader:
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
                 raise
             start.clear()
-            log.debug("loading failed", exc_info=True)
             reason = reason_of(file.path, error)
             if is_first:
                 self.has_failed = True
