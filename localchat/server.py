@@ -1,6 +1,6 @@
-"""`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server.
+"""`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server, and its command line.
 
-Reads the command line, opens the port, and then loads the model while the server already responds. The HTTP server
+Parses the options, opens the port, and then loads the model while the server already responds. The HTTP server
 itself is in serving/http/http_server.py. The model runs in a process of its own (serving/engine/front.py): this process
 imports neither llama.cpp nor numpy.
 """
@@ -52,9 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM, then return 0; 1 if the server or the model cannot start."""
     options = read_options(arguments)
     log_to_stderr()
-    missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
-    if missing:
-        return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     catalog = Catalog(options.models_dir, options.models)
     # A model on the command line is served alone, unless a folder or a mapping file is given as well.
     serves_all = options.model is None or options.models_dir or options.models
@@ -62,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.lists_models:
             print(_list_text(catalog.models()))
             return 0
+        missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
+        if missing:
+            return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
         file = chosen_model(options, catalog)
         read_start(file.path)
     except GGUFError as error:
@@ -80,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _list_text(models: Iterable[ModelFile]) -> str:
-    """A table of models for a terminal: name, size, quantisation, context and where each was found."""
+    """A table of models for a terminal. The last column is the place, or why the header cannot be read."""
     rows = [("NAME", "SIZE", "QUANTISATION", "CONTEXT", "FOUND IN")]
     for model in models:
         header = summary_of(model)
         context = f"{header.n_ctx_train:,}" if header.n_ctx_train else ""
-        place = f"{model.source}: {header.problem or model.path}"
+        place = printable(f"{model.source}: {header.problem or model.path}")
         rows.append((model.name, gigabytes(model.n_bytes), header.quantisation, context, place))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows)
@@ -93,7 +93,7 @@ def _list_text(models: Iterable[ModelFile]) -> str:
 
 def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener: socket.socket) -> int:
     loader = Loader(file, options)
-    with contextlib.closing(loader):
+    with contextlib.suppress(KeyboardInterrupt), contextlib.closing(loader):
         # These imports take as long as the engine process takes to load a small model.
         from .serving.http.http_server import ChatServer
         from .serving.models.service import Service
@@ -109,19 +109,18 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
         )
         server = ChatServer(service, options, listener)
         with contextlib.ExitStack() as closing:
-            # In reverse order: a server that stops does not wait until a model has been loaded.
+            # They are called in reverse order, so that `server.close` does not wait until a model has been loaded.
             for close in (server.close, loader.close, service.stop):
                 closing.callback(close)
             loader.url, loader.on_failure = server.url, server.shutdown
             service.load(service.default)
-            with contextlib.suppress(KeyboardInterrupt):
-                _stop_on_signals(server, options.drain)
-                server.serve_forever()
+            _stop_on_signals(server, options.drain)
+            server.serve_forever()
     return 1 if loader.has_failed else 0
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
-    """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it now, and a second signal kills it."""
+    """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it now, a later second one kills it."""
     first_at: float | None = None
 
     def stop(number: int, frame: object) -> None:
@@ -129,7 +128,7 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
         if first_at is None:
             first_at = time.monotonic()
             server.drain(drain_s if number == signal.SIGTERM else 0)
-            if server.service.is_idle or number != signal.SIGTERM:
+            if not server.service.n_admitted or number != signal.SIGTERM:
                 raise KeyboardInterrupt
         elif time.monotonic() - first_at > ONE_SIGNAL_S:
             signal.signal(number, signal.SIG_DFL)
@@ -295,7 +294,7 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 def _minutes(text: str) -> float:
-    """Minutes as seconds."""
+    """Parse minutes, return seconds."""
     try:
         minutes = float(text)
     except ValueError:
@@ -336,7 +335,7 @@ def _keys(text: str) -> list[str]:
 
 
 def _origin(text: str) -> str:
-    """An origin as browsers send it: a scheme and a host, no path."""
+    """An origin as browsers send it: a scheme and a host, perhaps with a slash at the end; or *, or null."""
     if re.fullmatch(r"(?i)\*|null|[a-z][a-z0-9+.-]*://[^/\s]+/?", text) is None:
         raise argparse.ArgumentTypeError(f"expected * or an origin, such as https://example.org, got {text!r}")
     return text

@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-import llguidance
+import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.constraint import constraint_for
@@ -19,6 +19,8 @@ from localchat.serving.core.request import ResponseFormat
 from localchat.serving.engine.values import Constraint
 
 from .json_validator import is_valid, load
+
+llguidance = pytest.importorskip("llguidance", reason="llguidance needs Python 3.10")
 
 SCHEMA = {
     "type": "object",

@@ -276,7 +276,9 @@ def test_c10_status_decides_whatever_the_encoding_of_the_body(status, encoding, 
 
 def test_error_that_inflates_to_63_mb_is_cut(client_class):
     raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
-    assert len(failure(always(raw), ServerError, "500", client_class).body) == localchat.transport.call.MAX_ERROR_BYTES
+    assert (
+        len(failure(always(raw), ServerError, "500", client_class).body) == localchat.transport.call.MAX_DRAINED_BYTES
+    )
 
 
 def test_inflated_response_is_limited_in_bytes(client_class):

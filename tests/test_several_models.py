@@ -27,6 +27,7 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError
+from localchat.serving.http.models import state_of
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.memory import NotEnoughMemory, OtherModels
@@ -91,7 +92,7 @@ class Running:
         return ask(self.port, path, body)
 
     def state(self, model: str) -> str:
-        return self.service.find(model).state
+        return state_of(self.service.find(model))
 
 
 @contextlib.contextmanager
@@ -179,7 +180,7 @@ def test_client_that_leaves_while_its_model_loads_is_not_waited_for(tmp_path):
         connection = requested(server)
         wait_for(lambda: server.state("one") == "loading")
         connection.close()
-        wait_for(lambda: server.service.is_idle)
+        wait_for(lambda: not server.service.n_admitted)
         server.loads.gate.release()
         wait_for(lambda: server.state("one") == "loaded")
 
@@ -265,6 +266,8 @@ def test_failed_load_is_told_and_tried_again_when_the_file_changes(tmp_path):
 
 def test_idle_model_is_unloaded(tmp_path):
     with running(tmp_path, idle_unload_s=0.05) as server:
+        assert server.post("/models/load", model="two")[0] == 200  # no request follows
+        wait_for(lambda: "two" in server.loads.engines and server.state("two") == "unloaded")
         assert server.chat("one")[0] == 200
         wait_for(lambda: server.state("one") == "unloaded" and server.loads.n_open == 0)
         assert server.chat("one")[0] == 200
@@ -374,7 +377,39 @@ def test_model_in_use_is_unloaded_after_the_request(tmp_path):
         with server.service.using(model):
             server.service.unload(model)
             assert [one["name"] for one in ask(server.port, "/api/ps")[1]["models"]] == ["one"]
-        wait_for(lambda: model.state == "unloaded" and server.loads.n_open == 0)
+        wait_for(lambda: state_of(model) == "unloaded" and server.loads.n_open == 0)
+
+
+def test_model_that_is_unloaded_while_it_loads_is_ended(tmp_path):
+    with running(tmp_path) as server:
+        server.loads.gate = threading.Semaphore(0)
+        for path in ("load", "unload"):
+            assert server.post(f"/models/{path}", model="one") == (200, {"success": True})
+        server.loads.gate.release()
+        wait_for(lambda: "one" in server.loads.engines and server.state("one") == "unloaded")
+
+
+def test_loaded_model_is_served_and_unloaded_after_its_file_is_gone(tmp_path):
+    with running(tmp_path) as server:
+        assert server.chat("one")[0] == 200
+        (tmp_path / "one.gguf").unlink()
+        assert server.chat("one")[0] == 200
+        assert [one["name"] for one in ask(server.port, "/api/ps")[1]["models"]] == ["one"]
+        assert server.post("/models/unload", model="one")[0] == 200
+        wait_for(lambda: server.loads.n_open == 0)
+        assert server.chat("one")[0] == 404
+
+
+def test_name_that_means_another_file_is_loaded_from_that_file(tmp_path):
+    mapping = tmp_path / "models.json"
+    with running(tmp_path) as server:
+        for i, path in enumerate(("one.gguf", "two.gguf")):
+            mapping.write_text(json.dumps({"mine": path}))
+            os.utime(mapping, (i + 1, i + 1))
+            assert server.chat("mine")[0] == 200
+            wait_for(lambda: server.loads.n_open == 1)
+        names = [one["id"] for one in ask(server.port, "/v1/models")[1]["data"]]
+        assert (server.loads.names, names.count("mine")) == (["mine", "mine"], 1)
 
 
 def test_server_that_closes_while_a_load_waits_for_a_model_in_use_ends_its_thread(tmp_path):

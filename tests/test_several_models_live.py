@@ -22,6 +22,7 @@ import pytest
 from localchat import Client
 from localchat.serving.engine import process
 from localchat.serving.http.loading import Loader
+from localchat.serving.http.models import state_of
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH
@@ -163,7 +164,7 @@ def test_idle_model_is_ended_for_a_context_that_does_not_fit_beside_it(tmp_path,
     with limited(tmp_path, monkeypatch, 300 * MB, contexts) as (service, port):
         for name in ("one", "two", "one", "three"):
             assert complete(port, name)[0] == 200
-        assert [service.find(name).state for name in contexts] == ["loaded", "unloaded", "loaded", "unloaded"]
+        assert [state_of(service.find(name)) for name in contexts] == ["loaded", "unloaded", "loaded", "unloaded"]
         status, body = complete(port, "huge")
         assert status == 500
         assert re.search(
@@ -178,10 +179,10 @@ def test_default_context_is_smaller_only_beside_a_model_in_use(tmp_path, monkeyp
         assert complete(port, "one")[0] == 200
         one, two = service.find("one"), service.find("two")
         with service.using(two) as model:
-            assert (one.state, model.engine.facts.n_ctx) == ("unloaded", 4096)
+            assert (state_of(one), model.engine.facts.n_ctx) == ("unloaded", 4096)
             assert "to save memory" not in caplog.text
             assert complete(port, "one")[0] == 200
-            assert [one.state, two.state] == ["loaded", "loaded"]
+            assert [state_of(one), state_of(two)] == ["loaded", "loaded"]
             assert one.model is not None
             n_ctx = one.model.engine.facts.n_ctx
         assert 512 <= n_ctx < 4096

@@ -14,8 +14,10 @@ from typing import Any
 from .addresses import Proxy
 from .pool import configure
 
-# The limit of bytes that are received before they are read.
+# Reading pauses while more bytes than this are unread.
 _MAX_BUFFERED_BYTES = 131072
+# Longer than any limit of a call: asyncio would end a handshake after a minute.
+_HANDSHAKE_S = 86400.0
 
 
 class AsyncConnection(asyncio.Protocol):
@@ -108,9 +110,9 @@ class AsyncDriver:
         return await asyncio.to_thread(function, *arguments)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Any:
-        """A connection to an address of `look_up`. If the call ends before it is made, it is closed when it is made.
+        """Connect to an address of `addresses.look_up`. If the call ends first, `_abandon` closes the connection later.
 
-        Not asyncio.wait_for, which before Python 3.12 may lose a cancel or the result if both happen at the same time.
+        asyncio.wait_for may lose a cancel or the result before Python 3.12, if both happen at the same time.
         """
         task = asyncio.ensure_future(_connect(where))
         try:
@@ -120,7 +122,8 @@ class AsyncDriver:
             raise
 
     async def start_tls(self, limit: float | None, connection: AsyncConnection, context: Any, host: str) -> None:
-        starting = asyncio.get_running_loop().start_tls(connection.transport, connection, context, server_hostname=host)
+        options: dict[str, Any] = {"server_hostname": host, "ssl_handshake_timeout": _HANDSHAKE_S}
+        starting = asyncio.get_running_loop().start_tls(connection.transport, connection, context, **options)
         connection.transport = await self._wait_for(asyncio.ensure_future(starting), limit)
 
     async def write(self, limit: float | None, connection: AsyncConnection, data: bytes) -> None:

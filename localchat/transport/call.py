@@ -22,13 +22,11 @@ from .pool import Pool
 from .retries import connect_message, no_response_message, retry_delay, status_error
 from .timeouts import Deadlines, Timeout, timed_out
 
-# The limits of the body of an error.
-MAX_ERROR_BYTES = 65536
+# The limits of the body of an error, and of the rest of a body after [DONE] (usually five bytes), which is read so that
+# the connection can be reused.
+MAX_DRAINED_BYTES = 65536
 ERROR_BODY_S = 5.0
-
-# The limits of the rest of a body after [DONE]. It is read (usually five bytes) so that the connection can be reused.
 DRAIN_S = 0.1
-DRAIN_BYTES = 65536
 
 # The interval at which a call checks whether the thread that looks up a host is done. The first is about as long as a
 # lookup in a local file takes; each further one is twice as long, up to the maximum.
@@ -122,15 +120,15 @@ class Call:
         """Whether the body has been read to its end."""
         return self._response.ended and not self._early_body
 
-    async def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
+    async def drain(self, seconds: float = DRAIN_S) -> bytes:
         """Read the rest of the body within these limits and return it, then release the connection."""
         raw = b""
         self.deadlines.end_within(seconds)
         with contextlib.suppress(LocalChatError):  # The rest is not required.
-            while len(raw) < n_bytes and not self.all_read:
+            while len(raw) < MAX_DRAINED_BYTES and not self.all_read:
                 raw += await self.read()
         self.release()
-        return raw[:n_bytes]
+        return raw[:MAX_DRAINED_BYTES]
 
     def release(self) -> None:
         """Return the connection to the pool if it can be reused; close it otherwise."""
@@ -186,8 +184,8 @@ class Call:
         names = ("content-encoding", "transfer-encoding")
         encoding, transfer = (self.headers.get(name, "").strip().lower() for name in names)
         if not 200 <= status < 300:
-            raw = await self.drain(MAX_ERROR_BYTES, ERROR_BODY_S)
-            raw = inflate_error(raw, encoding, MAX_ERROR_BYTES)
+            raw = await self.drain(ERROR_BODY_S)
+            raw = inflate_error(raw, encoding, MAX_DRAINED_BYTES)
             raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
         if transfer not in ("", "identity", "chunked"):
             raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")

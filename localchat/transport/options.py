@@ -1,4 +1,4 @@
-"""The options of a client (`Settings`) and of one call (`CallOptions`), parsed from keyword arguments. No I/O."""
+"""The options of a client (`Settings`) and of one call (`CallOptions`), from keyword arguments; masks the key."""
 
 from __future__ import annotations
 

@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 MAX_IDLE_CONNECTIONS = 8
-# An idle connection is not reused after this time: a router between may have forgotten it, and a request that is sent
-# over it would get no response and no error.
+# An idle connection is not reused later: a router may have dropped it, and a request would get no answer and no error.
 _MAX_IDLE_S = 30.0
 
-# Seconds without a byte before TCP checks whether the peer is still there, between two checks, and their number.
+# TCP checks whether the peer is still there: after these seconds without a byte, again after these, this many times.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 

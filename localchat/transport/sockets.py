@@ -49,7 +49,7 @@ class Connection:
                 return bytes(self.sock.recv(READ_BYTES))
 
     def is_usable(self) -> bool:
-        """Whether this process made the connection, and the server has not closed it: the socket is then readable."""
+        """Whether this process made the connection, and the server keeps it open. A closed one is readable."""
         if self.process != os.getpid() or self.sock.fileno() < 0:
             return False
         with selectors.DefaultSelector() as selector:
@@ -57,7 +57,7 @@ class Connection:
             return not selector.select(0)
 
     def shut(self) -> None:
-        """Shut the socket down, which wakes a thread that waits for it. close() would wait for the next byte as well.
+        """Shut the socket down, which wakes a thread that waits for it; close() would not.
 
         SSLSocket.shutdown is not called, since it first turns the encryption off: a thread that is about to send would
         send the key in plain text.
@@ -85,8 +85,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
 class Driver:
     """Performs the operations of one call.
 
-    One thread runs the call; any other thread may call `cancel`. Each operation takes its limit in seconds first, and
-    raises socket.timeout after it and OSError for a failure, also after a cancel.
+    One thread runs the call; any other thread may call `cancel`. Each operation takes its limit in seconds first. Those
+    of a connection raise socket.timeout after it and OSError for a failure, also after a cancel.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Driver:
         return function(*arguments)
 
     async def connect(self, limit: float | None, where: tuple[Any, ...]) -> Connection:
-        """A connection to an address of `look_up`."""
+        """Connect to an address of `addresses.look_up`."""
         connection = Connection(socket.socket(*where[:3]))
         try:
             configure(connection.sock)

@@ -47,7 +47,7 @@ log = logging.getLogger("localchat.server")
 
 # The number of cached constraints: agents send the same tools with every request.
 MAX_CACHED = 64
-_MISSING = "this server cannot constrain outputs, since the package llguidance is missing: pip install llguidance"
+_MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:

@@ -54,7 +54,7 @@ class Model:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the engine has failed for good; None: it works."""
+        """Why the engine accepts no requests now; None: it does."""
         return self.engine.failure
 
     @property

@@ -1,1 +1,1 @@
-"""The HTTP server: connections, requests and responses, routes, API keys, CORS, streaming, metrics, command line."""
+"""The HTTP server: connections, requests and responses, routes, API keys, CORS, streaming, metrics."""

@@ -158,7 +158,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """Called about twice a second. Raises KeyboardInterrupt, as Ctrl-C does, when the server has drained."""
-        if self._drained_by is not None and (self.service.is_idle or time.monotonic() >= self._drained_by):
+        if self._drained_by is not None and (not self.service.n_admitted or time.monotonic() >= self._drained_by):
             raise KeyboardInterrupt  # socketserver would log and ignore an Exception
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from .options import Options
 if TYPE_CHECKING:
     from ..chat.model import Model
 
-# chat/ is not imported here, but while the engine process loads the model, since that takes as long.
+# `Loader._model` imports chat/ while the engine process loads the model: both take about as long.
 
 log = logging.getLogger("localchat.server")
 
@@ -55,12 +55,13 @@ class Loader:
         self.url = ""
         self._options = options
         self._is_first = True
+        self._is_closed = False
         # The model that loads.
         self._loading: _Start | None = _Start(file, load_options(file, options), has_bar=True)
 
     def close(self) -> None:
-        """End the engine process that loads, if there is one."""
-        loading = self._loading
+        """End the engine process that loads, and load no more."""
+        self._is_closed, loading = True, self._loading
         if loading is not None:
             loading.front.close()
 
@@ -68,21 +69,25 @@ class Loader:
         """Load a model. The first call is for the model with which the loader was made.
 
         Raises:
-            EngineError: As `Front.start`; the message has the path and the reason in one line.
+            EngineError: It cannot be loaded; the message has the path and the reason in one line.
+            NotEnoughMemory: As `Front.start`, except for the first model.
+            EngineStopped: `close` was called.
         """
         file, is_first, self._is_first = served.file, self._is_first, False
-        # A bar of a later model would disturb the log.
         options = replace(load_options(file, self._options), others=others)
+        # A bar of a later model would disturb the log.
         start = self._loading = self._loading or _Start(file, options, has_bar=False)
         start.served = served
+        if self._is_closed:  # Before it could see this model.
+            start.front.close()
         try:
             engine = start.engine.result()
             model = self._model(file, engine)
         except Exception as error:
             start.front.close()
+            start.clear()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
                 raise
-            start.clear()
             reason = reason_of(file.path, error)
             if is_first:
                 self.has_failed = True
@@ -174,7 +179,7 @@ class _Start:
 
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
-    """How the engine process loads a model. Settings of a mapping file apply where the command line sets none."""
+    """How the engine process loads a model. Settings of a mapping file apply where an option has its default."""
     found = {f.name: getattr(options, f.name) for f in fields(LoadOptions)}
     for setting, value in file.settings.items():
         name = _SETTINGS.get(setting, setting)
@@ -194,7 +199,7 @@ def reason_of(path: Path, error: BaseException) -> str:
         error = header_error
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return f"{path}: {NO_MEMORY}"
-    # An error such as the import error of numpy has many lines, and ends with the cause.
+    # Some errors, such as the import error of numpy, have many lines. The last one names the cause.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
     killed_by = error.killed_by if isinstance(error, EngineDied) else None

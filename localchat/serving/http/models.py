@@ -17,15 +17,15 @@ from ..models.model_file import summary_of
 from ..models.service import ServedModel, Service
 from .exchange import Exchange
 
-# Reported as the time at which a model is unloaded that stays loaded.
-_NEVER_S = 10982044800
+# The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
+_NEVER = 10982044800
 # Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
 
 
 @dataclass(frozen=True)
 class ModelEndpoints:
-    """The handlers. Lists have the models that are not loaded, too, as far as the start of their files tells."""
+    """The handlers. Lists also have models that are not loaded, with what the start of their files says."""
 
     service: Service[Model]
 
@@ -58,7 +58,7 @@ class ModelEndpoints:
         for one in self.service.served():
             model, left_s = one.model, max(one.expires_at - self.service.clock(), 0)
             if model is not None:
-                end = ollama.time_text(min(time.time() + left_s, _NEVER_S))
+                end = ollama.time_text(min(time.time() + left_s, _NEVER))
                 state = {"expires_at": end, "size_vram": 0, "context_length": model.engine.facts.n_ctx}
                 models.append({**_ollama_entry(one), **state})
         exchange.send_json(200, {"models": models})
@@ -83,7 +83,7 @@ def _entry(served: ServedModel[Model]) -> dict[str, Any]:
         # vLLM's name for `n_ctx`.
         **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
         "meta": meta,
-        "status": {"value": served.state, **({"error": served.failure} if served.failure else {})},
+        "status": {"value": state_of(served), **({"error": served.failure} if served.failure else {})},
         "capabilities": [*_capabilities(served)],
     }
 
@@ -113,7 +113,7 @@ def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
 
 
 def _details(served: ServedModel[Model]) -> dict[str, Any]:
-    """What /api/show reports. Clients read `context_length` there, so it is the context size of the server."""
+    """What /api/show reports. Clients read `context_length` there: of a loaded model it is the context size in use."""
     entry, model = _ollama_entry(served), served.model
     metadata: Mapping[str, str] = {}
     if model is not None:
@@ -135,6 +135,13 @@ def _details(served: ServedModel[Model]) -> dict[str, Any]:
         "capabilities": [*_capabilities(served, template)],
         "modified_at": entry["modified_at"],
     }
+
+
+def state_of(served: ServedModel[Model]) -> str:
+    """The state with llama.cpp's words."""
+    if served.model is not None:
+        return "loaded"
+    return "loading" if served.is_loading else "failed" if served.failure else "unloaded"
 
 
 def _n_params(served: ServedModel[Model]) -> int:

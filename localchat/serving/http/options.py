@@ -1,4 +1,4 @@
-"""The options of the server. `localchat/server.py` reads them from the command line."""
+"""The values of the options of the server. `localchat/server.py` parses the command line into them."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from .exchange import Exchange
 # Seconds between two checks whether the response is still needed. Without them, the thread of a request notices a
 # disconnect when a write fails: late in a stream, and after all tokens of a whole body. A check takes microseconds.
 CHECK_S = 0.25
-# An empty comment of server-sent events. Clients ignore it. It must not be sent within an event.
+# An empty comment of server-sent events. Clients ignore it. Its blank line would end an event that has begun.
 COMMENT = b": \n\n"
 
 
 def encode(chunk: str) -> bytes:
-    """A server-sent event. `chunk` is JSON, so it has no line ends. An unpaired surrogate is sent as "?"."""
+    """A server-sent event. `chunk` has no line ends. An unpaired surrogate is sent as "?"."""
     return f"data: {chunk}\n\n".encode("utf-8", "replace")
 
 

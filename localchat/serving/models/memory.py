@@ -1,4 +1,4 @@
-"""The memory that models take, and the error of a model for which there is too little."""
+"""The memory of other models, the class of the error for too little memory, and how sizes are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OtherModels:
     n_mapped: int = 0
     """Weights that are mapped from files. The system counts this memory as free."""
     n_idle: int = 0
-    """What would be free without the models that no request uses; they can be ended."""
+    """The memory of the models that no request uses. They can be ended."""
 
 
 class NotEnoughMemory(InferenceError):
@@ -23,7 +23,7 @@ class NotEnoughMemory(InferenceError):
     def __init__(self, message: str, n_missing: float = 0):
         super().__init__(message)
         self.n_missing = n_missing
-        """The bytes that are missing; 0: the model can be loaded, but would be loaded better without the idle ones."""
+        """The missing bytes; 0: it fits, but would have more layers on the GPUs or more context without idle models."""
 
 
 def gigabytes(n_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""One model file: its names, what a list shows of it, and the file of a path. `catalog.py` has the catalog of all."""
+"""One model file: its names, a summary of its header, and the file that a path means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The models of the server: named by requests, loaded when one needs them, ended when others need their place."""
+"""The models of the server: named by requests, loaded when one needs them, ended when others need their place.
+
+The requests in flight are counted here, too, and new ones are refused at shutdown.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class LoadedModel(Protocol):
 
     @property
     def failure(self) -> BaseException | None:
-        """Why its engine has failed for good; None: it works."""
+        """Why its engine accepts no requests now; None: it does."""
 
     @property
     def n_bytes(self) -> int:
@@ -50,7 +53,7 @@ M = TypeVar("M", bound=LoadedModel)
 
 @dataclass(eq=False)
 class ServedModel(Generic[M]):
-    """A model that requests may name, and its state. The lock of the service guards it."""
+    """A model that requests may name, and its state, which the service changes under its lock."""
 
     file: ModelFile
     model: M | None = None
@@ -58,8 +61,9 @@ class ServedModel(Generic[M]):
     is_loading: bool = False
     """Whether it is queued to be loaded, or being loaded."""
     progress: float = 0.0
-    """The loaded share."""
+    """The loaded share, from 0 to 1."""
     began_at: float = 0.0
+    """When it was queued to be loaded."""
     is_ending: bool = False
     """Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again."""
     failure: str = ""
@@ -69,16 +73,9 @@ class ServedModel(Generic[M]):
     n_users: int = 0
     """The requests that use it."""
     used_at: float = 0.0
-    """When the last request ended."""
+    """When the last request ended, or else the last load; 0: neither has happened."""
     expires_at: float = math.inf
-    """When it is ended if it is idle."""
-
-    @property
-    def state(self) -> str:
-        """The state with llama.cpp's words."""
-        if self.model is not None:
-            return "loaded"
-        return "loading" if self.is_loading else "failed" if self.failure else "unloaded"
+    """When it is ended if no request uses it: infinity is never, minus infinity after a call of `unload`."""
 
 
 class Service(Generic[M]):
@@ -122,9 +119,10 @@ class Service(Generic[M]):
         self.is_stopping = self.is_stopped = False
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
-        self._models = {"": self.default}
+        self._models: dict[object, ServedModel[M]] = {None: self.default}
         self._to_load: deque[ServedModel[M]] = deque()
-        self._n_admitted = 0
+        # The requests in flight.
+        self.n_admitted = 0
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
@@ -138,22 +136,18 @@ class Service(Generic[M]):
 
     # --- the requests in flight ---
 
-    @property
-    def is_idle(self) -> bool:
-        return self._n_admitted == 0
-
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
         """Count a request as in flight for the `with` block. Raises ShuttingDown if new requests are refused."""
         with self._changed:
             if self.is_stopping:
                 raise errors.ShuttingDown(errors.SHUTTING_DOWN)
-            self._n_admitted += 1
+            self.n_admitted += 1
         try:
             yield
         finally:
             with self._changed:
-                self._n_admitted -= 1
+                self.n_admitted -= 1
 
     def refuse(self) -> None:
         """Refuse new requests from now on. Those in flight continue."""
@@ -169,9 +163,9 @@ class Service(Generic[M]):
     # --- names ---
 
     def served(self) -> list[ServedModel[M]]:
-        """All models that requests may name, the default one first."""
+        """All models that requests may name, the default one first, and loaded ones whose file was removed."""
         files = self._catalog.models() if self._catalog else ()
-        return list(dict.fromkeys([self.default, *map(self._served, files)]))
+        return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel[M]:
         """The model that a request names. Raises ModelNotFound if there is none, or the name means several."""
@@ -185,17 +179,23 @@ class Service(Generic[M]):
                 return self._served(self._catalog.find(name))
             except ModelFileError as error:
                 problem = str(error)
+        for served in self.loaded():  # Its file may have been removed.
+            if served.file.name.casefold() == wanted:
+                return served
         if self._any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
     def _served(self, file: ModelFile) -> ServedModel[M]:
         default = self.default.file  # The catalog may list it under another name.
-        if (file.path, file.settings) == (default.path, default.settings):
+        if file.name == default.name or (file.path, file.settings) == (default.path, default.settings):
             return self.default
         with self._changed:
-            served = self._models.setdefault(file.name, ServedModel(file))
+            served = self._models.setdefault((file.name, file.path, repr(file.settings)), ServedModel(file))
             served.file = file
+            for other in self.loaded():
+                if other is not served and other.file.name == file.name:  # The name means another file now.
+                    self.unload(other)
             return served
 
     def loaded(self) -> list[ServedModel[M]]:
@@ -206,8 +206,8 @@ class Service(Generic[M]):
     # --- the use of a model ---
 
     def model(self, name: str = "") -> M:
-        """The loaded model of this name. Without a name, the default model if it is loaded, else the loaded one that
-        was used last.
+        """The loaded model of this name. Without a name: the default model if it is loaded, otherwise the loaded
+        model that was used last.
 
         Raises:
             ModelNotFound: There is no model of this name, or the name means several.
@@ -217,18 +217,18 @@ class Service(Generic[M]):
         best = self.find(name)
         if not name:
             best = max(self.loaded(), key=lambda served: (served is self.default, served.used_at), default=best)
-        if best.model is None:
+        model = best.model
+        if model is None:
             raise self._loading(best)
-        return _working(best.model)
+        return _working(model)
 
     def check(self) -> None:
         """Raise ModelLoading while the default model loads for the first time; InferenceError if its engine failed."""
-        with self._changed:
-            default = self.default
-            if default.model is None and not default.used_at and not default.failure:
-                raise self._loading(default)
-        if default.model is not None:
-            _working(default.model)
+        model = self.default.model
+        if model is not None:
+            _working(model)
+        elif not self.default.used_at:
+            raise self._loading(self.default)
 
     @contextlib.contextmanager
     def using(
@@ -251,13 +251,13 @@ class Service(Generic[M]):
         model: M | None = None
         while model is None:
             with self._changed:
-                if not self._queue_unless_loaded(served):
-                    if not self.waits or self._load is None:
-                        raise self._loading(served)
-                    self._changed.wait(_POLL_S)
                 if self._queue_unless_loaded(served):
                     model = served.model
                     served.n_users += 1
+                elif not self.waits or self._load is None:
+                    raise self._loading(served)
+                else:
+                    self._changed.wait(_POLL_S)
             if model is None:
                 while_waiting()
         try:
@@ -265,11 +265,7 @@ class Service(Generic[M]):
         finally:
             with self._changed:
                 served.n_users -= 1
-                served.used_at = self.clock()
-                if served.expires_at != -math.inf:  # `unload` was not called meanwhile.
-                    keep_alive_s = self._idle_unload_s if keep_alive_s is None else keep_alive_s
-                    served.expires_at = served.used_at + keep_alive_s
-                self._changed.notify_all()
+                self._keep(served, self._idle_unload_s if keep_alive_s is None else keep_alive_s)
 
     def load(self, served: ServedModel[M]) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
@@ -282,6 +278,13 @@ class Service(Generic[M]):
             served.expires_at = -math.inf
             self._changed.notify_all()
 
+    def _keep(self, served: ServedModel[M], seconds: float) -> None:
+        """Keep a model loaded for this time from now on, unless `unload` was called meanwhile."""
+        served.used_at = self.clock()
+        if served.expires_at != -math.inf:
+            served.expires_at = served.used_at + seconds
+        self._changed.notify_all()
+
     def _queue_unless_loaded(self, served: ServedModel[M]) -> bool:
         """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now."""
         if self.is_stopped:
@@ -292,6 +295,7 @@ class Service(Generic[M]):
             raise errors.InferenceError(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
         if not served.is_loading and self._load is not None:
             served.is_loading, served.progress, served.began_at = True, 0.0, self.clock()
+            served.expires_at = math.inf
             self._to_load.append(served)
             self._changed.notify_all()
             if self._thread is None:
@@ -338,7 +342,7 @@ class Service(Generic[M]):
             try:
                 model = self._load(served, self._others())
             except NotEnoughMemory as error:
-                # If ending all models would not free enough, end none.
+                # End no model if ending all of them would not free enough.
                 freed = sum(other.model.n_bytes + _PROCESS_BYTES for other in self.loaded() if other.model)
                 if error.n_missing > freed:
                     reason = str(error)
@@ -350,9 +354,8 @@ class Service(Generic[M]):
                 reason = str(error)
         with self._changed:
             served.model, served.is_loading = model, False
-            served.used_at, served.expires_at = self.clock(), math.inf
             served.failure, served.retry_at, served.failed_stamp = reason, self.clock() + RETRY_S, served.file.stamp
-            self._changed.notify_all()
+            self._keep(served, self._idle_unload_s)
 
     def _others(self) -> OtherModels:
         with self._changed:

@@ -60,22 +60,19 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
     settings: dict[str, Any] = {key: given.integer(key) for key in ("ctx", "parallel", "gpu_layers")}
     for key in ("draft", "template"):
         file = given.text(key)
-        settings[key] = str(_absolute(path, file)) if file else None
+        settings[key] = str(path.parent / os.path.expanduser(file)) if file else None
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)
         sampling.report_unknown()
-    weights, aliases = _absolute(path, given.required_text("path")), given.items("aliases", "names")
+    weights = path.parent / os.path.expanduser(given.required_text("path"))
+    aliases = given.items("aliases", "names")
     given.report_unknown()
     unknown = given.ignored(strict=False)
     if unknown:
         raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {_KEYS}")
     settings = {key: item for key, item in settings.items() if item is not None}
     return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings)
-
-
-def _absolute(mapping: Path, given: str) -> Path:
-    return mapping.parent / os.path.expanduser(given)
 
 
 # The modification times of the folders that were read; a scan adds them. They show whether to scan again.

@@ -52,7 +52,7 @@ class Masks:
                 try:
                     from llguidance import LLTokenizer, TokenizerWrapper
                 except ImportError as error:
-                    raise EngineError("constraints need the package llguidance: pip install llguidance") from error
+                    raise EngineError("constraints need llguidance: pip install llguidance (Python 3.10)") from error
                 if self.eos_token_id is None:
                     raise EngineError("constraints need a model with an end-of-generation token, and this one has none")
                 n_vocab, ends = self._vocabulary.n_tokens, self.special_token_ids
