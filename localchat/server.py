@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
         if missing:
             return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
+        if importlib.util.find_spec("llguidance") is None:
+            log.warning("outputs cannot be constrained without llguidance: pip install llguidance (Python 3.10)")
         file = chosen_model(options, catalog)
         read_start(file.path)
     except GGUFError as error:

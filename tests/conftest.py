@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from .clients import client_class, hanging_resolver
 from .raw_server import certificate, clean_environment
 
 __all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
+
+if sys.version_info < (3, 10):
+    pytest.exit("the tests need Python 3.10 or newer: make clean, make PYTHON=python3.11 test", returncode=1)
 
 # A shell makes a background program ignore SIGINT, and its children inherit that. The programs under test must handle
 # SIGINT, also if the tests run in the background.

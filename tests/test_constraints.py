@@ -332,3 +332,4 @@ def test_without_llguidance_a_constraint_is_refused_with_the_command_that_instal
     constraint_module._constraint.cache_clear()
     with pytest.raises(NotSupported, match="pip install llguidance"):
         constraint_of(**formatted("json_schema", {"type": "object", "title": json.dumps("unique")}))
+    assert constraint_of(**auto()) is None

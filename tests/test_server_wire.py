@@ -270,7 +270,9 @@ def test_connection_without_a_whole_head_is_closed(monkeypatch, limit, sent):
             assert sock.recv(1) == b""
 
 
-@pytest.mark.parametrize("sent", [chat_request()[:-9], CHUNKS[:-30], raw_request(ZIPPED)[:-9]])
+@pytest.mark.parametrize(
+    "sent", [chat_request()[:-9], CHUNKS[:-30], raw_request(ZIPPED)[:-9]], ids=["whole", "chunks", "zipped"]
+)
 @pytest.mark.parametrize("byte", [b"", b" "], ids=["stopped", "byte by byte"])
 def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
     """Its limit grows with the bytes that have arrived, not with each byte's arrival."""

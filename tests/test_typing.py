@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -17,27 +16,14 @@ USER = ROOT / "tests" / "typing" / "user.py"
 def errors_of_mypy(*files: Path) -> list[str]:
     """The lines of errors that `mypy --strict` reports in these files."""
     command = [sys.executable, "-m", "mypy", "--strict", "--python-version=3.10", "--config-file=", "--no-pretty"]
-    return errors_of(*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *files)
-
-
-def errors_of_pyright(*files: Path) -> list[str]:
-    """The lines of errors that pyright reports in these files."""
-    return errors_of(shutil.which("pyright") or "", "--pythonpath", sys.executable, *files)
-
-
-def errors_of(*command: str | Path) -> list[str]:
-    done = run(command)
+    done = run([*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *files])
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    return [line.strip().replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
+    return [line.replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " error:" in line]
 
 
-@pytest.mark.parametrize("checker", [errors_of_mypy, errors_of_pyright])
-def test_only_marked_lines_of_a_program_are_refused(checker, tmp_path):
+def test_only_marked_lines_of_a_program_are_refused(tmp_path):
     """The programs of README.md and docs/client.md are checked in the same run, since a run checks the package too."""
-    if checker is errors_of_mypy:
-        pytest.importorskip("mypy")
-    elif shutil.which("pyright") is None:
-        pytest.skip("there is no pyright on this machine")
+    pytest.importorskip("mypy")
     pages = []
     for page in ("README.md", "docs/client.md"):
         blocks = [code for language, code in code_blocks(ROOT / page) if language == "python"]
@@ -45,7 +31,7 @@ def test_only_marked_lines_of_a_program_are_refused(checker, tmp_path):
             path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"
             path.write_text(re.sub(r"^async def main\(\):", "async def main() -> None:", block, flags=re.MULTILINE))
             pages.append(path)
-    found = checker(USER, *pages)
+    found = errors_of_mypy(USER, *pages)
     refused = {int(line.split(":")[1]) for line in found if line.startswith("tests/typing/user.py:")}
     marked = {number for number, line in enumerate(USER.read_text().splitlines(), 1) if line.endswith("# refused")}
     assert refused == marked, found

@@ -12,6 +12,7 @@ one lexeme.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import logging
 import re
@@ -53,12 +54,21 @@ _MISSING = "this server cannot constrain outputs without the package llguidance:
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
     """The constraint of a chat request; None if the output is unconstrained. `prompt` is that of the parser.
 
-    Raises BadRequest if it cannot be enforced; the `param` of the error is the path of the field.
+    Without llguidance, calls that the model may make are not constrained.
+
+    Raises:
+        BadRequest: It cannot be enforced; the `param` of the error is the path of the field.
+        NotSupported: The request needs a constraint, and llguidance is missing.
     """
-    tools = request.callable_tools
+    tools, must_call = request.callable_tools, request.tool_choice == "required"
     if not tools and request.response_format is None:
         return None
     _check(request)
+    is_needed = (
+        must_call or request.response_format is not None or any(tool["function"].get("strict") for tool in tools)
+    )
+    if not is_needed and importlib.util.find_spec("llguidance") is None:
+        return None
     return _constraint(
         _Grammar(
             template.dialect,
@@ -66,7 +76,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
             reasoning=reasoning_start(request, template, prompt),
             has_prefill=bool(request.prefill[1]),
             functions=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
-            must_call=request.tool_choice == "required",
+            must_call=must_call,
             max_calls=None if request.parallel_tool_calls else 1,
         )
     )
