@@ -92,14 +92,15 @@ def test_half_of_the_prompt_tokens_go_to_the_shortest_prompts_and_the_rest_to_th
 
 @pytest.mark.parametrize("tuning", [CPU, GPU], ids=["CPU", "GPU"])
 @pytest.mark.parametrize("is_unified", [True, False], ids=["one buffer", "streams"])
-def test_long_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, is_unified: bool):
+@pytest.mark.parametrize("n_prompt", [1500, 60])
+def test_prompts_delay_running_streams_by_one_bounded_step(tuning: Tuning, is_unified: bool, n_prompt: int):
     """And a short prompt that comes after them has its first token within two steps."""
     scheduler = new_scheduler(400_000, 32, 2048, is_unified=is_unified, tuning=tuning)
     for id in range(1, 9):
         scheduler.add(sequence(id, 5, 9000))
     run_step(scheduler)
     for id in range(10, 26):
-        scheduler.add(sequence(id, 1500, 9000))
+        scheduler.add(sequence(id, n_prompt, 9000))
     n_between, gaps, waited = 0, [], None
     for i in range(120):
         if i == 5:

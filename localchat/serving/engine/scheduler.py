@@ -185,7 +185,7 @@ class Scheduler:
             n_tokens = min(chosen.n_missing, n_prompt)
             return {chosen: n_tokens - n_tokens % _TILE_ROWS}
         self._is_tile_next = True
-        shares = {**decoding, **self._prompt_shares(rest, n_left)}
+        shares = {**decoding, **self._prompt_shares(rest, min(n_left, n_prompt))}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
 
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
