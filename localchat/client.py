@@ -18,6 +18,7 @@ from .errors import (
     DoesNotFit,
     IncompleteReply,
     LocalChatError,
+    NotFoundError,
     ProtocolError,
     StatusError,
     UnprocessableError,
@@ -200,6 +201,13 @@ class BaseClient:
                     is_weakened = body.pop("stream_options") is not None
                 elif expected is None or not expected.weaken(error):
                     raise
+            except NotFoundError:
+                if options.model or model is None or model != settings.found_model:
+                    raise
+                settings.found_model = None  # The server may have another model now.
+                body["model"] = await self._default_model(call, options)
+                if body["model"] in (None, model):
+                    raise
         if is_weakened:
             settings.takes_stream_options = False
 
@@ -240,8 +248,9 @@ def companion(name: str) -> Any:
 def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
     """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
     is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    is_filtered = reply.finish_reason == "content_filter"
-    if is_filtered or (reply.truncated and not is_limited):
+    reasons = {choice.finish_reason for choice in reply.choices}
+    is_filtered = "content_filter" in reasons
+    if is_filtered or ("length" in reasons and not is_limited):
         cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
         message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
         raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)

@@ -130,7 +130,7 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
         if first_at is None:
             first_at = time.monotonic()
             server.drain(drain_s if number == signal.SIGTERM else 0)
-            if not server.service.n_admitted or number != signal.SIGTERM:
+            if not server.endpoints.n_in_flight or number != signal.SIGTERM:
                 raise KeyboardInterrupt
         elif time.monotonic() - first_at > ONE_SIGNAL_S:
             signal.signal(number, signal.SIG_DFL)
@@ -330,7 +330,7 @@ def _keys(text: str) -> list[str]:
         lines = _path(text).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"cannot read keys from {text}: {error}") from error
-    keys = [_key(line) for line in lines if line.strip()]
+    keys = [_key(line) for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
         raise argparse.ArgumentTypeError(f"{text} has no key: write one per line")
     return keys

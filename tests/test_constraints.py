@@ -258,6 +258,7 @@ ENFORCED = {
     "other properties": ({"type": "object", "properties": {"a": {}}}, ["{}", '{"a": 1}'], ['{"b": 1}']),
     "allOf": ({"allOf": [{"properties": {"a": {"type": "integer"}}}, {"required": ["a"]}]}, ['{"a": 1}'], ["{}"]),
     "definitions": ({"$ref": "#/$defs/q", "$defs": {"q": {"enum": [1, "b"]}}}, ["1", '"b"'], ["2"]),
+    "default of uniqueItems": ({"type": "array", "uniqueItems": False}, ["[1, 1]"], ["1"]),
     "options of llguidance": ({"type": "integer", "x-guidance": {"lenient": True}}, ["1"], ['"a"']),
 }
 
@@ -271,6 +272,7 @@ UNENFORCEABLE = {
     ),
     "look-ahead": ({"properties": {"a/b": {"type": "string", "pattern": "(?=a)"}}}, "/properties/a~1b"),
     "overlapping oneOf": ({"oneOf": [{"type": "number", "minimum": 1}, {"type": "integer"}]}, ""),
+    "rounded integer": ({"properties": {"id": {"enum": [2**53 + 1]}}}, "/properties/id"),
     "unknown type": ({"properties": {"a": {"type": "foo"}}}, "/properties/a"),
     "false": (False, ""),
 }

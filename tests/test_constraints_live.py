@@ -189,7 +189,7 @@ OPENING = {
     ),
 }
 BUDGET = 7
-MARKER_TEXTS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
+MARKER_TEXTS = ["a<|end|>b<|start|>", "<|im_start|><|im_end|>", " </think> <tool_call>"]
 
 
 @pytest.mark.parametrize("text", MARKER_TEXTS)

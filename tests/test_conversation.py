@@ -47,6 +47,13 @@ def test_turns_are_added_and_sent_again(client_class: Any):
     assert [request["temperature"] for request in script.requests] == [0, 1, 1]
 
 
+def test_system_message_of_a_turn_replaces_that_of_the_conversation(client_class: Any):
+    with started(text("Hi."), client_class=client_class, system="be brief") as (conversation, script):
+        conversation.say("one", system="be long")
+    assert script.requests[0]["messages"] == [{"role": "system", "content": "be long"}, user("one")]
+    assert conversation.messages == [SYSTEM, user("one"), assistant("Hi.")]
+
+
 def test_turn_is_added_with_its_last_event(client_class: Any):
     """And not if the stream is cancelled before."""
     with started(text("a", "b"), client_class=client_class) as (conversation, _):

@@ -6,13 +6,10 @@ import contextlib
 import math
 import re
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
-from localchat.serving.chat.dialects import DIALECTS
-from localchat.serving.chat.dialects.parser import ReasoningTracker
 from localchat.serving.core.params import SamplingParams
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.llama.sampler import chain_steps, seed_of
@@ -223,42 +220,6 @@ def test_probabilities_after_sampling_are_of_the_remaining_candidates(
         assert token.logprob is not None
         assert probabilities[token.id] == pytest.approx(math.exp(token.logprob))
         assert len(probabilities) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
-
-
-def open_reasoning(max_tokens: int, closing: tuple[int, ...]) -> ReasoningTracker:
-    """The tracker of a budget for reasoning that the prompt has opened."""
-    return ReasoningTracker(DIALECTS["hermes"], {"prompt": "<think>"}, max_tokens, closing)
-
-
-@pytest.mark.parametrize(
-    ("budget", "grammar"), [(2, None), (0, gbnf('root ::= "So.</think>" [0-9]{3}'))], ids=["free", "grammar"]
-)
-@pytest.mark.parametrize("sampling", [SamplingParams(top_k=5, top_p=1, seed=2), GREEDY], ids=["random", "greedy"])
-def test_forced_token_is_certain_after_sampling(
-    engine: Engine, sampling: SamplingParams, budget: int, grammar: Constraint | None
-):
-    """It is not sampled, and does not get the candidates of the token before it."""
-    closing = tuple(engine.tokenize("So.</think>"))
-    request = request_for(
-        chat(engine, "Tell me about yourself."),
-        max_tokens=budget + len(closing) + 2,
-        min_tokens=budget + len(closing) + 2,
-        constraint=grammar,
-        sampling=sampling,
-        new_budget_tracker=partial(open_reasoning, budget, closing),
-        top_logprobs=3,
-        post_sampling_probs=True,
-    )
-    _, tokens, _ = read(engine, request)
-    forced = tokens[budget : budget + len(closing)]
-    assert tuple(token.id for token in forced) == closing
-    for token in forced:
-        assert token.logprob == 0
-        assert [(top.id, top.logprob) for top in token.top] == [(token.id, 0)]
-    sampled = tokens[:budget] + tokens[budget + len(closing) :]
-    assert len(sampled) == budget + 2
-    # Sampled tokens have other candidates.
-    assert {len(token.top) for token in sampled} == {3 if sampling.temperature else 1}
 
 
 # --- constraints ---

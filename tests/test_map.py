@@ -33,6 +33,12 @@ def test_results_are_in_the_order_of_the_prompts_with_errors_as_values(client_cl
     assert all(request["temperature"] == 0 for request in script.requests)
 
 
+def test_generator_of_images_reaches_every_prompt(client_class):
+    with playing(text("x"), client_class=client_class) as (client, script):
+        client.map(["a", "b"], images=(data for data in [b"GIF89a"]))
+    assert [len(request["messages"][0]["content"]) for request in script.requests] == [2, 2]
+
+
 def test_concurrency_is_used_and_bounded(client_class):
     """The server responds when three requests are in flight. With fewer, the barrier breaks after its timeout."""
     gate, n_left, most = threading.Barrier(3), threading.Semaphore(3), []

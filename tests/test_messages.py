@@ -246,9 +246,9 @@ def test_stop_reason(end: OutputEnd, n_completion: int, expected: tuple[str, str
 
 
 def test_arguments_cut_by_the_length_limit_are_kept_as_text():
-    cut = [ToolCallStart(0, "t1", "now"), ToolCallArguments(0, '{"a": [1,')]
-    _, whole = encoded(OutputEnd("length"), events=cut)
-    assert whole["content"][0]["input"] == {"_incomplete_json": '{"a": [1,'}
+    for text in ('{"a": [1,', '{"a": 1e999}', '{"a": ' + "[" * 5000):
+        _, whole = encoded(OutputEnd("length"), events=[ToolCallStart(0, "t1", "now"), ToolCallArguments(0, text)])
+        assert whole["content"][0]["input"] == {"_incomplete_json": text}
 
 
 def test_types_of_errors():

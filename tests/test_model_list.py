@@ -15,7 +15,7 @@ from localchat import Client, ModelNotNamed, ProtocolError, chat
 from localchat.extras.embeddings import parse_embeddings
 
 from .clients import make_client
-from .raw_server import HELLO, always, with_length
+from .raw_server import HELLO, Request, always, serving, with_length
 from .scripted import playing
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
@@ -52,6 +52,20 @@ def test_only_loaded_model_of_several_is_the_one_that_is_used():
         assert [model.state for model in client.models()] == ["unloaded", "loaded"]
         client.chat("hi")
         assert server.requests[-1].json["model"] == "b"
+
+
+def test_server_that_is_started_with_another_model_is_asked_for_its_name(client_class):
+    names = ["a"]
+
+    def respond(request: Request, number: int) -> bytes:
+        if request.method == "GET":
+            return listing({"id": names[0]})
+        return HELLO if request.json["model"] == names[0] else with_length(b"{}", "404 Not Found")
+
+    with serving(respond) as server, client_class(server.url) as client:
+        for name in ("a", "b"):
+            names[0] = name
+            assert client.chat("hi").text == "Hello"
 
 
 VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())

@@ -84,6 +84,7 @@ class Running:
         self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
         self.options = Options(port=0, ping_s=ping_s)
         self.port = 0
+        self.endpoints: Any = None
 
     def chat(self, model: str, **fields: Any) -> tuple[int, Any]:
         return ask(self.port, "/v1/chat/completions", {"model": model, "messages": HI, **fields})
@@ -99,7 +100,7 @@ class Running:
 def running(folder: Path, **options: Any) -> Iterator[Running]:
     found = Running(folder, **options)
     with served(found.service, found.options) as (server, _):
-        found.port = server.server_port
+        found.port, found.endpoints = server.server_port, server.endpoints
         try:
             yield found
         finally:
@@ -180,7 +181,7 @@ def test_client_that_leaves_while_its_model_loads_is_not_waited_for(tmp_path):
         connection = requested(server)
         wait_for(lambda: server.state("one") == "loading")
         connection.close()
-        wait_for(lambda: not server.service.n_admitted)
+        wait_for(lambda: not server.endpoints.n_in_flight)
         server.loads.gate.release()
         wait_for(lambda: server.state("one") == "loaded")
 
@@ -193,15 +194,16 @@ def test_without_waiting_a_request_gets_503_while_its_model_loads(tmp_path):
         assert server.chat("one")[0] == 200
 
 
-def test_mixed_requests_to_more_models_than_may_be_loaded_are_all_served(tmp_path):
+@pytest.mark.parametrize("max_models", [1, 2])
+def test_mixed_requests_to_more_models_than_may_be_loaded_are_all_served(tmp_path, max_models):
     random_ = random.Random(5)
     names = [random_.choice(NAMES) for _ in range(60)]
-    with running(tmp_path, max_models=2) as server:
+    with running(tmp_path, max_models=max_models) as server:
         asked = [[{"role": "user", "content": f"{i}."}] for i in range(60)]
         found = together([partial(server.chat, name, messages=messages) for name, messages in zip(names, asked)])
         texts = [body["choices"][0]["message"]["content"] for _, body in found]
         assert texts == [messages[0]["content"] for messages in asked]
-        assert server.loads.most_at_once == 2
+        assert server.loads.most_at_once == max_models
 
 
 def test_least_recently_used_model_is_ended_for_another(tmp_path):
@@ -275,7 +277,7 @@ def test_idle_model_is_unloaded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keep_alive", "states"), [(0, ["unloaded"]), ("0s", ["unloaded"]), (-1, ["loaded"]), ("5m", ["loaded"])]
+    ("keep_alive", "states"), [(0, ["unloaded"]), ("0s", ["unloaded"]), (-1, ["loaded"]), ("9999999h", ["loaded"])]
 )
 def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(tmp_path, keep_alive, states):
     with running(tmp_path, idle_unload_s=3600) as server:
@@ -284,6 +286,7 @@ def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(tmp_path, ke
         wait_for(lambda: [server.state("one")] == states)
         listed = ask(server.port, "/api/ps")[1]["models"]
         assert [model["name"] for model in listed] == (["one"] if states == ["loaded"] else [])
+        assert server.chat("two")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -360,6 +363,9 @@ def test_lists_have_all_models_and_new_files(tmp_path):
         four = ask(port, "/v1/models/four")[1]
         assert (four["status"], four["meta"]["n_ctx_train"]) == ({"value": "unloaded"}, 4096)
         assert server.post("/api/show", model="demo")[1]["capabilities"] == ["completion", "tools", "thinking"]
+        (tmp_path / "models.json").write_text("{bad")
+        assert "demo" in {model["id"] for model in ask(port, "/v1/models")[1]["data"]}
+        (tmp_path / "models.json").unlink()
         status, body = server.chat("thre")
         assert (status, "did you mean 'three'" in body["error"]["message"]) == (404, True)
 

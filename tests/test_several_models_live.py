@@ -73,6 +73,12 @@ def test_none_of_60_mixed_requests_is_lost(server: ServerProcess):
         assert [*pool.map(partial(chat, server), names, timeout=60)] == [200] * 60
 
 
+def test_models_that_are_asked_for_at_once_take_turns(folder: Path):
+    """Each would otherwise be ended for the other one before its request has begun."""
+    with running_process("--models-dir", str(folder), "--max-models", "1") as server, ThreadPoolExecutor() as pool:
+        assert [*pool.map(partial(chat, server), ["mamba-tiny", "llama-tiny"], timeout=30)] == [200] * 2
+
+
 def test_models_of_three_families_are_served_by_name(server: ServerProcess):
     for model in ("llama-tiny", "mamba-tiny", "other", "Llama-Tiny", "demo"):
         assert chat(server, model) == 200

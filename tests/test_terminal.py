@@ -193,8 +193,8 @@ def test_interrupt_cancels_the_response_and_not_the_chat(tmp_path):
         terminal.interrupt()  # At the prompt, Ctrl-C does not end the chat either.
         terminal.type("\r")  # Just after the prompt is shown, Python handles an interrupt only at the next key.
         terminal.wait_for("Ctrl-D ends the chat)")
-        terminal.enter("second", "Hello\n> ")
-        assert sent(server) == [("user", "second")]
+        terminal.enter("/retry", "Hello\n> ")
+        assert sent(server) == [("user", "first")]
         terminal.end()
         assert terminal.close()[0] == 0
     assert disconnected == [True]

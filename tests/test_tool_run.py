@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat import (
-    AsyncClient,
-    Cancelled,
-    Client,
-    Tool,
-    ToolResult,
-    ToolRun,
-    TooManyRounds,
-)
+from localchat import AsyncClient, Cancelled, Client, IncompleteReply, Tool, ToolResult, ToolRun, TooManyRounds
 
 from .raw_server import DEADLINE_S, OPEN, Server, waiting
 from .scripted import calls, chunk, playing, scripted, text
@@ -92,6 +84,13 @@ def test_wrong_option_of_a_run_is_a_value_error(options: Any, message: str):
 
 
 # Messages that are sent back
+
+
+def test_calls_of_a_reply_that_was_cut_are_not_run():
+    with playing([*calls(("add", '{"a": 1, "b": 2}'))[:-1], chunk("length")]) as (client, script):
+        with pytest.raises(IncompleteReply):
+            client.run("1+2?", [add])
+        assert len(script.requests) == 1
 
 
 def test_missing_ids_are_generated_and_match():

@@ -218,13 +218,13 @@ def test_parse_error_k27(body, expected):
         ({"data": [{"id": "a"}, {"id": "b"}]}, ["a", "b"]),
         ({"models": [{"name": "a", "model": "a"}]}, ["a"]),
         ([{"id": "a"}, "b", 3], ["a", "b"]),
-        ({"data": []}, []),
+        ({"data": None}, []),
     ],
     ids=["openai", "ollama", "bare", "empty"],
 )
 def test_parse_models(body, names):
     assert parse_models(body) == names
-    for wrong in ({}, {"data": None}, "text", 5):
+    for wrong in ({}, {"data": 5}, "text", 5):
         with pytest.raises(ProtocolError):
             parse_models(wrong)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
@@ -33,21 +33,27 @@ class _BaseConversation:
     ) -> None:
         self.messages = [dict(message) for message in messages]
         if system is not None:  # It replaces the system message of a saved conversation.
-            has_system = bool(self.messages) and self.messages[0].get("role") == "system"
-            self.messages[: int(has_system)] = [{"role": "system", "content": system}]
+            self.messages[: self._n_system()] = [{"role": "system", "content": system}]
         self._client = client
         self._tools = list(tools)
-        self._options = options
+        # A generator, such as one of images, would be used up by the first turn.
+        self._options = {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
+
+    def _n_system(self) -> int:
+        """The number of system messages at the start, 0 or 1."""
+        return int(bool(self.messages) and self.messages[0].get("role") == "system")
 
     def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
         """A run of class `kind`. When it is done, its messages are added to the conversation."""
         options = {"tools": self._tools, **self._options, **options}
-        n_before = len(self.messages) + (options.get("system") is not None)
+        is_replaced = options.get("system") is not None
+        before: list[dict[str, Any]] = self.messages[self._n_system() if is_replaced else 0 :]
+        n_before = len(before) + is_replaced
 
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return kind(self._client, [*self.messages, *media.attach(prompt)], on_done=add_turn, **options)
+        return kind(self._client, [*before, *media.attach(prompt)], on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""

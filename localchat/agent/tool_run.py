@@ -103,7 +103,7 @@ class _BaseRun:
         if event.type != "message_stop" or self._reply is not None:
             return
         self._reply = reply = self._stream.reply
-        if self._finishes and not self._allow_truncated and not reply.tool_calls:
+        if self._finishes and not self._allow_truncated:
             check_complete(reply, {**self._options, **(self._options.get("extra_body") or {})})
         self.messages.append(reply.message)
         self.done = not reply.tool_calls

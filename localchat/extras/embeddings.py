@@ -87,7 +87,10 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
     items = [item for item in as_list(data) if isinstance(item, dict)]
     if len(items) != n:
         raise ProtocolError(f"the response holds {len(items)} embeddings for {n} texts")
-    vectors = {as_integer(item.get("index", i)): _vector(item.get("embedding"), base64) for i, item in enumerate(items)}
+    vectors = {
+        as_integer(i if item.get("index") is None else item["index"]): _vector(item.get("embedding"), base64)
+        for i, item in enumerate(items)
+    }
     if vectors.keys() != set(range(n)):
         raise ProtocolError(f"the embeddings do not have the indexes 0 to {n - 1}, each once")
     embeddings = Embeddings(vectors[i] for i in range(n))

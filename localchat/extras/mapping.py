@@ -7,7 +7,7 @@ requests continue.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Union
 
 from ..errors import LocalChatError
@@ -92,7 +92,11 @@ def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
     check_keywords(options, MapKeywords, "map")
     if isinstance(prompts, (str, bytes, Mapping)):
         raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
-    listed, chat_options = list(prompts), dict(options)
+    listed = list(prompts)
+    # A generator, such as one of images, would be used up by the first call.
+    chat_options: dict[str, Any] = {
+        name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()
+    }
     for prompt in listed:
         check_prompt(prompt)
     concurrency, on_progress = chat_options.pop("concurrency", 8), chat_options.pop("on_progress", None)

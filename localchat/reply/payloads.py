@@ -230,8 +230,8 @@ def parse_models(body: Any) -> list[Model]:
     Raises:
         ProtocolError: The body is not a list of models.
     """
-    if isinstance(body, dict):
-        body = body.get("data", body.get("models"))
+    if isinstance(body, dict) and body.keys() & {"data", "models"}:
+        body = body.get("data") or body.get("models") or []
     if not isinstance(body, list):
         raise ProtocolError("the list of models has neither data nor models")
     found = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..agent.conversation import read_messages, write_messages
 from ..client import Client
-from ..errors import LocalChatError, StatusError
+from ..errors import LocalChatError, ProtocolError, StatusError
 from .ask import OK, report
 from .session import Session, state_file
 
@@ -25,7 +26,7 @@ def chat(session: Session, images: list[str]) -> int:
         LocalChatError: The list of models cannot be requested, for example because the server is down.
     """
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
-    with _history():
+    with _history() if session.saves else contextlib.nullcontext():
         while True:
             line = ""
             try:
@@ -68,7 +69,7 @@ def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     try:
         names = [str(name) for name in client.models()]
-    except StatusError:  # Some servers have no list of models.
+    except (ProtocolError, StatusError):  # Some servers have no list of models.
         names = []
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
     if model is None and len(names) > 1:
@@ -84,17 +85,19 @@ def _history() -> Iterator[None]:
     except ImportError:  # Python on Windows and some other builds have no readline.
         yield
         return
-    path = state_file("history")
+    path: Path | None = None
     with contextlib.suppress(OSError):
+        path = state_file("history")
         readline.read_history_file(path)
     readline.set_history_length(_HISTORY_LINES)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            readline.write_history_file(path)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.touch(mode=0o600)
+                readline.write_history_file(path)
 
 
 # Commands
@@ -150,14 +153,14 @@ def _save(session: Session, name: str) -> None:
 
 def _load(session: Session, name: str) -> None:
     path = _path(name)
-    session.messages = read_messages(path)
+    session.messages, session.unanswered = read_messages(path), []
     report(f"loaded {len(session.messages)} messages from {path}")
 
 
 def _path(name: str) -> Path:
     if not name:
         raise ValueError("give the name of a file: /save FILE or /load FILE")
-    return Path(name).expanduser()
+    return Path(os.path.expanduser(name))
 
 
 def _help(session: Session, text: str) -> None:

@@ -41,32 +41,43 @@ class Session:
         self._options = _as_options(dict(arguments.option))
         if arguments.schema:
             self._options["response_format"] = _read_schema(arguments.schema)
+        # Whether this program writes files: the last conversation, and the history of typed lines.
+        self.saves = not arguments.no_save
+        # The messages of a question that got no answer.
+        self.unanswered: list[Json] = []
         self.messages: list[Json] = _load_last() if arguments.continues else []
         system = self._options.pop("system", None)
         self.set_system(arguments.system if arguments.system is not None else system)
 
     @property
     def system(self) -> str | None:
-        """The content of the system message, None if there is none."""
-        has_system = bool(self.messages) and self.messages[0].get("role") == "system"
-        return self.messages[0].get("content") if has_system else None
+        """The text of the system message, content of another type as JSON; None if there is none."""
+        content = self.messages[0].get("content") if self._n_system else None
+        return content if content is None or isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+    @property
+    def _n_system(self) -> int:
+        return int(bool(self.messages) and self.messages[0].get("role") == "system")
 
     def set_system(self, text: str | None) -> None:
         """Replace or add the system message. None leaves the conversation unchanged."""
         if text is not None:
-            self.messages[: int(self.system is not None)] = [{"role": "system", "content": text}]
+            self.messages[: self._n_system] = [{"role": "system", "content": text}]
 
     def clear(self) -> None:
         """Remove all messages except the system message."""
-        self.messages = self.messages[: int(self.system is not None)]
+        self.messages, self.unanswered = self.messages[: self._n_system], []
 
     def ask(self, text: str, images: Sequence[str] = ()) -> int:
         """Send a user message with this text and these images, each the path of a file or a URL; see `_send`."""
         sources = [image if media.is_url(image) else Path(image) for image in images]
-        return self._send([*self.messages, *media.attach(text, sources)])
+        self.unanswered = media.attach(text, sources)
+        return self._send([*self.messages, *self.unanswered])
 
     def retry(self) -> int:
         """Send the last user message again, without the messages after it; see `_send`."""
+        if self.unanswered:
+            return self._send([*self.messages, *self.unanswered])
         users = [i for i, message in enumerate(self.messages) if message.get("role") == "user"]
         if not users:
             raise ValueError("there is no question to ask again")
@@ -93,8 +104,8 @@ class Session:
             printer.end(reply)
         finally:
             printer.close()
-        self.messages = [*messages, reply.message]
-        if not arguments.no_save:
+        self.messages, self.unanswered = [*messages, reply.message], []
+        if self.saves:
             _save_last(self.messages)
         if arguments.usage:
             report(printer.usage(reply))
@@ -148,15 +159,22 @@ def _read_schema(path: str) -> Json:
 
 
 def state_file(name: str) -> Path:
-    """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%."""
+    """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%.
+
+    Raises:
+        OSError: The user has no home folder.
+    """
     is_windows = sys.platform == "win32"
     variable, default = ("LOCALAPPDATA", "AppData/Local") if is_windows else ("XDG_STATE_HOME", ".local/state")
-    return Path(os.environ.get(variable) or Path.home() / default) / "localchat" / name
+    try:
+        return Path(os.environ.get(variable) or Path.home() / default) / "localchat" / name
+    except RuntimeError:
+        raise FileNotFoundError(f"this user has no home folder: set {variable}") from None
 
 
 def _save_last(messages: list[Json]) -> None:
     """Save a conversation for --continue. If the file cannot be written, for example in a container, do nothing."""
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the user has no home folder.
+    with contextlib.suppress(OSError):
         path = state_file("last.json")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_messages(path, messages)

@@ -77,7 +77,8 @@ class AsyncConnection(asyncio.Protocol):
         data = bytes(self._buffer)
         self._buffer.clear()
         if len(data) > _MAX_BUFFERED_BYTES:
-            self.transport.resume_reading()
+            with contextlib.suppress(AttributeError):  # TLS of asyncio before 3.11, after the end of the connection
+                self.transport.resume_reading()
         return data
 
     def close(self) -> None:

@@ -173,10 +173,9 @@ class RunKeywords(MessageKeywords, total=False):
 def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
     """Raise TypeError for a name that is not in the TypedDict `known`; `what` is the method or class that got it."""
     names = known.__annotations__
-    # `chat` and `stream` take `response_format` too; their overloads declare its types, not the TypedDict.
-    takes_response_format = "tools" in names
     for name in given:
-        if name not in names and not (name == "response_format" and takes_response_format):
+        # `chat` and `stream` take `response_format` too; their overloads declare its types, not the TypedDict.
+        if name not in names and not (name == "response_format" and "tools" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from ..errors import LocalChatError, ProtocolError
-from ..reply.payloads import find_error
+from ..reply.payloads import find_error, is_chunk
 from .addresses import is_loopback, parse_base_url
 from .http1 import check_header
 from .keywords import ClientKeywords, check_keywords
@@ -51,13 +51,13 @@ class Settings:
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.
-        self._given, self._options, self._environment = (base_url, api_key, model), options, environment
+        self._given, self._options, self._environment = (base_url, api_key, model), options.copy(), environment
         self.base_url = base_url or environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
         self.key = _clean_key(self._environment_key() if api_key is None else api_key)
         self.model = model or environment["LOCALCHAT_MODEL"] or None
         self.timeout = Timeout.of(options.get("timeout"))
-        self.max_retries = _max_retries(options.get("max_retries"), DEFAULT_MAX_RETRIES)
+        self.max_retries = _whole_number("max_retries", options, DEFAULT_MAX_RETRIES)
         self.on_retry = options.get("on_retry")
         self.headers = dict(options.get("headers") or {})
         self.proxy = options.get("proxy")
@@ -112,10 +112,8 @@ class Settings:
             check_header(name, value)
         return dict(by_name.values())
 
-    # Some servers repeat the key in their error messages, so it is masked in every text that may be shown.
-
     def mask_error(self, error: LocalChatError) -> None:
-        """Mask the key in an error."""
+        """Mask the key in an error: some servers repeat it in their messages."""
         error.args = tuple(self.mask(item) if isinstance(item, str) else item for item in error.args)
         if isinstance(error, ProtocolError):
             error.head = self.mask(error.head)
@@ -123,7 +121,7 @@ class Settings:
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Mask the key in a payload that may report an error; any other payload is returned unchanged."""
         # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
-        if payload.get("choices") and find_error(payload) is None and "detail" not in payload:
+        if is_chunk(payload) and find_error(payload) is None and "detail" not in payload:
             return payload
         # Only strings are masked: a number may contain a key of digits by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
@@ -145,12 +143,12 @@ def _clean_key(key: str) -> str:
     return key
 
 
-def _max_retries(value: Any, default: int) -> int:
-    if value is None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"max_retries is a whole number from 0, not {value!r}")
-    return value
+def _whole_number(name: str, options: Any, default: int) -> int:
+    """Remove a whole number from the options and return it, or the default."""
+    value = options.pop(name, None)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise ValueError(f"{name} is a whole number from 0, not {value!r}")
+    return default if value is None else value
 
 
 class CallOptions:
@@ -181,9 +179,9 @@ class CallOptions:
         self.think_tags: str = fields.pop("think_tags", "auto")
         timeout = fields.pop("timeout", None)
         self.timeout = settings.timeout if timeout is None else Timeout.of(timeout)
-        self.max_retries = _max_retries(fields.pop("max_retries", None), settings.max_retries)
+        self.max_retries = _whole_number("max_retries", fields, settings.max_retries)
         self.headers: Mapping[str, str] = fields.pop("extra_headers", None) or {}
-        self.retries_on_mismatch: int = fields.pop("retries_on_mismatch", None) or 0
+        self.retries_on_mismatch = _whole_number("retries_on_mismatch", fields, 0)
         self.batch_size: int | None = fields.pop("batch_size", None)
         # Whether a reply that a limit or a filter cut is returned, and not an error.
         self.allow_truncated: bool = fields.pop("allow_truncated", False)

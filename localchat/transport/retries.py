@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urljoin
 
 from ..errors import (
     ConnectError,
@@ -108,7 +109,8 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
 def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) -> str:
     """What to do about an error; empty if that is unknown."""
     if 300 <= status < 400:
-        base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
+        base = urljoin(settings.base_url, headers.get("location", ""))
+        base = re.sub("/(models|embeddings|(chat/)?completions)$", "", base)
         return f"it redirects to {base}: use that as the base URL"
     if status in (401, 403):
         if settings.key:

@@ -6,7 +6,6 @@ one chat message; each tool result becomes a separate one.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -16,6 +15,7 @@ from ..core.errors import ApiError, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import read_params
+from ..core.text import decode_json
 from . import parts
 from .chat import ChatRequest, ends_in_prefill
 from .encoder import CALL, CONTENT, REASONING, Block, Choice, Encoder
@@ -253,7 +253,7 @@ def _block_body(block: Block, *, is_open: bool = False) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     """The arguments of a call as an object. Arguments cut by the length limit are kept as text in a field."""
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
+        value = decode_json(text or "{}")
+    except (ValueError, RecursionError):
         return {"_incomplete_json": text}
     return value if isinstance(value, dict) else {"_value": value}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from ..core.events import Usage
 from ..core.fields import Fields
 from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from ..core.request import ResponseFormat, TextRequest
+from ..core.text import decode_json
 from .chat import ChatRequest, ends_in_prefill
 from .completions import CompletionRequest
 from .embeddings import MAX_INPUTS, EmbeddingsRequest, Vectors, read_embeddings
@@ -138,7 +138,8 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
             "tool_calls": calls or None,
         }
         if role == "tool":
-            id = given.text("tool_call_id") or (open_ids.pop(0) if open_ids else None)
+            id = given.text("tool_call_id") or next(iter(open_ids), None)
+            open_ids = [other for other in open_ids if other != id]
             message.update(name=given.text("tool_name") or given.text("name"), tool_call_id=id)
         messages.append(without_nulls(message))
     return tuple(messages)
@@ -220,8 +221,8 @@ def _calls(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     """Complete tool calls. Those whose arguments are cut are left out."""
     calls = []
     for block in blocks:
-        with contextlib.suppress(ValueError):
-            arguments = json.loads(block.text or "{}")
+        with contextlib.suppress(ValueError, RecursionError):
+            arguments = decode_json(block.text or "{}")
             if isinstance(arguments, dict):
                 function = {"index": block.call.index, "name": block.call.name, "arguments": arguments}
                 calls.append({"id": block.call.id, "function": function})

@@ -35,6 +35,8 @@ _COMBINED = frozenset(("allOf", "patternProperties", "unevaluatedProperties", "n
 _SPACE = "[ ]|\\n[ ]{0,40}"
 # The limit of subschemas that are compiled to find the place of an error.
 _MAX_TRIED = 200
+# llguidance reads numbers as floats, which have all integers up to this one.
+_MAX_INTEGER = 1 << 53
 
 
 def regex_literal(text: str) -> str:
@@ -177,7 +179,9 @@ def _normalize(node: Any, *, is_closed: bool) -> None:
         return
     for keyword, value in list(node.items()):
         is_unknown_format = keyword == "format" and str(value) not in _FORMATS
-        if keyword == "x-guidance" or is_unknown_format or (value is None and keyword not in ("const", "default")):
+        is_default = keyword == "uniqueItems" and value is False
+        is_absent = value is None and keyword not in ("const", "default")
+        if keyword == "x-guidance" or is_unknown_format or is_default or is_absent:
             del node[keyword]
     if node.get("nullable") is True and "type" in node:
         types = node["type"] if isinstance(node["type"], list) else [node["type"]]
@@ -225,6 +229,15 @@ def error_in(grammar: str) -> str:
     return reason.removeprefix("failed to compile JSON schema: ").strip()
 
 
+def _inexact(value: Any) -> int | None:
+    """An integer of a schema that llguidance would round; None if there is none."""
+    if isinstance(value, dict):
+        value = [item for name, item in value.items() if name not in ("default", "example", "examples")]
+    if isinstance(value, list):
+        return next((found for item in value if (found := _inexact(item)) is not None), None)
+    return value if isinstance(value, int) and abs(value) > _MAX_INTEGER else None
+
+
 def error_place(schema: Any) -> tuple[str, str]:
     """The JSON pointer of the innermost subschema that is refused, and the reason; "" if there is no error."""
     n_tried = itertools.count()
@@ -233,6 +246,9 @@ def error_place(schema: Any) -> tuple[str, str]:
     def error_of(node: Any) -> str:
         if next(n_tried) > _MAX_TRIED:
             return ""
+        integer = _inexact(node)
+        if integer is not None:
+            return f"{integer} is larger than 2^53, so it would be rounded"
         return error_in("start: " + json_rule({**definitions, **node} if isinstance(node, dict) else node))
 
     node, pointer, reason = schema, "", error_of(schema)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..core import errors
-from ..core.params import GenerationParams
+from ..core.params import MAX_TOKENS, GenerationParams
 from ..engine.front import AnyEngine
 from ..engine.values import GenerationRequest
 from .prompt.sandbox import TemplateError
@@ -109,7 +109,7 @@ class Model:
         `options` are other fields of GenerationRequest. Raises BadRequest for token ids that are not in the vocabulary.
         """
         check_tokens(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
-        sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params))})
+        sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
         kept = prompt[-params.n_prompt_kept :]
         return GenerationRequest(kept, replace(params, max_tokens=max_tokens), sampling, **options)
@@ -125,12 +125,18 @@ class Model:
             tokenize=self.engine.tokenize,
         )
 
-    def _biases(self, params: GenerationParams) -> Iterator[tuple[int, float]]:
+    def _biases(self, params: GenerationParams) -> dict[int, float]:
         """The biases by token id. The bias of a text applies to each token of the text."""
+        biases: dict[int, float] = {}
         for token, bias in params.logit_bias:
             tokens = self.engine.tokenize(token) if isinstance(token, str) else [token]
             check_tokens(tokens, self.engine.facts.n_vocab, "logit_bias")
-            yield from ((id, bias) for id in tokens)
+            for id in tokens:
+                biases[id] = biases.get(id, 0.0) + bias
+        if len(biases) > MAX_TOKENS:
+            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_TOKENS}"
+            raise errors.BadRequest(message, "logit_bias")
+        return biases
 
 
 def check_tokens(tokens: Iterable[int], n_vocab: int, name: str) -> None:

@@ -220,10 +220,12 @@ class CacheLimits:
 
 
 def n_common_of(run: list[int], tokens: list[int]) -> int:
-    """The number of first tokens that two lists have in common: a binary search, since slices are compared quickly."""
-    low, high = 0, min(len(run), len(tokens))
-    if run[:high] == tokens[:high]:
-        return high
+    """The number of first tokens that two lists have in common: an exponential search by slices."""
+    low, high, most = 0, 0, min(len(run), len(tokens))
+    while low == high < most:
+        high = min(2 * high + 32, most)
+        if run[low:high] == tokens[low:high]:
+            low = high
     while low < high - 1:
         middle = (low + high) // 2
         if run[low:middle] == tokens[low:middle]:

@@ -76,7 +76,7 @@ class EngineProcess:
 
     @property
     def is_serving(self) -> bool:
-        return self.loaded.done() and self.death is None
+        return self.loaded.done() and self.loaded.exception() is None and self.death is None
 
     def call(self, method: str, *arguments: Any, run: RequestRun | None = None, **options: Any) -> Future[Any]:
         """Call a method in the process. Its error may be EngineDied, which this may also raise. `run` gets the output
@@ -99,7 +99,8 @@ class EngineProcess:
     def close(self) -> None:
         """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
         self._is_closing = True
-        self._send(None)
+        # On a thread, since it blocks if the process does not read.
+        threading.Thread(target=self._send, args=(None,), daemon=True).start()
         try:
             self._process.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,10 @@ class Endpoints:
         self._access = Access(options)
         self._metrics = Metrics()
         self._service = service
+        # Set when new requests are refused, while those in flight go on.
+        self.is_draining = False
+        self.n_in_flight = 0
+        self._counting = threading.Lock()
         self._options = options
         self._store = responses.ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
@@ -143,8 +149,21 @@ class Endpoints:
                 raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
             raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
         exchange.tail = unquote(path[len(row) :])
-        with self._service.admitted():
+        with self._in_flight():
             endpoint(exchange)
+
+    @contextlib.contextmanager
+    def _in_flight(self) -> Iterator[None]:
+        """Count a request for the `with` block. Raises ShuttingDown if new requests are refused."""
+        with self._counting:
+            if self.is_draining or self._service.is_stopped:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
+            self.n_in_flight += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self.n_in_flight -= 1
 
     def ended(self, exchange: Exchange) -> None:
         """Log and count a request that has ended."""

@@ -153,12 +153,12 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     def drain(self, seconds: float) -> None:
         """Refuse new requests, and leave `serve_forever` when those in flight have ended, or after `seconds`."""
-        self.service.refuse()
+        self.endpoints.is_draining = True
         self._drained_by = time.monotonic() + seconds
 
     def service_actions(self) -> None:
         """Called about twice a second. Raises KeyboardInterrupt, as Ctrl-C does, when the server has drained."""
-        if self._drained_by is not None and (not self.service.n_admitted or time.monotonic() >= self._drained_by):
+        if self._drained_by is not None and (not self.endpoints.n_in_flight or time.monotonic() >= self._drained_by):
             raise KeyboardInterrupt  # socketserver would log and ignore an Exception
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""The models of the server: named by requests, loaded when one needs them, ended when others need their place.
-
-The requests in flight are counted here, too, and new ones are refused at shutdown.
-"""
+"""The models of the server: named by requests, loaded when one needs them, ended when others need their place."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -26,6 +23,8 @@ log = logging.getLogger("localchat.server")
 RETRY_S = 60.0
 # How often a request that waits for a model checks whether its client is still there.
 _POLL_S = 0.25
+# How long the requests that waited for a model have to begin, before another model may take its place.
+_FIRST_USE_S = 5.0
 # What an engine process takes at most beside the weights and the context, such as libraries and kernels.
 _PROCESS_BYTES = 1 << 30
 
@@ -72,6 +71,8 @@ class ServedModel(Generic[M]):
     failed_stamp: int = 0
     n_users: int = 0
     """The requests that use it."""
+    n_waiting: int = 0
+    """The requests that wait until it has been loaded."""
     used_at: float = 0.0
     """When the last request ended, or else the last load; 0: neither has happened."""
     expires_at: float = math.inf
@@ -79,10 +80,9 @@ class ServedModel(Generic[M]):
 
 
 class Service(Generic[M]):
-    """The models of this server, and the requests in flight. One model, the default, serves requests that name none.
+    """The models of this server. One of them, the default, serves requests that name none.
 
-    One thread loads and ends models, one after another; loaded models go on serving meanwhile. At shutdown, `refuse`
-    rejects new requests, `stop` ends those in flight, and `close` ends the models.
+    One thread loads and ends models, one after another; loaded models go on serving meanwhile.
     """
 
     def __init__(
@@ -115,14 +115,11 @@ class Service(Generic[M]):
         self._max_models = max_models
         self._idle_unload_s = idle_unload_s
         self.clock = clock
-        # Whether new requests are refused, and whether those in flight are ended, too.
-        self.is_stopping = self.is_stopped = False
+        self.is_stopped = False
         # Guards the rest and the models; notified of each change.
         self._changed = threading.Condition()
         self._models: dict[object, ServedModel[M]] = {None: self.default}
         self._to_load: deque[ServedModel[M]] = deque()
-        # The requests in flight.
-        self.n_admitted = 0
         self._thread: threading.Thread | None = None
 
     def close(self) -> None:
@@ -134,37 +131,21 @@ class Service(Generic[M]):
             if served.model is not None:
                 served.model.close()
 
-    # --- the requests in flight ---
-
-    @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Count a request as in flight for the `with` block. Raises ShuttingDown if new requests are refused."""
-        with self._changed:
-            if self.is_stopping:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN)
-            self.n_admitted += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self.n_admitted -= 1
-
-    def refuse(self) -> None:
-        """Refuse new requests from now on. Those in flight continue."""
-        with self._changed:
-            self.is_stopping = True
-
     def stop(self) -> None:
-        """Refuse new requests. Those in flight end, since they check `is_stopped`."""
+        """End the requests in flight, which check `is_stopped`, and load no more."""
         with self._changed:
-            self.is_stopping = self.is_stopped = True
+            self.is_stopped = True
             self._changed.notify_all()
 
     # --- names ---
 
     def served(self) -> list[ServedModel[M]]:
         """All models that requests may name, the default one first, and loaded ones whose file was removed."""
-        files = self._catalog.models() if self._catalog else ()
+        files: Sequence[ModelFile] = ()
+        try:
+            files = self._catalog.models() if self._catalog else ()
+        except ModelFileError as error:  # A mapping file is being edited.
+            log.warning("%s", error)
         return list(dict.fromkeys([self.default, *map(self._served, files), *self.loaded()]))
 
     def find(self, name: str) -> ServedModel[M]:
@@ -249,17 +230,24 @@ class Service(Generic[M]):
             ShuttingDown: The server has been stopped.
         """
         model: M | None = None
-        while model is None:
+        with self._changed:
+            served.n_waiting += 1
+        try:
+            while model is None:
+                with self._changed:
+                    if self._queue_unless_loaded(served):
+                        model = served.model
+                        served.n_users += 1
+                    elif not self.waits or self._load is None:
+                        raise self._loading(served)
+                    else:
+                        self._changed.wait(_POLL_S)
+                if model is None:
+                    while_waiting()
+        finally:
             with self._changed:
-                if self._queue_unless_loaded(served):
-                    model = served.model
-                    served.n_users += 1
-                elif not self.waits or self._load is None:
-                    raise self._loading(served)
-                else:
-                    self._changed.wait(_POLL_S)
-            if model is None:
-                while_waiting()
+                served.n_waiting -= 1
+                self._changed.notify_all()
         try:
             yield _working(model)
         finally:
@@ -322,7 +310,7 @@ class Service(Generic[M]):
                 if self.is_stopped:
                     return
                 if left_s > 0 and not self._to_load:
-                    self._changed.wait(None if left_s == math.inf else left_s)
+                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
                     continue
                 next_one = self._to_load.popleft() if left_s > 0 else None
                 if next_one is None and idle is not None:
@@ -356,6 +344,8 @@ class Service(Generic[M]):
             served.model, served.is_loading = model, False
             served.failure, served.retry_at, served.failed_stamp = reason, self.clock() + RETRY_S, served.file.stamp
             self._keep(served, self._idle_unload_s)
+            # Otherwise the models of waiting requests could take each other's place for ever.
+            self._changed.wait_for(lambda: not served.n_waiting or self.is_stopped, _FIRST_USE_S)
 
     def _others(self) -> OtherModels:
         with self._changed:

@@ -41,7 +41,8 @@ class Masks:
         """The tokens of a text that a grammar forces, with control tokens for its markers if the output shows these."""
         is_shown: Any = getattr(self._local, "is_shown", None)
         tokens = [] if is_shown is None else self._vocabulary.tokenize_bytes(text, False, True)
-        if tokens and is_shown[tokens].all():
+        # The text of an end-of-generation token is text, unless the grammar names the token itself.
+        if tokens and is_shown[tokens].all() and not set(tokens).intersection(self.special_token_ids):
             return tokens
         return self._vocabulary.tokenize_bytes(text, False, False)
 
