@@ -33,6 +33,9 @@ def test_response_can_be_continued_until_it_is_deleted(stream):
         second = response(input="and", previous_response_id=first["id"])
         assert running.last_prompt == "[user]hello[assistant]yes[user]and"
         assert ask(port, f"/v1/responses/{second['id']}", method="GET") == (200, second)
+        for tail, expected in (("?stream=true", (400, "stream")), ("/input_items", (404, None))):
+            status, error = ask(port, f"/v1/responses/{second['id']}{tail}", method="GET")
+            assert (status, error["error"]["param"]) == expected
         reference = {"type": "item_reference", "id": first["output"][0]["id"]}
         response(input=[reference, {"role": "user", "content": "so?"}])
         assert running.last_prompt == "[assistant]yes[user]so?"

@@ -286,6 +286,10 @@ class Endpoints:
     # --- stored responses ---
 
     def _get_response(self, exchange: Exchange) -> None:
+        if "/" in exchange.tail:
+            raise errors.HttpError(404, "unknown_path", f"there is nothing at {exchange.path}")
+        if exchange.query.get("stream") == "true":
+            raise errors.BadRequest("'stream' is not supported here: a stored response is sent as a whole", "stream")
         exchange.send_json(200, self._store.get(exchange.tail).body)
 
     def _delete_response(self, exchange: Exchange) -> None:
