@@ -78,7 +78,7 @@ class Running:
 
     def __init__(self, folder: Path, *, ping_s: float = 20, **options: Any) -> None:
         for name in NAMES:
-            (folder / f"{name}.gguf").touch()
+            (folder / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
         self.folder, self.loads = folder, Loads()
         self.catalog = Catalog([folder], environment={"HOME": str(folder)})
         self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
@@ -211,6 +211,8 @@ def test_least_recently_used_model_is_ended_for_another(tmp_path):
         for name in ("one", "two", "one", "three"):
             assert server.chat(name)[0] == 200
         assert [server.state(name) for name in NAMES] == ["loaded", "unloaded", "loaded"]
+        (tmp_path / "two.gguf").write_text("damaged")
+        assert (server.chat("two")[0], server.state("one"), server.state("three")) == (500, "loaded", "loaded")
 
 
 def test_model_is_ended_if_another_one_needs_its_memory(tmp_path):

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from ..core import errors
 from .catalog import Catalog
 from .memory import NotEnoughMemory, OtherModels
-from .model_file import ModelFile, ModelFileError
+from .model_file import ModelFile, ModelFileError, summary_of
 
 log = logging.getLogger("localchat.server")
 
@@ -322,10 +322,10 @@ class Service(Generic[M]):
 
     def _load_one(self, served: ServedModel[M]) -> None:
         assert self._load is not None
-        while self._max_models and len(self.loaded()) >= self._max_models and not self.is_stopped:
-            self._end_least_recent(served)
         model: M | None = None
-        reason = ""
+        reason = summary_of(served.file).problem  # A damaged file takes no other model's place.
+        while not reason and self._max_models and len(self.loaded()) >= self._max_models and not self.is_stopped:
+            self._end_least_recent(served)
         while model is None and not reason and not self.is_stopped:
             try:
                 model = self._load(served, self._others())
