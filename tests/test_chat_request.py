@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localchat.serving.api.chat import MAX_N, ChatRequest, parse_chat
 from localchat.serving.core import errors
 from localchat.serving.core.fields import parse_body
-from localchat.serving.core.params import MAX_STOPS, MAX_TOKENS, parse_default
+from localchat.serving.core.params import MAX_LISTED_TOKENS, MAX_STOPS, parse_default
 from localchat.serving.core.request import ResponseFormat
 
 from .chat_requests import ALLOWED, FIELD_NAMES, HI, NAMED, TOOL, parse, parse_messages, refused
@@ -204,8 +204,8 @@ WRONG: dict[str, list[Any]] = {
     "top_k": [-2, 2**31],
     "seed": [2**64],
     "stop": ["", ["a", ""], ["a", 5], {"a": 1}, ["a"] * (MAX_STOPS + 1)],
-    "stop_token_ids": [["5"], [-1], 5, [True], [1] * (MAX_TOKENS + 1)],
-    "logit_bias": [5, {"9" * 5000: 1}, [[1, 1]] * (MAX_TOKENS + 1)],
+    "stop_token_ids": [["5"], [-1], 5, [True], [1] * (MAX_LISTED_TOKENS + 1)],
+    "logit_bias": [5, {"9" * 5000: 1}, [[1, 1]] * (MAX_LISTED_TOKENS + 1)],
     "dry_sequence_breakers": [[], "x", ["a\0b"]],
     "samplers": [["top_k", "magic"], ["top_k", "top_k"], "k", 5],
     "truncate_prompt_tokens": [-2],

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from localchat import Client, IncompleteReply, NotFoundError, StreamError, Timeout, Tool, chat
+from localchat import Choice, Client, IncompleteReply, NotFoundError, Reply, StreamError, Timeout, Tool, chat
+from localchat.client import check_complete
 
 from .clients import make_client
 from .raw_server import DONE, HELLO, always, chunked, piece, serving, with_length
@@ -108,6 +109,8 @@ def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class)
                 with pytest.raises(IncompleteReply, match=words) as caught:
                     call("hi", **options)
                 reply = caught.value.partial
+                with pytest.raises(IncompleteReply):  # Also if another choice than the first was cut.
+                    check_complete(Reply((Choice(finish_reason="stop"), Choice(1, finish_reason=finish))), options)
             else:
                 reply = call("hi", **options)
             assert (reply.text, reply.finish_reason) == ("Hello", finish)

@@ -87,8 +87,9 @@ def test_embeddings_use_the_model_that_is_named_or_the_only_one(client_class, mo
 
 def test_many_texts_are_sent_in_batches_and_their_vectors_are_in_order():
     def embed(body: Any) -> Any:
-        data = [{"index": i, "embedding": [float(text)]} for i, text in enumerate(body["input"])]
-        return [{"data": data[::-1], "model": "m-1", "usage": {"prompt_tokens": len(data), "total_tokens": len(data)}}]
+        data = [{"index": i or None, "embedding": [float(text)]} for i, text in enumerate(body["input"])]
+        usage = {"prompt_tokens": len(data), "total_tokens": len(data)}
+        return [{"data": [data[0], *data[:0:-1]], "model": "m-1", "usage": usage}]
 
     texts = [str(number) for number in range(10)]
     with playing(embed) as (client, script):

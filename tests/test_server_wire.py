@@ -138,7 +138,7 @@ def deflated(body: bytes) -> bytes:
     return compressor.compress(body) + compressor.flush()
 
 
-ZIPPED = gzip.compress(GOOD)
+ZIPPED = gzip.compress(GOOD, mtime=0)
 COMPRESSED = {
     "gzip": ("gzip", ZIPPED, 200, ""),
     "x-gzip in capitals": ("X-GZIP", ZIPPED, 200, ""),
@@ -270,9 +270,7 @@ def test_connection_without_a_whole_head_is_closed(monkeypatch, limit, sent):
             assert sock.recv(1) == b""
 
 
-@pytest.mark.parametrize(
-    "sent", [chat_request()[:-9], CHUNKS[:-30], raw_request(ZIPPED)[:-9]], ids=["whole", "chunks", "zipped"]
-)
+@pytest.mark.parametrize("sent", [chat_request()[:-9], CHUNKS[:-30], raw_request(ZIPPED)[:-9]])
 @pytest.mark.parametrize("byte", [b"", b" "], ids=["stopped", "byte by byte"])
 def test_body_that_is_too_slow_gets_an_error(monkeypatch, sent, byte):
     """Its limit grows with the bytes that have arrived, not with each byte's arrival."""

@@ -150,7 +150,7 @@ def reply(text: str, **fields: Any) -> Reply:
 
 
 def test_value_is_parsed_also_in_a_fenced_block_and_a_reply_that_calls_tools_has_none():
-    for text in ('{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'):
+    for text in ('{"street": "High"}', '```json\r\n{"street": "High"}\r\n```', ' {"street":"High"} \n'):
         assert ExpectedValue(Address).read(reply(text)) == Address("High")
     assert ExpectedValue(Address).read(reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events import Reply
@@ -33,21 +33,16 @@ class _BaseConversation:
     ) -> None:
         self.messages = [dict(message) for message in messages]
         if system is not None:  # It replaces the system message of a saved conversation.
-            self.messages[: self._n_system()] = [{"role": "system", "content": system}]
+            self.messages[: n_system(self.messages)] = [{"role": "system", "content": system}]
         self._client = client
         self._tools = list(tools)
-        # A generator, such as one of images, would be used up by the first turn.
-        self._options = {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
-
-    def _n_system(self) -> int:
-        """The number of system messages at the start, 0 or 1."""
-        return int(bool(self.messages) and self.messages[0].get("role") == "system")
+        self._options = media.reusable(options)
 
     def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
         """A run of class `kind`. When it is done, its messages are added to the conversation."""
         options = {"tools": self._tools, **self._options, **options}
         is_replaced = options.get("system") is not None
-        before: list[dict[str, Any]] = self.messages[self._n_system() if is_replaced else 0 :]
+        before: list[dict[str, Any]] = self.messages[n_system(self.messages) if is_replaced else 0 :]
         n_before = len(before) + is_replaced
 
         def add_turn(run: AnyRun) -> None:
@@ -107,6 +102,11 @@ class AsyncConversation(_BaseConversation):
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncToolRun:
         """See Conversation.stream."""
         return self._start_turn(AsyncToolRun, prompt, options)
+
+
+def n_system(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The number of system messages with which a conversation begins, 0 or 1."""
+    return int(bool(messages) and messages[0].get("role") == "system")
 
 
 def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> None:

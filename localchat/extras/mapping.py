@@ -7,7 +7,7 @@ requests continue.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Union
 
 from ..errors import LocalChatError
@@ -15,6 +15,7 @@ from ..events import Reply
 from ..reply.payloads import Prompt, check_prompt
 from ..transport.keywords import MapKeywords, check_keywords
 from ..transport.sockets import Driver, run_blocking
+from .media import reusable
 
 Outcome = Union[Reply[Any], LocalChatError]
 # The prompts, the concurrency, the callback, and the options of each call of `chat`.
@@ -92,11 +93,7 @@ def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
     check_keywords(options, MapKeywords, "map")
     if isinstance(prompts, (str, bytes, Mapping)):
         raise TypeError(f"map takes a list of prompts, not {type(prompts).__name__}")
-    listed = list(prompts)
-    # A generator, such as one of images, would be used up by the first call.
-    chat_options: dict[str, Any] = {
-        name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()
-    }
+    listed, chat_options = list(prompts), reusable(options)
     for prompt in listed:
         check_prompt(prompt)
     concurrency, on_progress = chat_options.pop("concurrency", 8), chat_options.pop("on_progress", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from ..errors import cut
@@ -94,6 +94,12 @@ def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source
 def _listed(sources: Any) -> Iterable[Source]:
     """The sources as a list: a single source is accepted too. A str is not iterated by characters."""
     return [sources] if isinstance(sources, (str, *_BINARY, os.PathLike, Mapping)) else sources
+
+
+def reusable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of several requests: a generator, such as one of images, becomes a list, as the first request would
+    use it up."""
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in options.items()}
 
 
 def is_url(source: str) -> bool:

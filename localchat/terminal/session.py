@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..agent.conversation import read_messages, write_messages
+from ..agent.conversation import n_system, read_messages, write_messages
 from ..client import Client
 from ..events import Reply
 from ..extras import media
@@ -52,21 +52,17 @@ class Session:
     @property
     def system(self) -> str | None:
         """The text of the system message, content of another type as JSON; None if there is none."""
-        content = self.messages[0].get("content") if self._n_system else None
+        content = self.messages[0].get("content") if n_system(self.messages) else None
         return content if content is None or isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-    @property
-    def _n_system(self) -> int:
-        return int(bool(self.messages) and self.messages[0].get("role") == "system")
 
     def set_system(self, text: str | None) -> None:
         """Replace or add the system message. None leaves the conversation unchanged."""
         if text is not None:
-            self.messages[: self._n_system] = [{"role": "system", "content": text}]
+            self.messages[: n_system(self.messages)] = [{"role": "system", "content": text}]
 
     def clear(self) -> None:
         """Remove all messages except the system message."""
-        self.messages, self.unanswered = self.messages[: self._n_system], []
+        self.messages, self.unanswered = self.messages[: n_system(self.messages)], []
 
     def ask(self, text: str, images: Sequence[str] = ()) -> int:
         """Send a user message with this text and these images, each the path of a file or a URL; see `_send`."""

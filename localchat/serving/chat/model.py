@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import errors
-from ..core.params import MAX_TOKENS, GenerationParams
+from ..core.params import MAX_LISTED_TOKENS, GenerationParams
 from ..engine.front import AnyEngine
 from ..engine.values import GenerationRequest
 from .prompt.sandbox import TemplateError
@@ -133,8 +133,8 @@ class Model:
             check_tokens(tokens, self.engine.facts.n_vocab, "logit_bias")
             for id in tokens:
                 biases[id] = biases.get(id, 0.0) + bias
-        if len(biases) > MAX_TOKENS:
-            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_TOKENS}"
+        if len(biases) > MAX_LISTED_TOKENS:
+            message = f"the texts in 'logit_bias' have {len(biases)} tokens, the limit is {MAX_LISTED_TOKENS}"
             raise errors.BadRequest(message, "logit_bias")
         return biases
 

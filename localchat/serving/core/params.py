@@ -19,7 +19,7 @@ from .text import decode_json
 # The limit of stop texts: each is searched for after every token.
 MAX_STOPS = 64
 # The limit of token ids in a list, and of biases: each is searched for at every token.
-MAX_TOKENS = 4096
+MAX_LISTED_TOKENS = 4096
 MAX_TOKEN_ID_DIGITS = 10
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit.
 
@@ -102,8 +102,8 @@ def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
 def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
     """OpenAI's map from token ids to biases, the same with texts, or a list of pairs. `false` bans a token."""
     value = body.get(name)
-    if isinstance(value, (dict, list)) and len(value) > MAX_TOKENS:
-        raise BadRequest(f"'{name}' has {len(value)} biases, the limit is {MAX_TOKENS}", name)
+    if isinstance(value, (dict, list)) and len(value) > MAX_LISTED_TOKENS:
+        raise BadRequest(f"'{name}' has {len(value)} biases, the limit is {MAX_LISTED_TOKENS}", name)
     if isinstance(value, dict):
         return tuple(_bias([_token_or_text(key), bias], f"{name}.{key}") for key, bias in value.items())
     return tuple(_bias(pair, f"{name}[{i}]") for i, pair in enumerate(body.items(name, "pairs")))
@@ -147,8 +147,8 @@ def _max_completion_s(body: Fields, name: str) -> float | None:
 
 def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
     values = body.items(name, "integers")
-    if len(values) > MAX_TOKENS or not all(map(is_token, values)):
-        body.refuse(name, f"a list of at most {MAX_TOKENS} integers of at least 0")
+    if len(values) > MAX_LISTED_TOKENS or not all(map(is_token, values)):
+        body.refuse(name, f"a list of at most {MAX_LISTED_TOKENS} integers of at least 0")
     return tuple(values)
 
 

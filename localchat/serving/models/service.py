@@ -324,6 +324,8 @@ class Service(Generic[M]):
         assert self._load is not None
         model: M | None = None
         reason = summary_of(served.file).problem  # A damaged file takes no other model's place.
+        if reason:
+            log.error("cannot load %s", reason)
         while not reason and self._max_models and len(self.loaded()) >= self._max_models and not self.is_stopped:
             self._end_least_recent(served)
         while model is None and not reason and not self.is_stopped:
