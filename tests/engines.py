@@ -36,9 +36,9 @@ _PARAMS = {field.name for field in fields(GenerationParams)} - {"sampling"}
 
 
 def request_for(prompt: tuple[int, ...], **options: Any) -> GenerationRequest:
-    """A request with fields of GenerationRequest and of GenerationParams, by their names."""
+    """A request with fields of GenerationRequest and of GenerationParams, by their names. It returns its prompt."""
     params = {name: options.pop(name) for name in list(options) if name in _PARAMS}
-    return GenerationRequest(prompt, GenerationParams(**params), **options)
+    return GenerationRequest(prompt, GenerationParams(**params), **{"returns_prompt": True, **options})
 
 
 def request(text: str = "hello", **options: Any) -> GenerationRequest:

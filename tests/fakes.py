@@ -222,8 +222,8 @@ class FakeBackend(FakeCells):
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
         return [array("f", [sum(tokens), len(tokens)]) for tokens in inputs]
 
-    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        return [[*query.encode(), *document.encode()] for document in documents]
+    def pair_tokens(self, query: str, document: str) -> list[int]:
+        return [*query.encode(), *document.encode()]
 
     def close(self) -> None:
         self.is_closed = True

@@ -161,7 +161,7 @@ def test_suffix_makes_a_fim_prompt():
         ({"prompt": ["a", ""]}, "prompt[1]"),
         ({"prompt": [999]}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),  # the model has no FIM tokens
-        ({"prompt": ["a", "a" * 300]}, "prompt"),
+        ({"prompt": ["a", "a" * 300]}, "prompt[1]"),
         ({"prompt": "a", "n": 100}, "n"),
         ({"prompt": "a", "stop_token_ids": [257]}, "stop_token_ids"),
     ],

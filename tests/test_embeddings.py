@@ -19,28 +19,19 @@ from .chat_requests import read, refused
 from .fakes import FakeBackend
 
 
-class CountingEngine:
-    """An engine that counts its calls."""
-
-    facts = SimpleNamespace(pooling="mean", n_vocab=100, n_ctx=9000, n_ctx_train=9000)
-    n_calls = 0
-
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
-        self.n_calls += 1
-        return [array("f", [1.0])] * len(inputs)
-
-
-def test_request_ends_between_two_groups_of_inputs():
-    engine = CountingEngine()
+def test_request_ends_between_two_groups_of_inputs(monkeypatch: pytest.MonkeyPatch):
+    calls = []
 
     def check() -> None:
-        if engine.n_calls:
+        if calls:
             raise ShuttingDown("")
 
-    run = VectorRun(SimpleNamespace(engine=engine), check)  # type: ignore[arg-type]
-    with pytest.raises(ShuttingDown):
-        run.embed(read(parse_embeddings, {"input": [[1] * 3000] * 10}))
-    assert engine.n_calls == 1
+    with Engine(FakeBackend(n_ctx=9000)) as engine:
+        embed = engine.backend.embed
+        monkeypatch.setattr(engine.backend, "embed", lambda inputs: calls.append(inputs) or embed(inputs))
+        with pytest.raises(ShuttingDown):
+            VectorRun(Model("m", engine), check).embed(read(parse_embeddings, {"input": [[1] * 3000] * 10}))
+    assert len(calls) == 1
 
 
 def facts(architecture: str, **metadata: str) -> ModelFacts:

@@ -129,7 +129,7 @@ def test_failed_engine_shows_in_health_and_metrics(monkeypatch: pytest.MonkeyPat
 
 def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
     backend, seen = FakeBackend(n_batch=8), []
-    with Engine(backend, after_step=lambda: seen.append(len(backend.batches))) as engine:
+    with Engine(backend, after_step=lambda is_due: seen.append(len(backend.batches))) as engine:
         submit(engine, request_for(tuple(b"a prompt of several steps")))
         while engine.step():
             pass

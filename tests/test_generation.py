@@ -55,9 +55,10 @@ def test_first_events_come_before_the_first_token_and_after_progress():
         first_events=lambda tokens: [PromptLogprobs(tokens()), ContentDelta("Once")],
     )
     older, newer = PromptProgress(1, 3, 0, 0.5), PromptProgress(2, 3, 0, 0.5)
-    steps = [StepOutput(0, 1.0, older), StepOutput(0, 2.0, newer)]
+    output.prompt = [0]
+    steps = [StepOutput(0, 1.0, progress=older), StepOutput(0, 2.0, progress=newer)]
     assert output.read(steps) == [newer]
-    assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, tokens=[1], end="stop")]) == [
+    assert output.read([StepOutput(0, 3.0, tokens=[0]), StepOutput(0, 4.0, end="stop", last=1)]) == [
         PromptLogprobs((a,)),
         ContentDelta("Once"),
         SampledTokens((a,)),

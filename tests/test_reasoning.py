@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.chat.dialects import DIALECTS, detect
-from localchat.serving.chat.dialects.parser import OutputParser, ReasoningTracker
+from localchat.serving.chat.dialects.dialect import Dialect
+from localchat.serving.chat.dialects.parser import OutputParser
 from localchat.serving.chat.model import Model
-from localchat.serving.chat.prompts import budget_tracker
+from localchat.serving.chat.prompts import reasoning_budget
 from localchat.serving.core.events import ReasoningDelta
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.reasoning import ReasoningTracker
 
 from .dialect_outputs import GOLDEN, TOOLS, text_of
 from .engines import events_of, output_of
@@ -36,10 +37,19 @@ def n_reasoning(pieces: list[bytes], parser: OutputParser) -> int:
     return output.usage().n_reasoning
 
 
+def tracker(dialect: Dialect, max_tokens: int, prompt: str = "", tools: Any = TOOLS) -> ReasoningTracker:
+    """A tracker that forces the tokens MESSAGE and END."""
+    request = ChatRequest(tools=tools, tool_choice="auto", reasoning_budget=max_tokens, reasoning_budget_message="")
+    budget = reasoning_budget(cast(Model, None), request, dialect, prompt)
+    assert budget is not None
+    return ReasoningTracker(budget, (MESSAGE, END))
+
+
 def written(pieces: list[bytes], max_tokens: int, name: str = "qwen-coder", **options: Any) -> bytes:
     """The output of a model that samples these tokens, with the tokens that the budget forces."""
-    forced = {MESSAGE: b" enough", END: DIALECTS[name].reasoning.end.encode()}
-    made = ReasoningTracker(DIALECTS[name], {"tools": TOOLS, **options}, max_tokens, (MESSAGE, END))
+    dialect = DIALECTS[name]
+    forced = {MESSAGE: b" enough", END: dialect.reasoning.end.encode()}
+    made = tracker(dialect, max_tokens, **options)
     text = b""
     for piece in [*pieces, b""]:
         while made.forced_token is not None:
@@ -65,7 +75,7 @@ CALL = "<function=now></function>"
         pytest.param("<think>|a|b|c|</think>|hi", 2, {}, "<think>ab enough</think>c</think>hi", id="over the budget"),
         pytest.param(f"<think>|a|b|c|{CALL}|x|y", 4, {}, f"<think>abc{CALL}xy", id="ended by a call"),
         pytest.param(
-            "<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>x enough</think>bc", id="marker without a call"
+            "<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>xbc", id="ended by the marker of a call"
         ),
         pytest.param(
             f"<think>|a|{CALL}|x|y", 3, {"tools": ()}, f"<think>a{CALL}x enough</think>y", id="no tools, no call"
@@ -97,7 +107,7 @@ def test_reasoning_does_not_end_within_a_character():
 
 
 def test_end_is_forced_once_even_if_the_reasoning_stays_open():
-    made = ReasoningTracker(DIALECTS["hermes"], OPEN, 1, (MESSAGE, END))
+    made = tracker(DIALECTS["hermes"], 1, **OPEN)
     for piece in (b"a", b"so", b"so", b"b", b"c"):
         made.feed(piece)
     assert (made.is_open, made.forced_token) == (True, None)
@@ -172,16 +182,14 @@ def test_tags_come_from_the_template(template: str, start: str):
     ids=["request", "request and default", "default", "no limit for this request", "no limit"],
 )
 def test_budget_comes_from_the_request_or_the_server(fields: Any, defaults: Any, closing: str | None):
-    """The tracker is made in the engine process, with the state of the request."""
     with Engine(FakeBackend(echo)) as engine:
         model = Model("m", engine, reasoning_budget=defaults[0], reasoning_message=defaults[1])
         request = ChatRequest(messages=({"role": "user", "content": "hi"},), **fields)
-        new = budget_tracker(model, request, DIALECTS["hermes"], {"prompt": "<think>"})
+        budget = reasoning_budget(model, request, DIALECTS["hermes"], "<think>")
     if closing is None:
-        assert new is None
+        assert budget is None
         return
-    tracker = pickle.loads(pickle.dumps(new))()
-    assert tracker.is_open
-    for token in closing.encode():
-        assert tracker.forced_token == token
-        tracker.feed(b"x")
+    assert budget is not None
+    assert budget.is_open
+    assert "".join(text for text, _ in budget.closing) == closing
+    assert [is_markup for _, is_markup in budget.closing] == [False, True]

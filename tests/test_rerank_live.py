@@ -90,7 +90,7 @@ def test_scores_are_those_of_each_pair_alone(reranker: Engine):
     embedding = VectorRun(Model("tiny", reranker))
     scores = embedding.scores(request)
     for document, score in zip(request.documents, scores):
-        alone = reranker.embed(reranker.pair_tokens(request.query, [document]))
+        alone = reranker.embed([document], field="documents", query=request.query)[0]
         assert alone[0][0] == pytest.approx(score, abs=1e-4)
     body = rerank_body("tiny", request, scores, embedding.n_tokens)
     validate(body, "rerank")
@@ -102,7 +102,7 @@ def test_scores_are_those_of_each_pair_alone(reranker: Engine):
 def test_pair_has_the_separators_of_its_vocabulary(reranker: Engine):
     begin, separator = 2, 3
     what, cat = reranker.tokenize("what"), reranker.tokenize("cat")
-    assert reranker.pair_tokens("what", ["cat"])[0] == [begin, *what, separator, *cat, separator]
+    assert reranker.backend.pair_tokens("what", "cat") == [begin, *what, separator, *cat, separator]
 
 
 def test_too_long_document_is_named(reranker: Engine):
@@ -125,13 +125,13 @@ def test_pair_alone_and_beside_others_has_the_same_score(decoder: Engine):
     scores = embedding.scores(request)
     assert embedding.n_tokens > 1000
     for document, score in zip(request.documents, scores):
-        alone = decoder.embed(decoder.pair_tokens(request.query, [document]))
+        alone = decoder.embed([document], field="documents", query=request.query)[0]
         assert alone[0][0] == pytest.approx(score, abs=1e-4)
 
 
 @pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])
 def test_template_renders_the_pair_and_user_text_has_no_control_tokens(decoder: Engine, query: str):
-    tokens = decoder.pair_tokens(query, ["doc"])[0]
+    tokens = decoder.backend.pair_tokens(query, "doc")
     end = decoder.tokenize("<|im_end|>")
     assert len(end) == 1
     assert tokens.count(end[0]) == 1

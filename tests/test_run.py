@@ -32,11 +32,11 @@ def test_events_of_all_sequences_come_in_order_with_their_index():
 def test_all_sequences_are_queued_or_none():
     with stepped(FakeBackend(n_parallel=1), max_queue=2) as engine:
         with pytest.raises(BadRequest):
-            engine.submit([request("ab"), request_for((999,))])
+            engine.submit([request("ab"), request_for((999,))], print)
         with pytest.raises(QueueFull):
-            engine.submit([request("ab")] * 4)
+            engine.submit([request("ab")] * 4, print)
         assert not engine.step()
-        engine.submit([request("ab")] * 3)
+        engine.submit([request("ab")] * 3, lambda output: None)
         step_until_idle(engine)
 
 

@@ -150,7 +150,7 @@ def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
         assert all(s.id in served for s in ready if s.slot is not None)
         assert sum(len(chunk.draft) for chunk in batch.chunks) <= max_drafted
         scheduler.compute(batch, lambda chunk: sampled_run(random_, chunk))
-        for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:
+        for s in [s for s in scheduler.running if len(s.tokens) >= s.max_length or random_.random() < 0.02]:
             scheduler.remove(s, keep=random_.random() < 0.8)
     assert all(s.slot is None for s in all_of_them)
     scheduler.cache.forget()
@@ -267,7 +267,7 @@ def test_prompts_that_were_seen_are_never_slower_than_new_ones(n_cells_each: int
         while scheduler.running or scheduler.waiting:
             n_tokens += run_step(scheduler).n_tokens
             n_steps += 1
-            for running in [running for running in scheduler.running if running.is_full]:
+            for running in [running for running in scheduler.running if len(running.tokens) >= running.max_length]:
                 scheduler.remove(running)
         costs.append((n_tokens, n_steps, len(scheduler.cells.take_operations()) <= 3 * n_streams))
     assert costs[1] <= costs[0]

@@ -220,10 +220,10 @@ def test_request_that_is_being_prepared_runs_to_its_end_when_the_server_drains()
     with serving() as running, contextlib.closing(running.client()) as client:
         submit = running.engine.submit
 
-        def submit_later(requests):
+        def submit_later(*arguments):
             has_begun.set()
             assert may_go_on.wait(DEADLINE_S)
-            return submit(requests)
+            return submit(*arguments)
 
         running.engine.submit = submit_later
         client.request("POST", "/v1/chat/completions", GOOD)

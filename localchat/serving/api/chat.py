@@ -15,7 +15,7 @@ from ..core.fields import Fields, first_given
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import TextRequest
 from . import parts
-from .encoder import CALL, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
+from .encoder import CALL, CONTENT, REASONING, Block, Choice, ChoicesEncoder, logprob_entry
 
 # The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
@@ -242,9 +242,9 @@ class ChatEncoder(ChoicesEncoder[ChatRequest]):
             self._emit(choice, {"tool_calls": [{"index": block.call.index, "function": {"arguments": text}}]})
         elif block.kind == REASONING:
             thought = {"thought": text} if self.request.thought_field and choice.index == 0 else {}
-            self._emit(choice, {"reasoning_content": text}, **thought)
+            self.emit_text(choice, REASONING, text, lambda text: {"delta": {"reasoning_content": text}}, **thought)
         else:
-            self._emit(choice, {"content": text})
+            self.emit_text(choice, CONTENT, text, lambda text: {"delta": {"content": text}})
 
     def ended(self, choice: Choice) -> None:
         # As in OpenAI's API, a separate chunk with an empty delta has the finish reason.

@@ -7,17 +7,17 @@ over all of them.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..core.errors import BadRequest
-from ..core.events import OutputEnd, OutputToken, ResponseHead, Usage
+from ..core.events import OutputEnd, OutputToken, ResponseHead
 from ..core.fields import Fields, first_given, refuse_unsupported
 from ..core.params import MAX_TOP_LOGPROBS, read_n_probs, read_params
 from ..core.request import Input, TextRequest
 from .chat import read_text_request
-from .encoder import Block, Choice, ChoicesEncoder, Encoder, floored, id_text, logprob_entry
+from .encoder import Block, Choice, ChoicesEncoder, Encoder, UsageOf, floored, id_text, logprob_entry
 from .parts import read_inputs
 
 # The limit of sequences per request, over all prompts.
@@ -153,7 +153,7 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
     kind = chunk_kind = "text_completion"
     empty: Mapping[str, Any] = {"text": ""}
 
-    def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
+    def __init__(self, head: ResponseHead, request: CompletionRequest, usage: UsageOf) -> None:
         super().__init__(head, request, usage)
         self._logprobs = [LogprobWriter(request) for _ in self.choices]
         # The fields of the first chunk of each choice.
@@ -163,7 +163,7 @@ class CompletionEncoder(ChoicesEncoder[CompletionRequest]):
             self._first = {i: {"prompt_token_ids": prompt} for i, prompt in enumerate(prompts)}
 
     def delta(self, choice: Choice, block: Block, text: str) -> None:
-        self.emit_choice(choice, {"text": text})
+        self.emit_text(choice, block.kind, text, lambda text: {"text": text})
 
     def ended(self, choice: Choice) -> None:
         self.emit_choice(choice, self.empty)
@@ -214,29 +214,27 @@ class NativeEncoder(Encoder[CompletionRequest]):
             "tokens": [token.id for token in tokens] if self.request.return_token_ids else [],
             "stop": False,
             "id_slot": -1,
-            "tokens_predicted": choice.n_sampled,
-            "tokens_evaluated": len(self._prompt(choice)),
+            "tokens_predicted": self.usage(choice.index).n_completion,
+            "tokens_evaluated": self._n_prompt(choice),
             **({"completion_probabilities": scored} if params.top_logprobs is not None and scored else {}),
         }
 
     def _last(self, choice: Choice, text: str) -> dict[str, Any]:
         end = choice.end or OutputEnd("stop")
         given = self.request.prompts[choice.index // self.request.params.n]
-        n_sampled = choice.n_sampled + (end.last is not None)
         return {
             **self._chunk(choice, text),
             "stop": True,
             "model": self.head.model,
-            "tokens_predicted": n_sampled,
             "generation_settings": dict(self.request.params.sampling),
             "prompt": given if isinstance(given, str) else list(given),
             "has_new_line": "\n" in choice.text(),
             "truncated": False,
             "stop_type": "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos",
             "stopping_word": end.stop if isinstance(end.stop, str) else "",
-            "tokens_cached": len(self._prompt(choice)) + n_sampled,
+            "tokens_cached": self._n_prompt(choice) + self.usage(choice.index).n_completion,
             "timings": self.usage().timings(),
         }
 
-    def _prompt(self, choice: Choice) -> tuple[int, ...]:
-        return self.head.prompts[choice.index // self.request.params.n]
+    def _n_prompt(self, choice: Choice) -> int:
+        return self.head.n_prompts[choice.index // self.request.params.n]

@@ -24,6 +24,11 @@ _KINDS = {events.ContentDelta: CONTENT, events.ReasoningDelta: REASONING, events
 LOGPROB_FLOOR = -9999.0
 
 _NO_CALL = events.ToolCallStart(0, "", "")
+# Stands for the text of a chunk while the JSON around it is made.
+_MARK = "\0"
+
+UsageOf = Callable[..., events.Usage]
+"""Returns the usage of the output with an index; without an index, over all outputs."""
 
 
 @dataclass
@@ -48,7 +53,6 @@ class Choice:
     index: int
     blocks: list[Block] = field(default_factory=list)
     is_open: bool = False  # Whether the last block may get more text.
-    n_sampled: int = 0
     # The tokens of the prompt with log probabilities, if the request asks for them.
     prompt_tokens: tuple[events.OutputToken, ...] | None = None
     end: events.OutputEnd | None = None
@@ -77,14 +81,14 @@ class Encoder(Generic[R]):
 
     id_prefix: str  # The beginning of the ids of responses.
 
-    def __init__(self, head: events.ResponseHead, request: R, usage: Callable[[], events.Usage]) -> None:
-        """`usage` returns the counts so far, over all outputs."""
+    def __init__(self, head: events.ResponseHead, request: R, usage: UsageOf) -> None:
+        """`usage` returns the counts so far."""
         self.head = head
         self.request = request
         self.usage = usage
         self.choices = [Choice(i) for i in range(request.n_choices)]
         self.n_chunks = 0  # Of the stream so far.
-        self._chunks: list[Any] = []  # Those since the last `take`, as JSON values.
+        self._chunks: list[str] = []  # Those since the last `take`.
         self._is_started = False
 
     # --- for the sender of the response ---
@@ -97,7 +101,6 @@ class Encoder(Generic[R]):
             self._grow(choice, _KINDS[type(event)], event.text)
         elif isinstance(event, events.SampledTokens):
             choice.sampled += event.tokens
-            choice.n_sampled += len(event.tokens)
         elif isinstance(event, events.ToolCallStart):
             self._open(choice, CALL, event)
         elif isinstance(event, events.PromptProgress):
@@ -113,7 +116,7 @@ class Encoder(Generic[R]):
     def take(self) -> list[str]:
         """The chunks since the last call. Each is the JSON text of one event or line of the stream."""
         chunks, self._chunks = self._chunks, []
-        return [to_json(chunk) for chunk in chunks]
+        return chunks
 
     def finish(self) -> None:
         """Emit the last chunks of a stream. Called after the end of every output."""
@@ -147,10 +150,14 @@ class Encoder(Generic[R]):
         """An output is complete."""
 
     def emit(self, chunk: Any) -> None:
-        """Add a chunk, unless the response is one body."""
+        """Add a chunk, a JSON value, unless the response is one body."""
         if self.request.stream:
-            self._chunks.append(chunk)
-            self.n_chunks += 1
+            self.emit_json(to_json(chunk))
+
+    def emit_json(self, chunk: str) -> None:
+        """Add a chunk of a stream that is JSON already."""
+        self._chunks.append(chunk)
+        self.n_chunks += 1
 
     def _start(self) -> None:
         if not self._is_started:
@@ -184,6 +191,14 @@ class ChoicesEncoder(Encoder[R]):
     chunk_kind: str
     empty: Mapping[str, Any]  # The field of a choice in a chunk without text.
 
+    def __init__(self, head: events.ResponseHead, request: R, usage: UsageOf) -> None:
+        super().__init__(head, request, usage)
+        # Whether chunks of text differ in nothing but their text. If so: the JSON before and after the text, by the
+        # index of the choice and the kind of text.
+        counts = request.continuous_usage or request.timings_per_token
+        self._is_plain = not (counts or request.return_token_ids or request.params.top_logprobs is not None)
+        self._frames: dict[tuple[int, str], list[str]] = {}
+
     def whole(self, choice: Choice) -> dict[str, Any]:
         """The field of a choice with the whole output."""
         raise NotImplementedError
@@ -208,6 +223,20 @@ class ChoicesEncoder(Encoder[R]):
         if self.request.stream:
             choices = [self.choice_body(choice, text)]
             self.emit({**self._head(self.chunk_kind), "choices": choices, **self.counts(), **extra})
+
+    def emit_text(
+        self, choice: Choice, kind: str, text: str, field: Callable[[str], Mapping[str, Any]], **extra: Any
+    ) -> None:
+        """Emit a chunk like `emit_choice`, with the field of the choice that has a text of this kind."""
+        if extra or not (self._is_plain and self.request.stream):
+            self.emit_choice(choice, field(text), **extra)
+            return
+        frame = self._frames.get((choice.index, kind))
+        if frame is None:
+            self.emit_choice(choice, field(_MARK))
+            frame = self._frames[choice.index, kind] = self._chunks.pop().split(to_json(_MARK))
+            self.n_chunks -= 1
+        self.emit_json(frame[0] + to_json(text) + frame[1])
 
     def choice_body(self, choice: Choice, text: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a chunk or of the body, with the tokens since its last chunk."""

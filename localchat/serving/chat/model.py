@@ -10,7 +10,7 @@ from typing import Any
 from ..core import errors
 from ..core.params import MAX_LISTED_TOKENS, GenerationParams
 from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest
+from ..engine.values import GenerationRequest, Prompt
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 
@@ -92,18 +92,7 @@ class Model:
             error.param = "chat_template"
             raise
 
-    def tokenize_prompt(
-        self, parts: Iterable[tuple[str, bool]], params: GenerationParams, *, add_bos: bool = False
-    ) -> tuple[int, ...]:
-        """The tokens of a prompt in parts, each with its `parse_special`. Raises ContextLengthExceeded."""
-        if not params.n_prompt_kept:
-            return tuple(self.engine.tokenize_prompt(parts, add_bos=add_bos))
-        # There is no limit, since `sequence` keeps only the end of the prompt.
-        bos = self.engine.tokenize("", add_bos=True) if add_bos else []
-        tokens = (self.engine.tokenize(text, parse_special=is_markup) for text, is_markup in parts)
-        return (*bos, *(token for of_part in tokens for token in of_part))
-
-    def sequence(self, prompt: tuple[int, ...], params: GenerationParams, **options: Any) -> GenerationRequest:
+    def sequence(self, prompt: Prompt, params: GenerationParams, **options: Any) -> GenerationRequest:
         """A sequence for the engine, with defaults for the values that the request does not set.
 
         `options` are other fields of GenerationRequest. Raises BadRequest for token ids that are not in the vocabulary.
@@ -111,8 +100,7 @@ class Model:
         check_tokens(params.stop_token_ids, self.engine.facts.n_vocab, "stop_token_ids")
         sampling = replace(self.sampling, **{**params.sampling, "logit_bias": tuple(self._biases(params).items())})
         max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
-        kept = prompt[-params.n_prompt_kept :]
-        return GenerationRequest(kept, replace(params, max_tokens=max_tokens), sampling, **options)
+        return GenerationRequest(prompt, replace(params, max_tokens=max_tokens), sampling, **options)
 
     def _compiled(self, source: str | None) -> ChatTemplate:
         facts = self.engine.facts

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ..api.chat import ChatRequest
@@ -16,16 +15,16 @@ from ..api.completions import CompletionRequest, SourceFile
 from ..core import errors
 from ..core.events import ContentDelta, OutputEvent, OutputToken, PromptLogprobs, ReasoningDelta
 from ..core.params import GenerationParams
-from ..core.request import Input
+from ..core.request import Input, TextRequest
 from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest, ModelFacts, check_tokens
+from ..engine.values import GenerationRequest, ModelFacts, Prompt, ReasoningBudget, TextPart
 from .constraint import constraint_for, plain_constraint
 from .dialects import Dialect
-from .dialects.parser import OutputParser, ReasoningTracker
+from .dialects.parser import OutputParser
 from .model import Model
 from .prompt.marked import parts_of
 from .prompt.template import ChatTemplate, prefilled
-from .run import GenerationRun, Output, PlainText, PromptTokens, item_path, wire_errors
+from .run import GenerationRun, Output, PlainText, PromptTokens, wire_errors
 
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
@@ -41,11 +40,13 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
     }
     with wire_errors("messages"):
         sequence = model.sequence(
-            model.tokenize_prompt(parts_of(prompt, template.special), request.params),
+            tuple(parts_of(prompt, template.special)),
             request.params,
+            prompt_field="messages",
+            returns_prompt=_returns_prompt(request, request.params),
             visible_tokens=template.visible_tokens,
             constraint=constraint_for(request, template, parser_prompt),
-            new_budget_tracker=budget_tracker(model, request, template.dialect, parsing),
+            reasoning_budget=reasoning_budget(model, request, template.dialect, parser_prompt),
             reports_progress=request.stream and request.return_progress,
         )
     n = request.params.n
@@ -75,8 +76,7 @@ def prompt_length(model: Model, request: ChatRequest) -> int:
     """The number of tokens of the prompt, even if it exceeds the context. Raises BadRequest like `prompt_text`."""
     prompt, template = _rendered(model, request)
     with wire_errors("messages"):
-        parts = parts_of(prompt, template.special)
-        return sum(len(model.engine.tokenize(text, parse_special=is_markup)) for text, is_markup in parts)
+        return len(model.engine.tokenize_prompt(parts_of(prompt, template.special)))
 
 
 def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
@@ -98,21 +98,30 @@ def _rendered(model: Model, request: ChatRequest) -> tuple[str, ChatTemplate]:
     return prompt, template
 
 
-def budget_tracker(
-    model: Model, request: ChatRequest, dialect: Dialect, parsing: Mapping[str, Any]
-) -> Callable[[], ReasoningTracker] | None:
-    """A function, for the engine process, that makes the tracker of the reasoning budget; None: no limit.
-
-    `parsing` has the options of the parser. The budget message is tokenized without control tokens, and its tokens
-    count as completion tokens.
-    """
-    max_tokens = model.reasoning_budget if request.reasoning_budget is None else request.reasoning_budget
-    if max_tokens is None or max_tokens < 0:
+def reasoning_budget(model: Model, request: ChatRequest, dialect: Dialect, prompt: str) -> ReasoningBudget | None:
+    """The budget of the reasoning after this prompt; None: no limit. The text of the budget message yields no control
+    tokens, and its tokens count as completion tokens."""
+    n_tokens = model.reasoning_budget if request.reasoning_budget is None else request.reasoning_budget
+    if n_tokens is None or n_tokens < 0:
         return None
     message = request.reasoning_budget_message
     message = model.reasoning_message if message is None else message
-    closing = (*model.engine.tokenize(message, parse_special=False), *model.engine.tokenize(dialect.reasoning.end))
-    return partial(ReasoningTracker, dialect, parsing, max_tokens, closing)
+    return ReasoningBudget(
+        n_tokens,
+        dialect.reasoning.start,
+        tuple(end for end in dialect.reasoning_ends if request.callable_tools or end not in dialect.openers),
+        closing=((message, False), (dialect.reasoning.end, True)),
+        is_open=dialect.reasoning_start(prompt) == "open",
+        opens_anywhere=dialect.reasons_anywhere,
+    )
+
+
+def _returns_prompt(request: TextRequest, params: GenerationParams) -> bool:
+    return request.return_token_ids or params.prompt_logprobs is not None
+
+
+def _shows_tokens(request: TextRequest) -> bool:
+    return request.return_token_ids or request.params.top_logprobs is not None
 
 
 def _output(
@@ -134,7 +143,14 @@ def _output(
 
     # If the request does not split reasoning from the content, it is sent as content, with its tags around it.
     tags = None if request.splits_reasoning else dialect.reasoning
-    return Output(sequence, model.engine.texts, parser, first_events=first_events, reasoning_tags=tags)
+    return Output(
+        sequence,
+        model.engine.texts,
+        parser,
+        first_events=first_events,
+        reasoning_tags=tags,
+        shows_tokens=_shows_tokens(request),
+    )
 
 
 # Text completions
@@ -142,11 +158,18 @@ def _output(
 
 def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run."""
-    n = request.params.n
-    options = {"constraint": plain_constraint(request), "reports_progress": request.stream and request.return_progress}
+    n, params = request.params.n, _text_params(request)
+    options = {
+        "add_bos": request.adds_special,
+        "returns_prompt": _returns_prompt(request, params),
+        "constraint": plain_constraint(request),
+        "reports_progress": request.stream and request.return_progress,
+    }
     with wire_errors("prompt"):
-        prompts = [_prompt(model, request, i) for i in range(len(request.prompts))]
-        of_prompts = [model.sequence(prompt, _text_params(request), **options) for prompt in prompts]
+        of_prompts = [
+            model.sequence(prompt, params, prompt_field=errors.item_path("prompt", request.prompts, i), **options)
+            for i, prompt in enumerate(_prompt(model.engine, request, given) for given in request.prompts)
+        ]
     outputs = [
         _text_output(model.engine, sequence, request, given)
         for of_prompt, given in zip(of_prompts, request.prompts)
@@ -162,52 +185,42 @@ def _text_params(request: CompletionRequest) -> GenerationParams:
     return replace(params, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
-def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
-    name = item_path("prompt", request.prompts, i)
-    given = request.prompts[i]
-    with wire_errors(name):
-        if not isinstance(given, str):
-            tokens = given
-        elif request.suffix is None:
-            tokens = model.tokenize_prompt([(given, True)], request.params, add_bos=request.adds_special)
-        else:
-            tokens = _fim_tokens(model.engine, given, request.suffix, request)
-        check_tokens(tokens, model.engine.facts.n_vocab)
-    return tokens
+def _prompt(engine: AnyEngine, request: CompletionRequest, given: Input) -> Prompt:
+    if not isinstance(given, str):
+        return given
+    return ((given, True),) if request.suffix is None else _fim_prompt(engine, given, request.suffix, request)
 
 
-def _fim_tokens(engine: AnyEngine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
+def _fim_prompt(engine: AnyEngine, prefix: str, suffix: str, request: CompletionRequest) -> Prompt:
     """The prompt for the text between a prefix and a suffix, with the FIM tokens of the model."""
     facts = engine.facts
     if facts.fim_tokens is None:
         field = request.suffix_field
         text = f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none"
         raise errors.BadRequest(text, field)
+    before, after, middle = facts.fim_tokens
+    gap: Prompt = (before, (prefix, False), after, (suffix, False), middle, (request.begun, False))
+    first: Prompt = (("", False),)  # yields the tokens that the tokenizer adds, such as BOS
+    files: Sequence[int] = ()
+    if request.files:
+        # Of the other files, only the end that fits is used.
+        n_gap = len(engine.tokenize_prompt((*first, *gap), add_bos=request.adds_special))
+        n_left = facts.n_ctx - n_gap - max(request.params.max_tokens or 0, 1)
+        files = engine.tokenize_prompt(_file_parts(facts, request.files))[-n_left:] if n_left > 0 else ()
+    return (*first, *files, *gap)
 
-    def tokens(text: str) -> list[int]:
-        return engine.tokenize(text, parse_special=False)
 
-    prefix_token, suffix_token, middle_token = facts.fim_tokens
-    bos = engine.tokenize("", add_bos=request.adds_special)
-    fim = [prefix_token, *tokens(prefix), suffix_token, *tokens(suffix), middle_token, *tokens(request.begun)]
-    n_left = facts.n_ctx - len(bos) - len(fim) - max(request.params.max_tokens or 0, 1)
-    files = _file_tokens(facts, tokens, request.files)
-    return (*bos, *(files[-n_left:] if n_left > 0 else ()), *fim)
-
-
-def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: Sequence[SourceFile]) -> list[int]:
-    """The tokens of the other files, each after the file-separator token and the name of the file.
-
-    The header of the file to complete comes last.
-    """
-    if not files:
-        return []
+def _file_parts(facts: ModelFacts, files: Sequence[SourceFile]) -> Iterator[int | TextPart]:
+    """The other files, each after the file-separator token and the name of the file. The header of the file to complete
+    comes last."""
     if facts.fim_file is None:
-        return [token for file in files for token in tokens(f"{file.name}\n{file.text}\n\n")]
-    result = [] if facts.fim_repository is None else [facts.fim_repository, *tokens("project\n")]
+        yield from ((f"{file.name}\n{file.text}\n\n", False) for file in files)
+        return
+    if facts.fim_repository is not None:
+        yield from (facts.fim_repository, ("project\n", False))
     for file in files:
-        result += [facts.fim_file, *tokens(f"{file.name}\n{file.text}\n")]
-    return [*result, facts.fim_file, *tokens("file\n")]
+        yield from (facts.fim_file, (f"{file.name}\n{file.text}\n", False))
+    yield from (facts.fim_file, ("file\n", False))
 
 
 def _text_output(engine: AnyEngine, sequence: GenerationRequest, request: CompletionRequest, given: Input) -> Output:
@@ -216,18 +229,17 @@ def _text_output(engine: AnyEngine, sequence: GenerationRequest, request: Comple
             yield PromptLogprobs(tokens())
         if not request.echo:
             return
-        n_added = 0
         if isinstance(given, str):
             text = given
-            # The echo leaves out tokens that the tokenizer adds, such as BOS.
-            n_added = len(engine.tokenize("", add_bos=request.adds_special))
         else:
             text = b"".join(engine.texts.piece(token, True) for token in given).decode("utf-8", "replace")
         if request.scores_prompt:
+            # The echo leaves out tokens that the tokenizer adds, such as BOS.
+            n_added = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
             yield PromptLogprobs(tokens(), _echoed(tokens()[n_added:], text))
         yield ContentDelta(text)
 
-    return Output(sequence, engine.texts, PlainText(), first_events=first_events)
+    return Output(sequence, engine.texts, PlainText(), first_events=first_events, shows_tokens=_shows_tokens(request))
 
 
 def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
 
 from ..core import errors
 from ..core.events import (
@@ -38,7 +39,7 @@ PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
 class PlainText:
     """The parser of outputs that have no structure."""
 
-    has_tool_calls = inside_tool_call = reasoning_is_open = False
+    has_tool_calls = inside_tool_call = reasoning_is_open = reasoning_may_open = False
 
     def feed(self, text: str) -> list[Event]:
         return [ContentDelta(text)] if text else []
@@ -50,8 +51,8 @@ class PlainText:
 class Output:
     """The output of one sequence: makes output events of what the engine produces, and counts tokens and times.
 
-    The tokens are read one by one, so that the output can end after any of them, at a stop text, which counts only in
-    the content. Tokens after the end are neither emitted nor counted.
+    Only here an output ends at a stop text, which counts only in the content; every other end comes from the engine.
+    Tokens after the end are neither emitted nor counted.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Output:
         *,
         first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         reasoning_tags: ReasoningTags | None = None,
+        shows_tokens: bool = True,
     ) -> None:
         """
         Args:
@@ -70,18 +72,22 @@ class Output:
             parser: A new parser, for this output alone.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
             reasoning_tags: Emit the reasoning as content, between these tags; None: emit it as reasoning.
+            shows_tokens: Emit SampledTokens, which responses with token ids or log probabilities need.
         """
         self.request = request
         self.finish_reason: str | None = None
+        # The number of prompt tokens, and the prompt tokens if the request returns them.
+        self.n_prompt = 0
+        self.prompt: Sequence[int] = ()
         self._texts = texts
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._first_events = first_events
         self._has_begun = False
-        # The token that ended the sequence, if one did.
-        self._last: OutputToken | None = None
-        # The text that may begin a stop text, and the stop text that was found.
+        self._shows_tokens = shows_tokens
+        # The text that may begin a stop text, and the stop text that was found. It ends with one of `_stop_ends`.
         self._stop = Markers(*request.params.stop)
+        self._stop_ends = tuple({stop[-1] for stop in self._stop.literals})
         self._held = ""
         self._found: str | None = None
         self._tags = reasoning_tags
@@ -116,38 +122,46 @@ class Output:
             sampled += step.tokens
             if step.progress is not None and self.request.reports_progress:
                 events = [step.progress]
-        reason = steps[-1].end if isinstance(steps[-1].end, str) else None
+        newest = steps[-1]
+        reason = newest.end if isinstance(newest.end, str) else None
         if not (sampled or reason):
             return events
         if not self._has_begun:
             self._has_begun = True
             events += self._first_events(self.prompt_tokens)
-        tokens: list[OutputToken] = []
-        made: list[Event] = []
-        # With a limit of 0, a token is sampled only to compute the prompt.
-        for item in sampled if self.request.params.max_tokens != 0 else ():
-            token = self._token(item)
-            self._n_completion += 1
-            if self._texts.is_end(token.id) or token.id in self.request.params.stop_token_ids:
-                self._last = token
-                break
-            tokens.append(token)
-            was_open = self._parser.reasoning_is_open
-            new = self._parser.feed(self._decoder.decode(token.piece))
+        made, n_read = self._made(sampled)
+        self._n_completion += n_read
+        if self._shows_tokens and n_read:
+            events.append(SampledTokens(tuple(map(self._token, sampled[:n_read]))))
+        events += self._shown(made)
+        if self._found is not None or reason is not None:
+            events += self._finish(reason or "stop", newest.last)
+        return events
+
+    def _made(self, sampled: list[Sampled]) -> tuple[list[Event], int]:
+        """The events of the next tokens, up to a stop text, and the number of tokens up to there."""
+        pieces = [self._piece(item if isinstance(item, int) else item[0]) for item in sampled]
+        parser, made = self._parser, list[Event]()
+        if not (parser.reasoning_is_open or parser.reasoning_may_open):
+            state = self._decoder.getstate()
+            text = self._decoder.decode(b"".join(pieces))
+            if not any(end in text for end in self._stop_ends):
+                return self._up_to_stop(parser.feed(text)), len(sampled)
+            self._decoder.setstate(state)
+        # Token by token, to count those of the reasoning, and those up to a stop text.
+        for n_read, piece in enumerate(pieces, 1):
+            was_open = parser.reasoning_is_open
+            new = parser.feed(self._decoder.decode(piece))
             self._count_reasoning(new, was_open)
             made += self._up_to_stop(new)
             if self._found is not None:
-                break
-        if tokens:
-            events += [SampledTokens(tuple(tokens)), *self._shown(made)]
-        if self._found is not None or reason is not None:
-            events += self._finish(reason or "stop")
-        return events
+                return made, n_read
+        return made, len(sampled)
 
     def usage(self) -> Usage:
         """The counts and times so far."""
         return Usage(
-            n_prompt=len(self.request.prompt),
+            n_prompt=self.n_prompt,
             n_cached=self._n_cached,
             n_completion=self._n_completion,
             queue_s=_seconds(self._submitted_at, self._started_at),
@@ -162,9 +176,8 @@ class Output:
     def prompt_tokens(self) -> tuple[OutputToken, ...]:
         """The prompt with its control tokens, and with log probabilities for a request with `prompt_logprobs`, which
         are complete when the first token has been read."""
-        prompt = self.request.prompt
-        logprobs = zip(prompt[1:], self._prompt_logprobs)
-        first = self._token(prompt[0], is_shown=True)
+        logprobs = zip(self.prompt[1:], self._prompt_logprobs)
+        first = self._token(self.prompt[0], is_shown=True)
         return (first, *(self._token((token, *scored), is_shown=True) for token, scored in logprobs))
 
     def _count(self, step: StepOutput) -> None:
@@ -174,23 +187,24 @@ class Output:
         if step.progress is not None:
             self._started_at = self._started_at or step.at
             self._n_cached = step.progress.n_cached
-        if step.tokens:
+        if step.tokens or step.last is not None:
             self._first_at = self._first_at or step.at
             self._last_at = step.at
 
+    def _piece(self, token: int, is_shown: bool = False) -> bytes:
+        """The bytes of a token; those of a control token if the request or `is_shown` wants them."""
+        return self._texts.piece(token, is_shown or token in self.request.visible_tokens)
+
     def _token(self, sampled: Sampled, is_shown: bool = False) -> OutputToken:
-        """A token with its bytes; those of control tokens if the request or `is_shown` wants them."""
-
-        def piece(token: int) -> bytes:
-            return self._texts.piece(token, is_shown or token in self.request.visible_tokens)
-
         if isinstance(sampled, int):
-            return OutputToken(sampled, piece(sampled))
+            return OutputToken(sampled, self._piece(sampled, is_shown))
         token, logprob, top = sampled
-        return OutputToken(token, piece(token), logprob, tuple(OutputToken(id, piece(id), p) for id, p in top))
+        likeliest = tuple(OutputToken(id, self._piece(id, is_shown), p) for id, p in top)
+        return OutputToken(token, self._piece(token, is_shown), logprob, likeliest)
 
-    def _finish(self, reason: str) -> list[OutputEvent]:
-        """The last events, after a stop text or at the end of the sequence, which has this finish reason."""
+    def _finish(self, reason: str, last: Sampled | None) -> list[OutputEvent]:
+        """The last events, after a stop text or at the end of the sequence, which has this finish reason and perhaps a
+        last token."""
         events: list[OutputEvent] = []
         if self._found is None:
             made = [*self._parser.feed(self._decoder.decode(b"", final=True)), *self._parser.finish()]
@@ -202,13 +216,14 @@ class Output:
         if self._tags is not None and self._is_inside_tags and not self._parser.reasoning_is_open:
             events.append(ContentDelta(self._tags.end))
         stop: str | int | None = self._found
-        last = self._last if stop is None else None
-        if last is not None and not self._texts.is_end(last.id):
-            stop = last.id
+        token = self._token(last) if last is not None and stop is None else None
+        if token is not None:
+            self._n_completion += 1
+            stop = None if self._texts.is_end(token.id) else token.id
         # A client runs the calls of an output that ends with "tool_calls", so no call of it may be cut.
         is_call = self._parser.has_tool_calls and not self._parser.inside_tool_call
         self.finish_reason = "tool_calls" if is_call else "stop" if self._found else reason
-        return [*events, OutputEnd(self.finish_reason, stop, last)]
+        return [*events, OutputEnd(self.finish_reason, stop, token)]
 
     def _count_reasoning(self, events: Iterable[Event], was_open: bool) -> None:
         """Count a token with these events, if it is a part of the reasoning or of its tags."""
@@ -295,19 +310,25 @@ class GenerationRun:
                 "queued: request fewer, or start the server with a larger --queue",
                 count_field,
             )
-        sequences = [output.request for output in outputs]
-        prompts = tuple(sequence.prompt for sequence in sequences[::n_each])
-        id = id_prefix + uuid.uuid4().hex
-        self.head = ResponseHead(id, int(time.time()), model.name, prompts, sequences[0].sampling)
         self.outputs = outputs
         self._n_each = n_each
         self._prompt_field = prompt_field
+        # What the engine produces for all sequences, in order; the engine's thread, or one that reads its messages,
+        # adds to it.
+        self._queue: SimpleQueue[StepOutput] = SimpleQueue()
         # The indexes of the outputs that have not ended.
         self._running = set(range(n))
         # The error of the sequence that failed first.
         self._error: Exception | None = None
+        sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):
-            self._run = model.engine.submit(sequences)
+            self._submitted = model.engine.submit(sequences, self._queue.put)
+        n_prompts, prompts = self._submitted.n_prompts, self._submitted.prompts
+        for output, n_prompt, prompt in zip(outputs, n_prompts, prompts):
+            output.n_prompt, output.prompt = n_prompt, prompt
+        id = id_prefix + uuid.uuid4().hex
+        ids, lengths = tuple(map(tuple, prompts[::n_each])), tuple(n_prompts[::n_each])
+        self.head = ResponseHead(id, int(time.time()), model.name, ids, sequences[0].sampling, lengths)
 
     def __enter__(self) -> GenerationRun:
         return self
@@ -331,7 +352,7 @@ class GenerationRun:
             Cancelled: `cancel` was called.
         """
         events: list[tuple[int, OutputEvent]] = []
-        for index, steps in self._run.take(timeout_s).items() if self._error is None else ():
+        for index, steps in self._taken(timeout_s).items() if self._error is None else ():
             if index not in self._running:
                 continue
             output, end = self.outputs[index], steps[-1].end
@@ -339,7 +360,7 @@ class GenerationRun:
             if output.finish_reason is not None:
                 self._running.remove(index)
                 if end is None:  # The output has ended before the sequence.
-                    self._run.cancel(index)
+                    self._cancel(index)
             elif isinstance(end, Exception):
                 self._error = self._error or end
         if self._error is not None and not events:
@@ -349,13 +370,29 @@ class GenerationRun:
                 raise self._error
         return events
 
+    def _taken(self, timeout_s: float | None) -> dict[int, list[StepOutput]]:
+        """What the engine has produced since the last call, by the index of the sequence."""
+        taken: dict[int, list[StepOutput]] = {}
+        try:
+            new = self._queue.get(timeout=timeout_s)
+            while True:
+                taken.setdefault(new.sequence, []).append(new)
+                new = self._queue.get_nowait()
+        except Empty:
+            return taken
+
     def cancel(self) -> None:
         """End all sequences within one step of the engine."""
         for index in self._running:
-            self._run.cancel(index)
+            self._cancel(index)
 
-    def usage(self) -> Usage:
-        """The usage so far, over all sequences."""
+    def _cancel(self, index: int) -> None:
+        self._submitted.cancel(self._submitted.ids[index])
+
+    def usage(self, index: int | None = None) -> Usage:
+        """The usage so far of one sequence; None: over all sequences."""
+        if index is not None:
+            return self.outputs[index].usage()
         return Usage.total([output.usage() for output in self.outputs], self._n_each)
 
     @property
@@ -378,8 +415,3 @@ def wire_errors(prompt_field: str) -> Iterator[None]:
     except errors.BadRequest as error:
         error.param = error.param or prompt_field
         raise
-
-
-def item_path(name: str, items: Sequence[object], i: int) -> str:
-    """The path of an item of a field, which is the field itself if it has one item."""
-    return name if len(items) == 1 else f"{name}[{i}]"

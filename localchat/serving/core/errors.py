@@ -5,7 +5,7 @@ Messages name the expected and the given value. Details of internal errors are o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SHUTTING_DOWN = "the server is shutting down"
@@ -108,3 +108,8 @@ class ModelLoading(ApiError, status=503, type="model_loading"):
 
 class ShuttingDown(ApiError, status=503, type="inference_error", code="shutting_down", retry_after_s=RETRY_LOADING_S):
     """The server is shutting down."""
+
+
+def item_path(name: str, items: Sequence[object], i: int) -> str:
+    """The path of an item of a field, which is the field itself if it has one item."""
+    return name if len(items) == 1 else f"{name}[{i}]"

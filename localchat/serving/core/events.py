@@ -15,8 +15,9 @@ class ResponseHead(NamedTuple):
     id: str
     created: int  # The time of the request, in seconds since 1970.
     model: str
-    prompts: tuple[tuple[int, ...], ...] = ()  # The token ids of each prompt.
+    prompts: tuple[tuple[int, ...], ...] = ()  # The token ids of each prompt, if the response has them.
     sampling: SamplingParams = SamplingParams()  # The sampling parameters in use.
+    n_prompts: tuple[int, ...] = ()  # The number of tokens of each prompt.
 
 
 @dataclass(frozen=True)

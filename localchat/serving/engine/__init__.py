@@ -29,7 +29,7 @@ def load(
     options: LoadOptions,
     *,
     progress: Callable[[float], None] | None = None,
-    after_step: Callable[[], None] = lambda: None,
+    after_step: Callable[[bool], None] = lambda is_due: None,
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 

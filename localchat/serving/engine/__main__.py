@@ -15,9 +15,11 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,13 +27,19 @@ from typing import Any
 from ..core.errors import ApiError
 from . import load
 from .engine import Engine
-from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, TokenTexts
+from .values import Cancelled, EngineError, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
 
 # A thread for each connection of the server. Only as many threads start as there are calls at once.
 _MAX_THREADS = 512
 # The interval at which Python switches between threads: with the default of 5 ms, a thread that runs a call would delay
 # the engine by more than a step.
 _SWITCH_INTERVAL_S = 0.001
+
+# Each message wakes the server's process, a thread for each sequence, and the clients, on the cores that compute the
+# next step. So a sequence gets its tokens at most this often, and all sequences together get at most so many events a
+# second. Measured with a model of 10M parameters on 2 cores. A model with slower steps sends each token.
+_MIN_INTERVAL_S = 0.008
+_MAX_EVENTS_PER_S = 2000
 
 log = logging.getLogger("localchat.engine")
 
@@ -70,15 +78,21 @@ class Calls:
     def __init__(self, sender: Sender) -> None:
         self.engine: Engine
         self._sender = sender
-        # What the current step has produced: the id of the call that started the sequence, and the fields of
-        # StepOutput. They are plain tuples, since a class takes ten times as long to send.
-        self._outputs: list[tuple[Any, ...]] = []
+        # The ids of calls of `embed` that are to end.
+        self._dropped: set[int] = set()
+        # What is to be sent: the id of the call that started the sequence, and the output. Those without progress are
+        # joined; their places are by call and sequence.
+        self._outputs: list[tuple[int, StepOutput]] = []
+        self._places: dict[tuple[int, int], int] = {}
+        self._is_urgent = False
+        # When the last message was sent, and when the last step ended.
+        self._sent_at = self._stepped_at = 0.0
 
     def answer(self, id: int | None, method: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Call a method, and send its result or its error, unless the call has no id."""
         try:
-            if method in ("load", "enqueue"):
-                value = getattr(self, method)(id, *arguments)
+            if method in ("load", "submit", "embed", "drop"):
+                value = getattr(self, method)(id, *arguments, **options)
             else:
                 value = getattr(self.engine, method)(*arguments, **options)
             answer = "result", id, value
@@ -100,21 +114,55 @@ class Calls:
             path,
             options,
             progress=lambda share: self._sender.send("progress", share),
-            after_step=self._send_step,
+            after_step=self._after_step,
         )
         threading.Thread(target=self._end_with_engine, daemon=True).start()
         # The existing objects live as long as the process. A collection of all of them would delay a step.
         gc.freeze()
         return self.engine.facts, self.engine.texts
 
-    def enqueue(self, id: int, requests: Sequence[GenerationRequest]) -> list[int]:
-        return self.engine.enqueue(requests, lambda output: self._outputs.append((id, *output)))
+    def submit(self, id: int, requests: Sequence[GenerationRequest]) -> tuple[Any, ...]:
+        *values, _ = self.engine.submit(requests, partial(self._deliver, id))
+        return tuple(values)
 
-    def _send_step(self) -> None:
-        """Runs on the engine thread after each step."""
-        if self._outputs:
-            self._sender.send("step", self._outputs)
+    def embed(self, id: int, inputs: Sequence[Any], **options: Any) -> Any:
+        def check() -> None:
+            if id in self._dropped:
+                raise Cancelled("the request was cancelled")
+
+        try:
+            return self.engine.embed(inputs, check=check, **options)
+        finally:
+            self._dropped.discard(id)
+
+    def drop(self, id: None, call: int) -> None:
+        """End a call of `embed`, whose result nobody needs."""
+        self._dropped.add(call)
+
+    def _deliver(self, id: int, output: StepOutput) -> None:
+        """Runs on the engine thread."""
+        place = self._places.get((id, output.sequence))
+        if place is not None and output.progress is None:
+            self._outputs[place] = id, self._outputs[place][1].followed_by(output)
+        else:
+            if output.tokens and not output.is_urgent:
+                self._places[id, output.sequence] = len(self._outputs)
+            self._outputs.append((id, output))
+        self._is_urgent = self._is_urgent or output.is_urgent
+
+    def _after_step(self, is_due: bool) -> None:
+        """Send what the steps have produced, at once if it is due or urgent, otherwise from time to time. Runs on the
+        engine thread after each step."""
+        now = time.perf_counter()
+        step_s, self._stepped_at = now - self._stepped_at, now
+        interval_s = max(_MIN_INTERVAL_S, len(self._places) / _MAX_EVENTS_PER_S)
+        # The output also waits for the end of the next step, which takes as long as this one.
+        if self._outputs and (is_due or self._is_urgent or now + step_s > self._sent_at + interval_s):
+            # Plain tuples, since a class takes ten times as long to send.
+            self._sender.send("step", [(id, *output) for id, output in self._outputs])
             self._outputs.clear()
+            self._places.clear()
+            self._is_urgent, self._sent_at = False, now
 
     def _end_with_engine(self) -> None:
         """End this process when its engine has failed: the server then starts another one."""

@@ -75,7 +75,7 @@ class Backend(CacheBackend, Protocol):
             BadRequest: An input is empty, or has a token that the vocabulary does not have.
         """
 
-    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        """The tokens of a query with each document, for a model with `rank` pooling; any thread."""
+    def pair_tokens(self, query: str, document: str) -> list[int]:
+        """The tokens of a query with a document, for a model with `rank` pooling; any thread."""
 
     def close(self) -> None: ...

@@ -56,11 +56,12 @@ class Sequence:
         self.sampler = sampler
         self._index = index
         self._deliver = deliver
+        # Whether no step has computed tokens of it.
+        self.is_new = True
         self.submitted_at = time.perf_counter()
         self.first_at: float | None = None
-        # The time limit ends an output only after a newline: whether it has one, and how many tokens were searched.
+        # The time limit ends an output only after a newline.
         self._has_newline = False
-        self._n_searched = self.n_prompt
 
     @property
     def is_to_score(self) -> bool:
@@ -94,10 +95,6 @@ class Sequence:
         return self.n_computed == self.n_prompt - 1 >= MIN_SAVED
 
     @property
-    def is_full(self) -> bool:
-        return len(self.tokens) >= self.max_length
-
-    @property
     def stats(self) -> SequenceStats:
         n_cached, n_computed = self.n_cached or 0, self.n_computed
         return SequenceStats(self.id, self.n_prompt, n_cached, n_computed, self.n_sampled, self.max_length)
@@ -111,22 +108,24 @@ class Sequence:
         """Delivers a StepOutput with these fields."""
         self._deliver(StepOutput(self._index, time.perf_counter(), **fields))
 
-    def end(self, texts: TokenTexts) -> str | None:
-        """The finish reason, if the newest token ends the sequence; else None. `chat/run.py` looks for stop texts."""
-        params, token = self.request.params, self.tokens[-1]
+    def end_at(self, token: int, n_new: int, texts: TokenTexts) -> str | None:
+        """The finish reason, if `token` ends the sequence, the last of `n_new` tokens that were sampled in this step;
+        else None. Called once for each token. `chat/run.py` looks for stop texts."""
+        params = self.request.params
         if params.max_tokens == 0:
             return "length"
         if texts.is_end(token) or token in params.stop_token_ids:
             return "stop"
-        return "length" if self.is_full or self._is_late(texts) else None
+        is_full = len(self.tokens) + n_new >= self.max_length
+        return "length" if is_full or self._is_late(token, texts) else None
 
-    def _is_late(self, texts: TokenTexts) -> bool:
+    def _is_late(self, token: int, texts: TokenTexts) -> bool:
         limit_s = self.request.params.max_completion_s
-        if limit_s is None or self.first_at is None:
+        if limit_s is None:
             return False
-        new, self._n_searched = self.tokens[self._n_searched :], len(self.tokens)
-        self._has_newline = self._has_newline or any(b"\n" in texts.piece(token) for token in new)
-        return self._has_newline and time.perf_counter() - self.first_at >= limit_s
+        self._has_newline = self._has_newline or b"\n" in texts.piece(token)
+        now = time.perf_counter()
+        return self._has_newline and now - (self.first_at or now) >= limit_s
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
-from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
+from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, QueueFull, item_path
 from .backend import Backend, DecodeFailed, NoFreeCells, Sampler
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
 from .kv_cache import KVCache
-from .run import RequestRun
 from .scheduler import Scheduler
 from .token_sampler import TokenRun, TokenSampler
 from .values import (
@@ -34,15 +36,21 @@ from .values import (
     EngineStats,
     EngineStopped,
     GenerationRequest,
-    ModelFacts,
     StepOutput,
+    Submitted,
+    TextPart,
     check_tokens,
 )
 
 log = logging.getLogger("localchat.engine")
 
-# The tokens of a prompt that does not fit are counted up to this number, which takes less than a second.
+# The tokens of a text that does not fit are counted up to this number, which takes less than a second.
 _COUNTED_TOKENS = 100_000
+# Vectors are computed in groups of inputs with so many tokens. Between two groups other requests run.
+_GROUP_TOKENS = 4096
+
+# A step with more rows beside one for each sequence may take long.
+_SHORT_STEP_ROWS = 16
 
 
 class Engine:
@@ -54,7 +62,7 @@ class Engine:
         *,
         max_queue: int = 256,
         draft_backend: Backend | None = None,
-        after_step: Callable[[], None] = lambda: None,
+        after_step: Callable[[bool], None] = lambda is_due: None,
     ):
         """The engine owns both backends and closes them.
 
@@ -62,12 +70,13 @@ class Engine:
             max_queue: The limit of waiting sequences; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
             after_step: Called on the engine thread when the output of a step has been delivered, before the next step
-                is decoded, which waits for it: it must only pass the output on.
+                is decoded, which waits for it. It passes the output on, or keeps it until it is called with True:
+                before a step that takes long, and when nothing runs.
         """
         self.backend = backend
         self.facts = backend.facts
         self.texts = backend.texts
-        self.tokenize, self.embed, self.pair_tokens = backend.tokenize, backend.embed, backend.pair_tokens
+        self.tokenize = backend.tokenize
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         # The limit of open sequences: those that run or wait.
@@ -105,7 +114,7 @@ class Engine:
     def warm_up(self, requests: Many[GenerationRequest]) -> None:
         """Runs requests before the start, so that the first real one does not wait for memory and kernels. They leave
         no prefixes and are not counted."""
-        self.submit(requests)
+        self.submit(requests, lambda output: None)
         while self.step():
             pass
         self.forget()
@@ -135,16 +144,11 @@ class Engine:
             self._draft_model.close()
         self.backend.close()
 
-    def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
-        """Queues the sequences of one request, all or none, and returns at once; see `enqueue` for errors."""
-        run = RequestRun(len(requests), self.cancel)
-        run.ids = self.enqueue(requests, run.deliver)
-        return run
+    def submit(self, requests: Many[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
+        """Queues the sequences of one request, all or none.
 
-    def enqueue(self, requests: Many[GenerationRequest], deliver: Callable[[StepOutput], None]) -> list[int]:
-        """Queues the sequences of one request, all or none, and returns their ids.
-
-        `deliver` is called on the engine thread with what a step produced for one of the sequences.
+        `deliver` is called on the engine thread with what a step produced for one of the sequences, also before this
+        returns.
 
         Raises:
             ContextLengthExceeded: A prompt leaves no space for one token of output.
@@ -154,12 +158,18 @@ class Engine:
             EngineStopped: The engine is closed.
             EngineDied: The engine has failed.
         """
+        # Sequences with the same prompt share the same tuple.
+        prompts: dict[int, list[int]] = {}
         for request in requests:
-            _check(request, self.facts)
+            if id(request.prompt) not in prompts:
+                prompts[id(request.prompt)] = self._prompt_of(request)
+        tokens = [prompts[id(request.prompt)] for request in requests]
         # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
         sequences = [
-            _sequence(request, self.facts.n_ctx, self.backend.new_sampler(request), index, deliver)
-            for index, request in enumerate(requests)
+            _sequence(
+                replace(request, prompt=tuple(own)), own, self.facts.n_ctx, self.backend.new_sampler, index, deliver
+            )
+            for index, (request, own) in enumerate(zip(requests, tokens))
         ]
         with self._lock:
             if self._stopped is not None:
@@ -173,28 +183,103 @@ class Engine:
                 sequence.id = self._last_id
                 self._open[sequence.id] = sequence
                 self.post(partial(self._scheduler.add, sequence))
-        return [sequence.id for sequence in sequences]
+        ids = [sequence.id for sequence in sequences]
+        returned = [own if request.returns_prompt else () for request, own in zip(requests, tokens)]
+        return Submitted(ids, [len(own) for own in tokens], returned, self.cancel)
 
     def cancel(self, id: int) -> None:
         """Ends a sequence before the next step, with Cancelled, if it still runs."""
         self.post(lambda: self._end(id, Cancelled("the request was cancelled")))
 
-    def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
-        """The tokens of a prompt that is given in parts, each a text and its `parse_special`.
-
-        Raises:
-            ContextLengthExceeded: The prompt has many more tokens than the context. The rest was not counted.
-        """
+    def tokenize_prompt(
+        self, parts: Iterable[int | TextPart], *, add_bos: bool = False, limit: int | None = None
+    ) -> list[int]:
+        """The tokens of a prompt that is given as token ids and texts. Raises ContextLengthExceeded if the texts have
+        more than `limit` tokens; the rest is not counted."""
         tokens: list[int] = []
-        n_most = max(self.facts.n_ctx, _COUNTED_TOKENS)
-        for text, parse_special in parts:
-            n_left = n_most - len(tokens)
+        for part in parts:
+            if isinstance(part, int):
+                tokens.append(part)
+                continue
+            text, parse_special = part
+            n_left = None if limit is None else limit - len(tokens)
             try:
                 tokens += self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
             except ContextLengthExceeded as error:
                 raise _too_long(len(tokens) + error.n_tokens, self.facts.n_ctx, "at least ") from error
             add_bos = False
         return tokens
+
+    def _prompt_of(self, request: GenerationRequest) -> list[int]:
+        """The tokens of the prompt of a request, which fit into the context. Raises what `submit` raises for them."""
+        facts, n_kept = self.facts, request.params.n_prompt_kept
+        if facts.is_non_causal:
+            message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
+            raise NotSupported(message, "model")
+        try:
+            # There is no limit if only the end of the prompt is kept.
+            limit = None if n_kept else max(facts.n_ctx, _COUNTED_TOKENS)
+            tokens = self.tokenize_prompt(request.prompt, add_bos=request.add_bos, limit=limit)[-n_kept:]
+            check_tokens(tokens, facts.n_vocab)
+            if len(tokens) >= facts.n_ctx:
+                raise _too_long(len(tokens), facts.n_ctx)
+        except BadRequest as error:
+            error.param = error.param or request.prompt_field
+            raise
+        return tokens
+
+    def embed(
+        self,
+        inputs: Many[str | Many[int]],
+        *,
+        field: str,
+        query: str | None = None,
+        truncates: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> tuple[list[array[float]], int]:
+        """The vector of each input, not normalised, and the number of their tokens.
+
+        Args:
+            inputs: Texts or token ids; with `query` the documents that are compared with it.
+            field: The field of the request that has the inputs, for errors.
+            truncates: Whether an input that is longer than the context is cut. If not, it is an error.
+            check: Called between two groups of inputs. It may raise an error to end the call.
+
+        Raises:
+            BadRequest: An input is empty, too long, or has a token that the vocabulary does not have.
+        """
+        # The context for embeddings is created with the first request. It is never larger than this limit.
+        limit = max(self.facts.n_ctx, self.facts.n_ctx_train, _COUNTED_TOKENS)
+        tokens: list[Many[int]] = []
+        for i, given in enumerate(inputs):
+            with _path_of(field, inputs, i):
+                if not isinstance(given, str):
+                    check_tokens(given, self.facts.n_vocab)
+                    tokens.append(given)
+                elif query is None:
+                    tokens.append(self.tokenize(given, add_bos=True, parse_special=False, limit=limit))
+                else:
+                    tokens.append(self.backend.pair_tokens(query, given))
+        vectors: list[array[float]] = []
+        while len(vectors) < len(inputs):
+            check()
+            try:
+                vectors += self.backend.embed(_group(tokens[len(vectors) :]))
+            except ContextLengthExceeded as error:
+                if truncates and error.n_ctx:
+                    tokens, truncates = [self._cut(own, error.n_ctx) for own in tokens], False
+                    continue
+                i = next(i for i, own in enumerate(tokens) if len(own) > error.n_ctx)
+                with _path_of(field, inputs, i):
+                    raise
+        return vectors, sum(map(len, tokens))
+
+    def _cut(self, tokens: Many[int], n: int) -> Many[int]:
+        """The first `n` tokens. The token that the tokenizer adds at the end stays at the end."""
+        ends = self.tokenize("", add_bos=True)
+        if len(tokens) <= n or tokens[-1] not in ends[-1:]:
+            return tokens[:n]
+        return [*tokens[: n - 1], tokens[-1]]
 
     def stats(self) -> EngineStats:
         n_active, n_idle = self._cache.n_cells()
@@ -231,7 +316,7 @@ class Engine:
             return False
         try:
             has_run = self._step(wait)
-            self._after_step()
+            self._after_step(not has_run)
         except BaseException as error:
             self._stop(error)
             return False
@@ -252,9 +337,12 @@ class Engine:
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
-        for chunk in batch.chunks:
-            if not chunk.sequence.n_sampled:
-                chunk.sequence.deliver(progress=chunk.sequence.progress)
+        for sequence in (chunk.sequence for chunk in batch.chunks):
+            if not sequence.n_sampled and (sequence.is_new or sequence.request.reports_progress):
+                sequence.deliver(progress=sequence.progress)
+                sequence.is_new = False
+        if batch.n_tokens > len(batch.chunks) + _SHORT_STEP_ROWS:
+            self._after_step(True)
         self._compute(batch)
         return True
 
@@ -313,23 +401,36 @@ class Engine:
         ]
 
     def _deliver_run(self, chunk: BatchChunk, run: TokenRun, n_accepted: int) -> None:
-        sequence, stats = chunk.sequence, self._stats
-        stats.n_sampled += len(run.items)
+        sequence, stats, tokens = chunk.sequence, self._stats, run.items
+        stats.n_sampled += len(tokens)
         stats.n_drafted += len(chunk.draft)
         stats.n_draft_accepted += n_accepted
         progress = None
-        if run.items and sequence.first_at is None:
+        if tokens and sequence.first_at is None:
             sequence.first_at = time.perf_counter()
             stats.n_cached += sequence.n_cached or 0
             stats.first_token_s.add(sequence.first_at - sequence.submitted_at)
             progress = sequence.progress
-        sequence.deliver(progress=progress, tokens=run.items, n_drafted=len(chunk.draft), n_draft_accepted=n_accepted)
-        end = run.error or sequence.end(self.texts)
-        if end is not None:
-            self._end(sequence.id, end)
+        last = None
+        if run.end == "stop":
+            *tokens, last = tokens
+        elif run.end == "length" and sequence.request.params.max_tokens == 0:
+            tokens = []  # One token was sampled to compute the prompt.
+        output: dict[str, Any] = {
+            "tokens": tokens,
+            "last": last,
+            "progress": progress,
+            "n_drafted": len(chunk.draft),
+            "n_draft_accepted": n_accepted,
+        }
+        if run.end is None:
+            sequence.deliver(**output)
+        else:
+            self._end(sequence.id, run.end, **output)
 
-    def _end(self, id: int, end: End, *, keep: bool = True) -> None:
-        """Ends a sequence, unless it has ended. With `keep` its tokens stay cached for other requests."""
+    def _end(self, id: int, end: End, *, keep: bool = True, **output: Any) -> None:
+        """Ends a sequence, unless it has ended. With `keep` its tokens stay cached for other requests. `output` has
+        other fields of its last StepOutput."""
         sequence = self._open.get(id)
         if sequence is None:
             return
@@ -338,7 +439,7 @@ class Engine:
             self._draft_model.forget(sequence)
         with self._lock:
             del self._open[id]
-        sequence.deliver(end=end)
+        sequence.deliver(end=end, **output)
 
     def _stop(self, error: BaseException) -> None:
         """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of
@@ -355,7 +456,7 @@ class Engine:
         try:
             for sequence in sequences:
                 sequence.deliver(end=end)
-            self._after_step()
+            self._after_step(True)
         except BaseException:
             log.exception("the engine was not cleaned up after its failure")
 
@@ -364,13 +465,20 @@ def _close() -> None:
     raise EngineStopped
 
 
-def _check(request: GenerationRequest, facts: ModelFacts) -> None:
-    if facts.is_non_causal:
-        message = "this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank"
-        raise NotSupported(message, "model")
-    if len(request.prompt) >= facts.n_ctx:
-        raise _too_long(len(request.prompt), facts.n_ctx)
-    check_tokens(request.prompt, facts.n_vocab)
+@contextlib.contextmanager
+def _path_of(field: str, items: Many[object], i: int) -> Iterator[None]:
+    """Complete errors with the path of an item of a field."""
+    try:
+        yield
+    except BadRequest as error:
+        error.param = error.param or item_path(field, items, i)
+        raise
+
+
+def _group(inputs: list[Many[int]]) -> list[Many[int]]:
+    """The first inputs, with about `_GROUP_TOKENS` tokens."""
+    sums = itertools.accumulate(map(len, inputs))
+    return inputs[: 1 + sum(n < _GROUP_TOKENS for n in sums)]
 
 
 def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceeded:
@@ -383,10 +491,15 @@ def _too_long(n_prompt: int, n_ctx: int, least: str = "") -> ContextLengthExceed
 
 
 def _sequence(
-    request: GenerationRequest, n_ctx: int, sampler: Sampler, index: int, deliver: Callable[[StepOutput], None]
+    request: GenerationRequest,
+    prompt: list[int],
+    n_ctx: int,
+    new_sampler: Callable[[GenerationRequest], Sampler],
+    index: int,
+    deliver: Callable[[StepOutput], None],
 ) -> Sequence:
     """The sequence of a request, without an id, with its length limited by the request and the context."""
-    n_prompt, max_tokens = len(request.prompt), request.params.max_tokens
+    max_tokens = request.params.max_tokens
     # Even with a limit of 0 one token is sampled, so that the prompt is computed.
-    limit = n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
-    return Sequence(0, list(request.prompt), limit, request, sampler=sampler, index=index, deliver=deliver)
+    limit = n_ctx if max_tokens is None else min(n_ctx, len(prompt) + max(max_tokens, 1))
+    return Sequence(0, prompt[:], limit, request, sampler=new_sampler(request), index=index, deliver=deliver)

@@ -19,7 +19,6 @@ from typing import Any, TypeVar, Union
 from ..models.memory import OtherModels
 from .engine import Engine
 from .process import EngineProcess
-from .run import RequestRun
 from .tuning import has_matrix_instructions
 from .values import (
     EngineDied,
@@ -29,6 +28,9 @@ from .values import (
     GenerationRequest,
     LoadOptions,
     ModelFacts,
+    StepOutput,
+    Submitted,
+    TextPart,
     TokenTexts,
 )
 
@@ -92,8 +94,8 @@ class Front:
     def max_open(self) -> int:
         return self.facts.n_parallel + self._options.max_queue
 
-    def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
-        return self._repeated(lambda process: process.submit(requests))
+    def submit(self, requests: Sequence[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
+        return self._repeated(lambda process: process.submit(requests, deliver))
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
@@ -101,17 +103,15 @@ class Front:
         tokens: list[int] = self._called("tokenize", text, add_bos=add_bos, parse_special=parse_special, limit=limit)
         return tokens
 
-    def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
+    def tokenize_prompt(self, parts: Iterable[int | TextPart], *, add_bos: bool = False) -> list[int]:
         tokens: list[int] = self._called("tokenize_prompt", list(parts), add_bos=add_bos)
         return tokens
 
-    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        pairs: list[list[int]] = self._called("pair_tokens", query, documents)
-        return pairs
-
-    def embed(self, inputs: Sequence[Sequence[int]]) -> list[array[float]]:
+    def embed(
+        self, inputs: Sequence[str | Sequence[int]], *, check: Callable[[], None] = lambda: None, **options: Any
+    ) -> tuple[list[array[float]], int]:
         # Not repeated after a crash, which the inputs may have caused.
-        vectors: list[array[float]] = self._running().call("embed", inputs).result()
+        vectors: tuple[list[array[float]], int] = self._running().embed(inputs, check, options)
         return vectors
 
     def stats(self) -> EngineStats:

@@ -7,8 +7,8 @@ ends the process. From it come tuples whose first item is their kind:
 
     ("result", id, value)             the result of a call
     ("error", id, error)              the error of a call
-    ("step", outputs)                 everything that a step produced: (id, *fields of StepOutput), with the id of the
-                                      call "enqueue" that started the sequence
+    ("step", outputs)                 what steps produced: (id, *fields of StepOutput), with the id of the
+                                      call "submit" that started the sequence
     ("progress", share)               the loaded share of the model, 0 to 1
     ("log", record)                   a record of the log
 """
@@ -25,19 +25,29 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from .run import RequestRun
-from .values import EngineDied, EngineStopped, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
+from .values import (
+    EngineDied,
+    EngineStopped,
+    GenerationRequest,
+    LoadOptions,
+    ModelFacts,
+    StepOutput,
+    Submitted,
+    TokenTexts,
+)
 
 log = logging.getLogger("localchat.engine")
 
 # The loggers whose levels the process takes from this one.
 _LOGGERS = ("localchat", "localchat.engine.llama")
+# How often a request for vectors checks whether it is still wanted.
+_CHECK_S = 0.25
 # How long an engine process may take to end: its last step, and the memory of its model.
 _CLOSE_S = 10.0
 # How long a process may live after its connection has ended.
@@ -58,8 +68,9 @@ class EngineProcess:
         # Guards the next two and `death`. The calls whose result is still to come, by their ids.
         self._lock = threading.Lock()
         self._calls: dict[int, Future[Any]] = {}
-        # The runs that have not ended, by the ids of their calls of "enqueue".
-        self._runs: dict[int, RequestRun] = {}
+        # The requests that have not ended, by the ids of their calls of "submit": the function that gets the output,
+        # and the indexes of the sequences that have not ended.
+        self._requests: dict[int, tuple[Callable[[StepOutput], None], set[int]]] = {}
         self._sending = threading.Lock()
         self._last_lines: deque[str] = deque(maxlen=30)
         self._connection, theirs = Pipe()
@@ -78,23 +89,48 @@ class EngineProcess:
     def is_serving(self) -> bool:
         return self.loaded.done() and self.loaded.exception() is None and self.death is None
 
-    def call(self, method: str, *arguments: Any, run: RequestRun | None = None, **options: Any) -> Future[Any]:
-        """Call a method in the process. Its error may be EngineDied, which this may also raise. `run` gets the output
-        of a call of "enqueue"."""
+    def call(
+        self, method: str, *arguments: Any, deliver: Callable[[StepOutput], None] | None = None, **options: Any
+    ) -> Future[Any]:
+        """Call a method in the process. Its error may be EngineDied, which this may also raise. `deliver` gets the
+        output of a call of "submit"."""
+        return self._begun(method, arguments, options, deliver)[1]
+
+    def _begun(
+        self,
+        method: str,
+        arguments: Sequence[Any],
+        options: Mapping[str, Any],
+        deliver: Callable[[StepOutput], None] | None = None,
+    ) -> tuple[int, Future[Any]]:
+        """The id and the result of a call."""
         id, future = next(self._ids), Future[Any]()
         with self._lock:
             if self.death is not None:
                 raise self.death
             self._calls[id] = future
-            if run is not None:
-                self._runs[id] = run
+            if deliver is not None:
+                self._requests[id] = deliver, set(range(len(arguments[0])))
         self._send((id, method, arguments, options))
-        return future
+        return id, future
 
-    def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
-        run = RequestRun(len(requests), lambda sequence: self._send((None, "cancel", (sequence,), {})))
-        run.ids = self.call("enqueue", requests, run=run).result()
-        return run
+    def submit(self, requests: Sequence[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
+        ids, n_prompts, prompts = self.call("submit", requests, deliver=deliver).result()
+        return Submitted(ids, n_prompts, prompts, self._cancel)
+
+    def embed(self, inputs: Sequence[Any], check: Callable[[], None], options: Mapping[str, Any]) -> Any:
+        """The result of `Engine.embed`. An error of `check` ends the call in the process, too."""
+        id, vectors = self._begun("embed", (inputs,), options)
+        try:
+            while not wait([vectors], _CHECK_S).done:
+                check()
+        except BaseException:
+            self._send((None, "drop", (id,), {}))
+            raise
+        return vectors.result()
+
+    def _cancel(self, sequence: int) -> None:
+        self._send((None, "cancel", (sequence,), {}))
 
     def close(self) -> None:
         """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
@@ -143,10 +179,12 @@ class EngineProcess:
     def _receive(self, kind: str, *values: Any) -> None:
         if kind == "step":
             for id, *fields in values[0]:
-                run = self._runs[id]
-                run.deliver(StepOutput(*fields))
-                if not run.undelivered:
-                    del self._runs[id]
+                output, (deliver, running) = StepOutput(*fields), self._requests[id]
+                if output.end is not None:
+                    running.remove(output.sequence)
+                    if not running:
+                        del self._requests[id]
+                deliver(output)
         elif kind == "progress":
             self._on_progress(values[0])
         elif kind == "log":
@@ -154,7 +192,7 @@ class EngineProcess:
         elif kind == "result":
             self._calls.pop(values[0]).set_result(values[1])
         else:
-            self._runs.pop(values[0], None)
+            self._requests.pop(values[0], None)
             self._calls.pop(values[0]).set_exception(values[1])
 
     def _end(self) -> None:
@@ -168,16 +206,16 @@ class EngineProcess:
         death = EngineStopped() if self._is_closing else self._died(status)
         with self._lock:
             was_serving, self.death = self.is_serving, death
-            calls, runs = list(self._calls.values()), list(self._runs.values())
+            calls, requests = list(self._calls.values()), list(self._requests.values())
         if was_serving and not self._is_closing:
-            log.error("%s; %d requests were running", death, len(runs))
+            log.error("%s; %d requests were running", death, len(requests))
             for line in self._last_lines:
                 log.info("it wrote: %s", line)
         for call in calls:
             call.set_exception(death)
-        for run in runs:
-            for index in list(run.undelivered):
-                run.deliver(StepOutput(index, time.perf_counter(), end=death))
+        for deliver, running in requests:
+            for index in running:
+                deliver(StepOutput(index, time.perf_counter(), end=death))
         # Not while another thread sends: its bytes would go to the socket that gets the number of this connection.
         with self._sending:
             self._connection.close()

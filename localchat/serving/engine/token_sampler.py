@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..core.errors import ApiError
 from .backend import Backend
 from .batch import MAX_FORCED, BatchChunk
-from .values import EngineError, Sampled, TokenTexts
+from .values import End, EngineError, Sampled, TokenTexts
 
 log = logging.getLogger("localchat.engine")
 
@@ -22,10 +22,10 @@ _MIN_PARALLEL_VOCAB = 16_384
 
 
 class TokenRun(NamedTuple):
-    """The tokens sampled for one sequence in a step, and the error after them if sampling failed."""
+    """The tokens sampled for one sequence in a step, and its end if the last one ends it or sampling failed."""
 
     items: list[Sampled]
-    error: ApiError | None = None
+    end: End | None = None
 
     def tokens(self) -> list[int]:
         return list(map(_token_of, self.items))
@@ -61,27 +61,21 @@ class TokenSampler:
         return [self._sample_run(chunk) for chunk in share]
 
     def _sample_run(self, chunk: BatchChunk) -> TokenRun:
+        """The next tokens, up to the end of the sequence."""
         items: list[Sampled] = []
         try:
             # In a loop, since the tokens before an error are kept.
-            for item in self._tokens(chunk):
+            for item in self._sampled_and_forced(chunk):
                 items.append(item)
+                end = chunk.sequence.end_at(_token_of(item), len(items), self._texts)
+                if end is not None:
+                    return TokenRun(items, end)
         except ApiError as error:
             return TokenRun(items, error)
         except Exception as error:
             log.exception("sampling a token failed")
             return TokenRun(items, EngineError(f"sampling a token failed: {error}"))
         return TokenRun(items)
-
-    def _tokens(self, chunk: BatchChunk) -> Iterator[Sampled]:
-        """The next tokens, up to the end of the sequence."""
-        sequence, params = chunk.sequence, chunk.sequence.request.params
-        for n_new, item in enumerate(self._sampled_and_forced(chunk), 1):
-            yield item
-            token = _token_of(item)
-            is_full = len(sequence.tokens) + n_new == sequence.max_length
-            if is_full or self._texts.is_end(token) or token in params.stop_token_ids:
-                return
 
     def _sampled_and_forced(self, chunk: BatchChunk) -> Iterator[Sampled]:
         """Samples the next token, further ones while they are equal to the draft, and then forced tokens.

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple, Protocol, Union
+from typing import NamedTuple, Union
 
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, ShuttingDown
 from ..core.events import PromptProgress
@@ -34,26 +34,37 @@ class Constraint:
     """The field of the request from which the grammar was made, for errors."""
 
 
-class BudgetTracker(Protocol):
-    """The reasoning budget of one sequence: reads its tokens, and at the budget forces those that end the reasoning.
+TextPart = tuple[str, bool]
+"""A text of a prompt, and whether the texts of control tokens in it become control tokens."""
 
-    `localchat.serving.chat.dialects.parser` implements it. The engine does not know the markers of reasoning.
-    """
 
-    @property
-    def forced_token(self) -> int | None:
-        """The token that must come next; None if the sampler may choose."""
+Prompt = tuple[Union[int, TextPart], ...]
+"""Token ids, and texts that the engine tokenizes."""
 
-    def feed(self, piece: bytes) -> None:
-        """Takes the bytes of the next token. If `forced_token` is set, this must be that token."""
+
+@dataclass(frozen=True)
+class ReasoningBudget:
+    """The limit of reasoning tokens of a sequence."""
+
+    n_tokens: int
+    start: str
+    """The start tag of reasoning."""
+    ends: tuple[str, ...]
+    """The texts that end reasoning: its end tag, and the markers of text and calls."""
+    closing: tuple[TextPart, ...]
+    """The texts that end reasoning at the limit."""
+    is_open: bool = False
+    """Whether reasoning is open at the end of the prompt."""
+    opens_anywhere: bool = False
+    """Whether reasoning may begin after other text, and again after its end."""
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
     """What the engine needs to generate one sequence."""
 
-    prompt: tuple[int, ...]
-    """Token ids, at least one."""
+    prompt: Prompt
+    """One token at least."""
     params: GenerationParams = field(default_factory=GenerationParams)
     """Limits and extra outputs. The sampling values in it are not used. The context limits `max_tokens` as well."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -61,10 +72,28 @@ class GenerationRequest:
     constraint: Constraint | None = None
     visible_tokens: frozenset[int] = frozenset()
     """Control tokens that are part of the text, such as the markers of tool calls."""
-    new_budget_tracker: Callable[[], BudgetTracker] | None = None
-    """Makes the tracker of the reasoning budget for a sequence without tokens. None: there is no budget."""
+    reasoning_budget: ReasoningBudget | None = None
+    """The limit of reasoning; None: there is none."""
+    add_bos: bool = False
+    """Whether the first text begins with the tokens that the tokenizer adds, such as BOS."""
+    prompt_field: str = "prompt"
+    """The field of the request that has the prompt, for errors."""
+    returns_prompt: bool = False
+    """Whether `Submitted` has the token ids of the prompt."""
     reports_progress: bool = False
     """Whether the reader of the output gets the progress while the prompt is computed."""
+
+
+class Submitted(NamedTuple):
+    """The sequences of a request, which the engine has queued."""
+
+    ids: Sequence[int]
+    n_prompts: Sequence[int]
+    """The number of prompt tokens of each sequence."""
+    prompts: Sequence[Sequence[int]]
+    """The prompt tokens of each sequence; empty without `returns_prompt`."""
+    cancel: Callable[[int], None]
+    """Ends a sequence, by its id, before the next step. Its end is then the error Cancelled."""
 
 
 Top = list[tuple[int, float]]
@@ -76,19 +105,34 @@ End = Union[str, Exception]
 
 
 class StepOutput(NamedTuple):
-    """What a step of the engine produced for one sequence, or a part of it."""
+    """What one or several steps of the engine produced for one sequence."""
 
     sequence: int
     """The index of the sequence in its request."""
     at: float
     """The time by `time.perf_counter`, whose clock all processes share."""
+    tokens: Sequence[Sampled] = ()
+    end: End | None = None
+    last: Sampled | None = None
+    """The token that ended the sequence, an end-of-generation token or one of `stop_token_ids`; not in `tokens`."""
     progress: PromptProgress | None = None
     prompt_logprobs: Sequence[tuple[float, Top]] = ()
     """For the next tokens of the prompt, from the second one on: the log probability, and the likeliest tokens."""
-    tokens: Sequence[Sampled] = ()
     n_drafted: int = 0
     n_draft_accepted: int = 0
-    end: End | None = None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a client waits for it: it has the first token, an end, or the progress of the prompt."""
+        return self.progress is not None or self.end is not None
+
+    def followed_by(self, later: StepOutput) -> StepOutput:
+        """The output of these steps and of `later` ones, of the same sequence, which have no progress."""
+        return later._replace(
+            tokens=[*self.tokens, *later.tokens],
+            n_drafted=self.n_drafted + later.n_drafted,
+            n_draft_accepted=self.n_draft_accepted + later.n_draft_accepted,
+        )
 
 
 class TokenTexts:

@@ -65,12 +65,10 @@ class Stream:
     def send(self, *, has_events: bool, is_last: bool) -> None:
         """Send the new chunks of the encoder, or a ping if it is time for one. The first events begin the response."""
         assert self.encoder is not None
-        if has_events:
-            self._begin()
         if is_last:
             self.encoder.finish()
         chunks = self.encoder.take()
-        if chunks or is_last:
+        if chunks or is_last or (has_events and self._exchange.status is None):
             self._send(chunks, is_last=is_last)
         else:
             self.ping()
@@ -78,7 +76,7 @@ class Stream:
     def ping(self) -> None:
         """Send a ping if it is time for one."""
         if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
-            self._send_part(self._format.ping)
+            self._write(self._format.ping)
 
     def _fail(self, error: errors.ApiError) -> None:
         body = self._exchange.error_body(error)
@@ -92,14 +90,11 @@ class Stream:
     def _send(self, chunks: list[str], *, is_last: bool) -> None:
         if is_last and self._format.end is not None:
             chunks = [*chunks, self._format.end]
-        self._send_part(b"".join(map(self._format.encode, chunks)), is_last=is_last)
+        self._write(b"".join(map(self._format.encode, chunks)), is_last=is_last)
 
-    def _begin(self) -> None:
+    def _write(self, payload: bytes, *, is_last: bool = False) -> None:
         if self._exchange.status is None:
             self._exchange.start_stream(self._format.content_type)
-
-    def _send_part(self, payload: bytes, *, is_last: bool = False) -> None:
-        self._begin()
         self._exchange.send_part(payload, is_last=is_last)
         self._sent_at = time.monotonic()
 

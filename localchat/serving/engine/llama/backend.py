@@ -158,9 +158,9 @@ class LlamaBackend:
                 self._embedding = LlamaEmbedding(self._model, self.facts, L.llama_n_threads(self._context))
             return self._embedding.embed(inputs)
 
-    def pair_tokens(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+    def pair_tokens(self, query: str, document: str) -> list[int]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
-        return [pair_tokens(self.vocabulary, query, document, template) for document in documents]
+        return pair_tokens(self.vocabulary, query, document, template)
 
     def close(self) -> None:
         with self._embedding_lock:

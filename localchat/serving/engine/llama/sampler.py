@@ -12,12 +12,13 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...core.params import SamplingParams
-from ..values import EngineError, GenerationRequest
+from ..reasoning import ReasoningTracker
+from ..values import EngineError, GenerationRequest, ReasoningBudget
 from .library import L, pointer_to
 from .vocabulary import Vocabulary
 
@@ -96,7 +97,8 @@ class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
-        """
+        """The prompt of the request has token ids alone.
+
         Raises:
             BadRequest: The grammar is malformed, needs text that the model has no tokens for, or takes too much work.
             EngineError: llama.cpp refuses a sampling step.
@@ -109,7 +111,7 @@ class Sampler:
         self._withheld = sorted({*ends, *params.stop_token_ids}) if params.min_tokens else []
         self._forbidden = sorted(ends) if params.ignore_eos else []
         self._find_biased()
-        self._reasoning = request.new_budget_tracker() if request.new_budget_tracker else None
+        self._reasoning = _tracker(request.reasoning_budget, vocabulary)
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = vocabulary.masks.matcher(constraint, visible) if constraint else None
         # The next tokens, if the grammar allows no others. More are searched for when all of these have been used.
@@ -126,7 +128,7 @@ class Sampler:
         self._chain: Any = None
         steps = chain_steps(self._sampling)
         if steps != [_GREEDY] or self._biased:
-            self._build_chain(steps, request.prompt)
+            self._build_chain(steps, cast("Sequence[int]", request.prompt))
 
     def sample(self, context: Any, row: int, logits: Any) -> int:
         """Sample the next token from the logits of a row, which may be overwritten if the request has no log
@@ -250,6 +252,13 @@ class Sampler:
         if not sampler:  # a NULL pointer; adding it would crash
             raise EngineError("llama.cpp refused a sampling step: check the sampling values")
         L.llama_sampler_chain_add(self._chain, sampler)
+
+
+def _tracker(budget: ReasoningBudget | None, vocabulary: Vocabulary) -> ReasoningTracker | None:
+    if budget is None:
+        return None
+    texts = (vocabulary.tokenize(text, parse_special=is_markup) for text, is_markup in budget.closing)
+    return ReasoningTracker(budget, [token for tokens in texts for token in tokens])
 
 
 def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
