@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from localchat.serving.api.embeddings import parse_embeddings, parse_rerank, rerank_body
 from localchat.serving.chat.embeddings import VectorRun
+from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import ShuttingDown
+from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import ModelFacts
 
 from .chat_requests import read, refused
