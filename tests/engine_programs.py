@@ -21,25 +21,25 @@ os.abort()
 """
 
 # A request crashes the library.
-CRASHES_AT_ENQUEUE = """
+CRASHES_AT_SUBMIT = """
 import os, signal, sys, time
 from localchat.serving.engine import __main__ as program
 def crashing(self, id, requests):
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(60)
-program.Calls.enqueue = crashing
+program.Calls.submit = crashing
 program.main(*map(int, sys.argv[1:]))
 """
 
 # The first request meets an error.
-FAILS_AT_ENQUEUE = """
+FAILS_AT_SUBMIT = """
 import sys
 from localchat.serving.engine import __main__ as program
-enqueue = program.Calls.enqueue
+submit = program.Calls.submit
 def failing(self, id, requests):
-    program.Calls.enqueue = enqueue
+    program.Calls.submit = submit
     raise ERROR
-program.Calls.enqueue = failing
+program.Calls.submit = failing
 program.main(*map(int, sys.argv[1:]))
 """
 

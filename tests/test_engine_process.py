@@ -41,9 +41,9 @@ from . import exchanges
 from .engine_programs import (
     ABORTS,
     CRASHES_AT_AMX,
-    CRASHES_AT_ENQUEUE,
+    CRASHES_AT_SUBMIT,
     FAILS,
-    FAILS_AT_ENQUEUE,
+    FAILS_AT_SUBMIT,
     WITHOUT_THREADS,
 )
 from .live import ServerProcess, running_process, started
@@ -356,7 +356,7 @@ def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.
     """A grammar may crash the library."""
     starts: list[str] = []
     monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
-    with serving_process(monkeypatch, CRASHES_AT_ENQUEUE) as (_, port):
+    with serving_process(monkeypatch, CRASHES_AT_SUBMIT) as (_, port):
         status, body = chat_at(port)
         assert (status, "killed by SIGSEGV" in body["error"]["message"], len(starts)) == (500, True, 1)
 
@@ -398,7 +398,7 @@ def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeyp
 
 @pytest.mark.parametrize("fails", ['RuntimeError("can\'t start new thread")', "BaseException('a panic')"])
 def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.MonkeyPatch):
-    with serving_process(monkeypatch, FAILS_AT_ENQUEUE.replace("ERROR", fails)) as (service, port):
+    with serving_process(monkeypatch, FAILS_AT_SUBMIT.replace("ERROR", fails)) as (service, port):
         pid = pid_of(service)
         assert chat_at(port)[0] == (503 if "thread" in fails else 500)
         assert (chat_at(port)[0], pid_of(service)) == (200, pid)

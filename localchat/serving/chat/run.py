@@ -72,7 +72,8 @@ class Output:
             parser: A new parser, for this output alone.
             first_events: Returns the events to emit before the first token, such as an echo of the prompt.
             reasoning_tags: Emit the reasoning as content, between these tags; None: emit it as reasoning.
-            shows_tokens: Emit SampledTokens, which responses with token ids or log probabilities need.
+            shows_tokens: Emit all SampledTokens, which responses with token ids or log probabilities need. If not, only
+                the first one is emitted, without tokens, at which a stream begins.
         """
         self.request = request
         self.finish_reason: str | None = None
@@ -126,13 +127,14 @@ class Output:
         reason = newest.end if isinstance(newest.end, str) else None
         if not (sampled or reason):
             return events
-        if not self._has_begun:
-            self._has_begun = True
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first:
             events += self._first_events(self.prompt_tokens)
         made, n_read = self._made(sampled)
         self._n_completion += n_read
-        if self._shows_tokens and n_read:
-            events.append(SampledTokens(tuple(map(self._token, sampled[:n_read]))))
+        if n_read and (self._shows_tokens or is_first):
+            shown = sampled[:n_read] if self._shows_tokens else ()
+            events.append(SampledTokens(tuple(map(self._token, shown))))
         events += self._shown(made)
         if self._found is not None or reason is not None:
             events += self._finish(reason or "stop", newest.last)
