@@ -26,7 +26,7 @@ def chat(session: Session, images: list[str]) -> int:
         LocalChatError: The list of models cannot be requested, for example because the server is down.
     """
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
-    with _history() if session.saves else contextlib.nullcontext():
+    with _line_editing(session.saves):
         while True:
             line = ""
             try:
@@ -78,8 +78,11 @@ def greeting(client: Client, model: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _history() -> Iterator[None]:
-    """Load the history of typed lines for the cursor keys, and save it at the end, if Python has readline."""
+def _line_editing(saves: bool) -> Iterator[None]:
+    """Edit lines with the cursor keys and the history of typed lines, if Python has readline; save it at the end.
+
+    A terminal without readline cuts a line after 4,095 characters.
+    """
     try:
         import readline
     except ImportError:  # Python on Windows and some other builds have no readline.
