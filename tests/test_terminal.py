@@ -221,12 +221,13 @@ def run(url: str, home: Path, *arguments: str, **options: Any) -> subprocess.Com
 def test_last_conversation_is_continued(tmp_path):
     with numbered() as server:
         assert "no last conversation" in run(server.url, tmp_path, "-c", "hi").stderr
-        run(server.url, tmp_path, "-s", "be brief", "one")
-        run(server.url, tmp_path, "--no-save", "two")
+        assert Terminal(tmp_path, server.url, "-s", "be brief", "one").close()[0] == 0
+        assert Terminal(tmp_path, server.url, "--no-save", "two").close()[0] == 0
+        run(server.url, tmp_path, "of a script, whose output is no terminal")
         run(server.url, tmp_path, "-c", "three")
         roles, contents = zip(*sent(server))
-    assert roles == ("system", "user", "assistant", "user")
-    assert contents[1::2] == ("one", "three")
+    assert roles == ("system", *("user", "assistant") * 2, "user")
+    assert contents[1::2] == ("one", "three", "four")
     assert (tmp_path / "localchat" / "last.json").stat().st_mode & 0o777 == 0o600
 
 

@@ -41,8 +41,9 @@ class Session:
         self._options = _as_options(dict(arguments.option))
         if arguments.schema:
             self._options["response_format"] = _read_schema(arguments.schema)
-        # Whether this program writes files: the last conversation, and the history of typed lines.
-        self.saves = not arguments.no_save
+        # Whether this program writes files: the last conversation, and the history of typed lines. A single request of
+        # a script, whose output is not a terminal, does not replace the conversation that `--continue` continues.
+        self.saves = not arguments.no_save and (arguments.continues or sys.stdout.isatty())
         # The messages of a question that got no answer.
         self.unanswered: list[Json] = []
         self.messages: list[Json] = _load_last() if arguments.continues else []
