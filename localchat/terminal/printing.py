@@ -15,6 +15,18 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 class Printer:
     """Prints one response: call `add` for each event, `end` after the last one, and always `close`.
+# Seconds without output, after which the program reports that it waits for the server.
+_NOTICE_S = 10.0
+
+
+def waiting(client: Client) -> AbstractContextManager[Timer]:
+    """Report that the program waits for the server, if the block takes long; see `notice`."""
+    return notice(f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this", _NOTICE_S)
+
+
+def has_styles(stream: TextIO) -> bool:
+    """Whether to style text with escape sequences: not in pipes, with NO_COLOR, or in the terminal of an editor."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     Args:
         hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
@@ -76,7 +88,8 @@ class Printer:
         if self._show_reasoning and event.choice_index == 0:
             self._in_reasoning = True
             text = printable(event.delta, sys.stderr)
-            print(f"{_DIM}{text}{_PLAIN}" if sys.stderr.isatty() else text, end="", file=sys.stderr, flush=True)
+            print(f"{_DIM}{text}{_PLAIN}" if has_styles(sys.stderr) else text, end="", file=sys.stderr, flush=True)
+            self.has_shown = True
 
     def _write(self, text: str) -> None:
         if text:
