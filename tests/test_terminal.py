@@ -28,6 +28,7 @@ from .raw_server import (
     Peer,
     Server,
     always,
+    choice,
     chunked,
     piece,
     serving,
@@ -46,11 +47,11 @@ class Terminal:
 
     def __init__(self, home: Path, url: str, *arguments: str, **others: str) -> None:
         self._shown = ""
-        variables = {**environment(url), "XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}"}
         # All output, with escape sequences.
         self.raw = b""
-        command = [sys.executable, "-m", "localchat", *arguments]
+        variables = {**environment(url), "XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}"}
         variables.update(others)
+        command = [sys.executable, "-m", "localchat", *arguments]
         self._pid, self._file = pty.fork()
         if self._pid == 0:
             os.chdir(home)
@@ -97,8 +98,8 @@ class Terminal:
             data = os.read(self._file, 65536)
         except OSError:  # The end of a pseudo-terminal, on Linux.
             return False
-        self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
         self.raw += data
+        self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
         return bool(data)
 
 
@@ -229,6 +230,7 @@ def test_last_conversation_is_continued(tmp_path):
         assert Terminal(tmp_path, server.url, "--no-save", "two").close()[0] == 0
         run(server.url, tmp_path, "of a script, whose output is no terminal")
         run(server.url, tmp_path, "-c", "three")
+        run(server.url, tmp_path, "-c", "four")
         roles, contents = zip(*sent(server))
     assert roles == ("system", *("user", "assistant") * 2, "user")
     assert contents[1::2] == ("one", "three", "four")

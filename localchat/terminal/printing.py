@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from typing import Any
+from contextlib import AbstractContextManager
+from threading import Timer
+from typing import Any, TextIO
 
+from ..client import Client
 from ..events import ReasoningDelta, Reply, StreamEvent
-from .ask import output_text, printable, report
+from .ask import notice, output_text, printable, report
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-
-
-class Printer:
-    """Prints one response: call `add` for each event, `end` after the last one, and always `close`.
 # Seconds without output, after which the program reports that it waits for the server.
 _NOTICE_S = 10.0
 
@@ -28,6 +28,10 @@ def has_styles(stream: TextIO) -> bool:
     """Whether to style text with escape sequences: not in pipes, with NO_COLOR, or in the terminal of an editor."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
+
+class Printer:
+    """Prints one response: call `add` for each event, `end` after the last one, and always `close`.
+
     Args:
         hold: Print nothing before `end`, which is not called for an incomplete or invalid response.
         as_json: Print one line of JSON instead of the text; implies `hold`.
@@ -36,6 +40,8 @@ def has_styles(stream: TextIO) -> bool:
 
     def __init__(self, *, hold: bool, as_json: bool, show_reasoning: bool) -> None:
         self._holds = hold or as_json
+        # Whether anything was written.
+        self.has_shown = False
         self._as_json = as_json
         self._show_reasoning = show_reasoning
         self._held = ""
@@ -94,6 +100,7 @@ def has_styles(stream: TextIO) -> bool:
     def _write(self, text: str) -> None:
         if text:
             self._in_line = not text.endswith("\n")
+            self.has_shown = True
             print(printable(text, sys.stdout), end="", flush=True)
 
 

@@ -17,7 +17,7 @@ from ..events import Reply
 from ..extras import media
 from ..transport.keywords import CLIENT_NAMES, StreamKeywords
 from .ask import finish_code, read_prompt, report
-from .printing import Printer
+from .printing import Printer, waiting
 
 Json = dict[str, Any]
 
@@ -94,9 +94,11 @@ class Session:
         )
         try:
             options = {**self._options, **({"model": self.model} if self.model else {})}
-            with self.client.stream(messages, **options) as stream:
+            with waiting(self.client) as notice, self.client.stream(messages, **options) as stream:
                 for event in stream:
                     printer.add(event)
+                    if printer.has_shown:
+                        notice.cancel()
             reply: Reply[Any] = stream.reply
             printer.end(reply)
         finally:
