@@ -82,11 +82,11 @@ def read_prompt(words: Sequence[str]) -> str:
     Raises:
         ValueError: The input is not UTF-8.
     """
-    is_piped = sys.stdin is not None and not sys.stdin.isatty()
-    wait = notice("localchat: waiting for the end of the piped input; </dev/null stands for none", _NOTICE_S)
+    piped = ""
     try:
-        with wait if is_piped else contextlib.nullcontext():
-            piped = sys.stdin.read() if is_piped else ""
+        if sys.stdin is not None and not sys.stdin.isatty():
+            with notice("localchat: waiting for the end of the piped input; </dev/null stands for none", _NOTICE_S):
+                piped = sys.stdin.read()
         text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
         text.encode()  # Python reads invalid bytes of arguments as surrogates, which servers refuse.
     except UnicodeError as error:

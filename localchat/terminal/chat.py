@@ -81,10 +81,7 @@ def greeting(client: Client, model: str | None) -> str:
 
 @contextlib.contextmanager
 def _line_editing(saves: bool) -> Iterator[None]:
-    """Edit lines with the cursor keys and the history of typed lines, if Python has readline; save it at the end.
-
-    A terminal without readline cuts a line after 4,095 characters.
-    """
+    """Edit lines, with the history for the cursor keys, if Python has readline. `saves`: save the history."""
     try:
         import readline
     except ImportError:  # Python on Windows and some other builds have no readline.

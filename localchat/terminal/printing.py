@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import AbstractContextManager
 from threading import Timer
-from typing import Any, TextIO
+from typing import Any
 
 from ..client import Client
 from ..events import ReasoningDelta, Reply, StreamEvent
@@ -24,11 +24,6 @@ def waiting(client: Client) -> AbstractContextManager[Timer]:
     return notice(f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this", _NOTICE_S)
 
 
-def has_styles(stream: TextIO) -> bool:
-    """Whether to style text with escape sequences: not in pipes, with NO_COLOR, or in the terminal of an editor."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 class Printer:
     """Prints one response: call `add` for each event, `end` after the last one, and always `close`.
 
@@ -40,10 +35,9 @@ class Printer:
 
     def __init__(self, *, hold: bool, as_json: bool, show_reasoning: bool) -> None:
         self._holds = hold or as_json
-        # Whether anything was written.
-        self.has_shown = False
         self._as_json = as_json
         self._show_reasoning = show_reasoning
+        self._has_styles = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
         self._held = ""
         # Whether the last line on stdout, or the last line of reasoning on stderr, is unfinished.
         self._in_line = False
@@ -94,13 +88,11 @@ class Printer:
         if self._show_reasoning and event.choice_index == 0:
             self._in_reasoning = True
             text = printable(event.delta, sys.stderr)
-            print(f"{_DIM}{text}{_PLAIN}" if has_styles(sys.stderr) else text, end="", file=sys.stderr, flush=True)
-            self.has_shown = True
+            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
 
     def _write(self, text: str) -> None:
         if text:
             self._in_line = not text.endswith("\n")
-            self.has_shown = True
             print(printable(text, sys.stdout), end="", flush=True)
 
 

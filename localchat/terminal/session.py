@@ -97,7 +97,7 @@ class Session:
             with waiting(self.client) as notice, self.client.stream(messages, **options) as stream:
                 for event in stream:
                     printer.add(event)
-                    if printer.has_shown:
+                    if event.type.endswith("_delta") and (arguments.show_reasoning or event.type != "reasoning_delta"):
                         notice.cancel()
             reply: Reply[Any] = stream.reply
             printer.end(reply)
