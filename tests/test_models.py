@@ -1,6 +1,7 @@
 """Models by name and by path, over a fake home folder with the layouts of other programs (G14 to G23, K34)."""
 
 import errno
+import io
 import json
 import logging
 import os
@@ -8,12 +9,14 @@ import re
 import shutil
 import sys
 import time
+from unittest import mock
 
 import pytest
 
 from localchat.server import chosen_model, read_options
 from localchat.serving.core.errors import NO_MEMORY
-from localchat.serving.engine.values import EngineDied
+from localchat.serving.engine.values import EngineDied, LoadOptions
+from localchat.serving.http import loading
 from localchat.serving.http.loading import load_options, reason_of
 from localchat.serving.models.catalog import Catalog
 from localchat.serving.models.model_file import DEMO_PATH, ModelFile, ModelFileError, model_at, summary_of
@@ -375,3 +378,14 @@ def test_error_of_an_argument_without_a_model_has_advice(folder, monkeypatch, ar
 )
 def test_reason_why_a_file_cannot_be_loaded_is_one_line(error: Exception, reason: str):
     assert reason_of(DEMO_PATH, error) == f"{DEMO_PATH}: {reason}"
+
+
+@pytest.mark.parametrize(("term", "shown"), [("xterm", "\rloading demo ["), ("dumb", "")])
+def test_progress_is_a_bar_unless_the_terminal_is_dumb(term: str, shown: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(loading, "Front", mock.Mock())
+    monkeypatch.setattr(sys, "stderr", mock.Mock(wraps=io.StringIO(), isatty=lambda: True))
+    start = loading._Start(ModelFile(DEMO_PATH, "demo"), LoadOptions(), has_bar=True)
+    start._show(0.5)
+    assert sys.stderr.getvalue().startswith(shown)
+    assert bool(sys.stderr.getvalue()) == bool(shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import os
 import shlex
 import sys
 import time
@@ -146,7 +147,7 @@ class _Start:
     def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
         self.served: ServedModel[Model] | None = None
         self._name = file.name
-        self._is_bar = has_bar and sys.stderr is not None and sys.stderr.isatty()
+        self._is_bar = has_bar and bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
         self._began_at = self._logged_at = time.monotonic()
         self._shown_percent = -1
         self.front = Front(str(file.path), options, self._show)
