@@ -10,6 +10,7 @@ import contextlib
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -74,11 +75,17 @@ class Connection:
 
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine that awaits only operations of a Driver, which block and never suspend it. Returns its result."""
+    hooks = sys.get_asyncgen_hooks()
+    if any(hooks):  # An event loop runs in this thread. At its end it would close the generators of the coroutine.
+        sys.set_asyncgen_hooks(None, None)
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: Result = end.value
         return result
+    finally:
+        if any(hooks):
+            sys.set_asyncgen_hooks(*hooks)
     raise RuntimeError("the coroutine waits for something else")
 
 
