@@ -247,12 +247,17 @@ def companion(name: str) -> Any:
 def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
     """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
     is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    reasons = {choice.finish_reason for choice in reply.choices}
-    is_filtered = "content_filter" in reasons
-    if is_filtered or ("length" in reasons and not is_limited):
-        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
-        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
+    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
+    if "content_filter" in reasons:
+        cause, other = "by a content filter", ""
+    elif "context" in reasons.get("length", ""):  # max_tokens is another limit.
+        cause, other = "at the end of the model's context", ""
+    elif "length" in reasons and not is_limited:
+        cause, other = "at a limit of tokens", "max_tokens or "
+    else:
+        return
+    message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+    raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
 
 
 class BaseStream(BaseEvents[StreamEvent], Generic[Value]):
