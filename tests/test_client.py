@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import localchat.client
+import localchat.sse
 import localchat.transport.streams
-from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StreamError
+from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StatusError, StreamError
 from localchat.transport.options import Settings
 
 from .clients import failure, make_client
@@ -32,6 +33,7 @@ from .raw_server import (
     pinging,
     responding_once,
     serving,
+    sse,
     until_close,
     waiting,
     with_length,
@@ -218,6 +220,62 @@ def test_held_text_is_emitted_before_the_error(ending, kind, client_class):
         seen.extend(client.stream("hi"))
     assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
     assert caught.value.partial.text == "a <thi"
+
+
+BARE = {"one line": '{"error": "bad luck"}', "indented": json.dumps([{"error": {"message": "bad luck"}}], indent=2)}
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\ndata: [DONE]\n\n"])
+@pytest.mark.parametrize("bare", BARE.values(), ids=BARE)
+def test_error_without_data_is_an_error(bare, end, client_class):
+    """Also directly after an event without its empty line, and after the finish reason."""
+    for begin in (piece("a"), piece("a").strip() + b"\n", piece("a", "stop")):
+        raw = until_close(begin, bare.encode(), end.encode())
+        assert failure(responding_once(raw), StreamError, "bad luck", client_class).partial.text == "a"
+
+
+AFTER_FINISH = {
+    "unquoted": b"data: DONE\n\n",
+    "quoted": b'data: "[DONE]"\n\n',
+    "cost": sse({"cost": 0.01}),
+    "no JSON": b"data: {oops\n\n",
+    "code": sse({"code": 500, "message": "late"}),
+    "detail": sse({"detail": "late"}),
+    "nested": b'data: {"error": ' + b"[" * 100_000 + b"\n\n",
+    "too long": b"data: " + b"x" * 3_000_000 + b"\n\n",
+    "JSON without data": b'{"bye": 1}\n',
+}
+
+
+@pytest.mark.parametrize("after", AFTER_FINISH.values(), ids=AFTER_FINISH)
+def test_only_an_explicit_error_counts_after_the_finish_reason(after, client_class, monkeypatch):
+    monkeypatch.setattr(localchat.sse.SSEDecoder.__init__, "__defaults__", (2_000_000,))
+    for rest in (b"", USAGE + DONE):
+        raw = chunked(piece("Hello", "stop"), after, rest or b" ")
+        with always(raw) as server, make_client(server, client_class) as client:
+            reply = client.chat("hi")
+        assert reply.text == "Hello"
+        assert [text.partition(":")[0] for text in reply.warnings] == ["ignored after the finish reason"]
+    raw = chunked(piece("a", "stop"), sse({"error": "bad luck"}), DONE)
+    failure(always(raw), StreamError, "bad luck", client_class)
+
+
+def test_null_is_a_keep_alive_and_a_missing_finish_reason_a_warning(client_class):
+    null = b"data: null\n\n"
+    for raw in (chunked(null, piece("a"), null, DONE), with_length(b'{"choices": [{"text": "a"}]}\nnull\n')):
+        with always(raw) as server, make_client(server, client_class) as client:
+            reply = client.chat("hi")
+        assert (reply.text, reply.finish_reason, len(reply.warnings)) == ("a", "stop", 1)
+        assert "no finish reason" in reply.warnings[0]
+
+
+@pytest.mark.parametrize("field", ["error", "detail"])
+def test_error_that_is_nested_too_deeply_is_a_typed_error(field, client_class):
+    """At every depth: some can be parsed and not written."""
+    for depth in (500, 900, 960, 980, 990, 100_000):
+        body = f'{{"{field}": {"[" * depth}{"]" * depth}}}'.encode()
+        for raw in (chunked(piece("a"), b"data: " + body + b"\n\n"), with_length(body), with_length(body, "500 No")):
+            failure(always(raw), (ProtocolError, StreamError, StatusError), ".", client_class)
 
 
 def test_body_after_done_is_ignored(client_class):

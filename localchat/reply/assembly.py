@@ -36,6 +36,7 @@ from .payloads import (
     find_error,
     find_usage,
     is_chunk,
+    is_explicit_error,
     is_keep_alive,
     non_blank,
     normal_reason,
@@ -226,6 +227,8 @@ class _Choice:
         reason = self.reason()
         if reason == "unknown":
             self._warn(f"unknown finish reason {self.reason_raw!r}")
+        if reason is None:
+            self._warn("the server sent no finish reason: whether the text is complete is not known")
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self._finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
@@ -350,6 +353,9 @@ class Accumulator:
             if not self.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
             error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
+        if error is not None and self.complete and not is_explicit_error(chunk):
+            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
+            error = None
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
             self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
             events.append(self._start)

@@ -109,19 +109,28 @@ class Response:
 
     def _take(self, frames: Iterable[ServerSentEvent]) -> Iterator[StreamEvent]:
         """The events of these payloads. `_ended` is set if one of them ends the response."""
-        accumulator, deadlines = self._accumulator, self._call.deadlines
-        for frame in frames:
-            payload = parse_frame(frame.event, frame.data)
-            self._done = payload is True
-            if isinstance(payload, dict):
-                self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
-                events = accumulator.add(self._call.settings.mask_payload(payload))
-                if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
-                    deadlines.event()
-                yield from events
-            if self._done or accumulator.error:
-                self._ended = True
-                break
+        accumulator, deadlines, left = self._accumulator, self._call.deadlines, iter(frames)
+        while not self._done and not accumulator.error:
+            frame = None
+            try:
+                frame = next(left, None)
+                if frame is None:
+                    break
+                payload = parse_frame(frame.event, frame.data)
+                self._done = payload is True
+                if isinstance(payload, dict):
+                    self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
+                    events = accumulator.add(self._call.settings.mask_payload(payload))
+                    if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
+                        deadlines.event()
+                    yield from events
+            except (ProtocolError, RecursionError) as error:
+                reason = error if isinstance(error, ProtocolError) else "the server sent JSON that is nested too deeply"
+                if not accumulator.complete:
+                    raise error if reason is error else ProtocolError(str(reason)) from error
+                yield from accumulator.warn(f"ignored after the finish reason: {reason}")
+                self._ended = self._ended or frame is None  # The frames end with their error.
+        self._ended = self._ended or self._done or accumulator.error is not None
         # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
         if self._ended and self._frames.was_damaged and not accumulator.error:
             yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
