@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import traceback
@@ -16,6 +17,7 @@ import localchat.transport.addresses
 import localchat.transport.pool
 from localchat import ConnectError
 from localchat.transport.options import Settings
+from localchat.transport.sockets import Connection, Driver, run_blocking
 
 from .clients import failure, failure_at, make_client
 from .documents import run
@@ -35,6 +37,7 @@ from .raw_server import (
     interrupted,
     piece,
     responding_once,
+    waiting,
     with_tls,
 )
 
@@ -119,6 +122,78 @@ def test_fork_disturbs_neither_the_stream_of_the_parent_nor_the_child():
     )
     with Server(handle) as server:
         assert run([sys.executable, "-c", program, server.url]).returncode == 0
+
+
+START = "import asyncio, os, sys, localchat\nclient = localchat.{}(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
+CALLS = {
+    "Client": "wait = in_child = lambda value: value\n",
+    "AsyncClient": "wait, in_child = asyncio.new_event_loop().run_until_complete, asyncio.run\n",
+}
+FORK = """
+assert wait(client.chat('hi')).text == 'Hello'
+child = os.fork()
+if not child:
+    os._exit(in_child(client.chat('hi')).text != 'Hello')
+assert os.waitpid(child, 0)[1] == 0
+assert wait(client.chat('hi')).text == 'Hello'
+"""
+ONE_DESCRIPTOR = """
+import resource
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(2):
+    assert wait(client.chat('hi')).text == 'Hello'
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("program", [FORK, ONE_DESCRIPTOR], ids=["idle connection and a fork", "one descriptor"])
+def test_every_call_gets_its_reply(calls, program):
+    with always(HELLO) as server:
+        done = run([sys.executable, "-c", START.format(calls) + CALLS[calls] + program, server.url])
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("calls", CALLS)
+def test_closed_stream_is_disconnected_although_a_child_has_its_socket(calls):
+    program = (
+        "async def step(): return await stream.__anext__()\n"
+        "stream = client.stream('hi')\n"
+        "next(stream) if isinstance(client, localchat.Client) else wait(step())\n"
+        "if not os.fork():\n"
+        "    os._exit(len(os.read(0, 1)))\n"
+        "wait(stream.close())\n"
+        "os._exit(os.wait()[1])\n"
+    )
+    code = START.format(calls) + CALLS[calls] + program
+    with (
+        waiting(OPEN) as server,
+        subprocess.Popen([sys.executable, "-c", code, server.url], stdin=subprocess.PIPE) as p,
+    ):
+        assert server.left.wait(DEADLINE_S)  # The child is alive: its input is open.
+        p.communicate(timeout=DEADLINE_S)
+        assert p.returncode == 0
+
+
+def test_cancel_between_the_check_and_the_wait_is_not_missed():
+    class Checked(threading.Event):
+        def is_set(self) -> bool:
+            was_set = super().is_set()
+            if not threads:
+                threads.append(threading.Thread(target=driver.cancel))
+                threads[0].start()
+                threads[0].join(0.1)  # It waits for the lock, and would be done without one.
+            return was_set
+
+    threads: list[threading.Thread] = []
+    driver, pair = Driver(), socket.socketpair()
+    driver._cancelled = Checked()
+    with pair[0], pair[1]:
+        assert run_blocking(driver.read(DEADLINE_S, Connection(pair[0]))) == b""
+    threads[0].join(DEADLINE_S)
 
 
 def test_c20_unix_socket(tmp_path, client_class, monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         # Public for `AsyncDriver.start_tls`, which replaces it.
         self.transport: Any = None
         # Bytes that are received and not read.
@@ -61,7 +63,7 @@ class AsyncConnection(asyncio.Protocol):
     def is_usable(self) -> bool:
         """Whether an idle connection can be reused: it is open, without unread bytes, and of this event loop."""
         is_open = not self._ended and not self._buffer and not self.transport.is_closing()
-        return is_open and self._loop is asyncio.get_running_loop()
+        return is_open and self._process == os.getpid() and self._loop is asyncio.get_running_loop()
 
     def readable(self) -> asyncio.Future[None]:
         """A future that is done when `take` has bytes or the connection has ended. One read at a time may wait."""
@@ -82,7 +84,16 @@ class AsyncConnection(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        """Close the connection at once, without the closing alert of TLS, which would wait for the server."""
+        """Close the connection at once, without the closing alert of TLS, which would wait for the server.
+
+        After a fork, the child leaves the connection to its parent: both share what the event loop waits with, so
+        removing the connection there would remove it from the loop of the parent.
+        """
+        if self._process != os.getpid():
+            return
+        # A child may have the socket too. Other event loops than asyncio's may have no socket.
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            self.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(RuntimeError):  # The event loop is closed, so its connections are too.
             self.transport.abort()
 

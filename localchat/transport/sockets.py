@@ -23,6 +23,9 @@ Result = TypeVar("Result")
 
 READ_BYTES = 65536
 
+# Unlike epoll and kqueue, these need no file descriptor, of which the process may have none left.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
 # On Windows, Ctrl-C does not interrupt a blocking read, so a read is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else None
 
@@ -53,7 +56,7 @@ class Connection:
         """Whether this process made the connection, and the server keeps it open. A closed one is readable."""
         if self.process != os.getpid() or self.sock.fileno() < 0:
             return False
-        with selectors.DefaultSelector() as selector:
+        with _Selector() as selector:
             selector.register(self.sock, selectors.EVENT_READ)
             return not selector.select(0)
 
@@ -68,6 +71,7 @@ class Connection:
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self.shut()  # A process that was forked may have the socket too.
         self.sock.close()
 
     __del__ = close  # For a client that the program did not close.
