@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import traceback
+import zlib
 from typing import Any
 
 import pytest
@@ -108,6 +110,24 @@ def test_request_is_repeated_without_stream_options_if_they_are_refused(client_c
             assert ["stream_options" in request.json for request in server.requests] == sent
 
 
+@pytest.mark.parametrize(
+    ("method", "body", "length", "kind"),
+    [
+        ("POST", None, "0", None),
+        ("PUT", {}, "2", "application/json"),
+        ("GET", None, None, None),
+        ("DELETE", None, None, None),
+    ],
+)
+def test_request_without_a_body_says_so(method, body, length, kind, client_class):
+    with serving(lambda request, number: HELLO) as server, make_client(server, client_class) as client:
+        client.request(method, "x", body)
+        client.request(method, "x", body, extra_headers={"Content-Type": "text/mine"})
+        (first, second) = (request.headers for request in server.requests)
+        assert (first.get("content-length"), first.get("content-type")) == (length, kind)
+        assert second["content-type"] == "text/mine"
+
+
 BASE_URLS = {
     "trailing-slash": ("http://h/v1/", "http", "h", 80, "/v1"),
     "https": ("https://h/v1", "https", "h", 443, "/v1"),
@@ -126,12 +146,38 @@ def test_base_url(url, scheme, host, port, path):
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://h/v1", "http://", "http://user:pass@h/v1", "http://h:99999/v1", "http://a b/v1"]
+WRONG_URLS = (
+    "ftp://h/v1 http:// http://user:pass@h/v1 http://h:99999/v1 http://h:0 http://h:x http://[::1 http://\u00fc..b"
 )
-def test_base_url_that_cannot_be_used(url):
-    with pytest.raises(ValueError, match=r"base URL|[Pp]ort"):
-        Client(url)
+
+
+@pytest.mark.parametrize("url", [*WRONG_URLS.split(), "http://a b/v1"])
+def test_base_url_that_cannot_be_used(url, client_class):
+    with pytest.raises(ValueError, match="the base URL"):
+        client_class(url)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({name: 5}, f"{name} is .*, not of type int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
+    ({"headers": [("a", "b")]}, "headers is a mapping"),
+    ({"max_bytes": 0}, "max_bytes is a whole number from 1, not 0"),
+    ({"max_retries": -1}, "max_retries is a whole number from 0, not -1"),
+    ({"proxy": "socks5://h:1"}, "only http:// proxies are supported, not socks5://"),
+    *(
+        ({"proxy": url}, "the proxy's URL")
+        for url in ("", "http://", "h:0", "http://p:99999", "http://user:zqz/x@p:80")
+    ),
+    ({"verify": "/no/such/file"}, "verify must name a file of certificates, not '/no/such/file'"),
+    ({"verify": 5.5}, "verify must name a file of certificates, not 5.5"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_wrong_argument_is_found_when_the_client_is_made(options, words, client_class):
+    for make in (client_class, Client().with_options):
+        with pytest.raises((TypeError, ValueError), match=words) as caught:
+            make(**options)
+        assert "zqz" not in "".join(traceback.format_exception(None, caught.value, None))
 
 
 # Formats of a response
@@ -149,6 +195,9 @@ FORMATS = {
     "json-without-finish-reason": with_length(HELLO_JSON.replace(b"finish_reason", b"other")),
     "pretty-json": with_length(PRETTY_JSON),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
+    "chunked-twice": HELLO.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: identity, chunked\r\n\r\n", 1),
+    "deflate-without-header": with_length(zlib.compress(EVENTS)[2:-4], headers="Content-Encoding: deflate\r\n"),
+    "gzip-twice": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n" * 2),
     "gzip": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n"),
 }
 

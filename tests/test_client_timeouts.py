@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -74,6 +75,15 @@ def test_timeout_expires(kind_of_server, parts, timeout, kind, client_class):
     error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", client_class, timeout=timeout)
     assert error.kind == kind
     assert error.partial is not None or not parts
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "5", (5, 10)])
+def test_timeout_that_is_no_number_above_0_names_what_has_no_limit(seconds):
+    with pytest.raises(ValueError, match="waits without a limit") as caught:
+        Client(timeout=seconds)
+    assert repr(seconds) in str(caught.value)
+    with always(HELLO) as server, make_client(server, timeout=sys.maxsize) as client:
+        assert client.chat("hi", timeout=Timeout(first=None, idle=None, stall=None)).text == client.chat("hi").text
 
 
 def test_timeouts_do_not_run_between_reads():

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urljoin
@@ -58,11 +59,19 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds in `retry-after-ms` or `retry-after`; None if there is neither, or if it is a date."""
+    """The seconds in `retry-after-ms` or `retry-after`, or until the date in it; None if there is neither."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(ValueError):
-            seconds = float(headers.get(name, "")) * unit
+            seconds = float(headers.get(name, "").partition(",")[0]) * unit
             return seconds if math.isfinite(seconds) else None
+    if "retry-after" not in headers:
+        return None
+    import email.utils  # Late: only a date needs it.
+
+    after, now = (email.utils.parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
+    with contextlib.suppress(ValueError, OverflowError):
+        if after is not None:  # By the clock of the server, if it sends its time.
+            return max(email.utils.mktime_tz(after) - (time.time() if now is None else email.utils.mktime_tz(now)), 0.0)
     return None
 
 
