@@ -279,13 +279,8 @@ class BaseStream(BaseEvents[StreamEvent], Generic[Value]):
         if not self._response.begun:
             await self._next(is_opening=True)
 
-    @property
-    def _is_done(self) -> bool:
-        return self._response.succeeded
-
-    @property
-    def _is_closed(self) -> bool:
-        return bool(self._driver.is_cancelled)
+    _is_done = property(lambda self: self._response.succeeded)
+    _is_closed = property(lambda self: self._driver.is_cancelled)
 
     async def _close(self) -> None:
         self._driver.cancel()

@@ -158,8 +158,8 @@ def test_base_url_that_cannot_be_used(url, client_class):
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    *(({name: 5}, f"{name} is .*, not of type int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
-    ({"headers": [("a", "b")]}, "headers is a mapping"),
+    *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
+    ({"headers": [("a", "b")]}, "headers is a Mapping, not a list"),
     ({"max_bytes": 0}, "max_bytes is a whole number from 1, not 0"),
     ({"max_retries": -1}, "max_retries is a whole number from 0, not -1"),
     ({"proxy": "socks5://h:1"}, "only http:// proxies are supported, not socks5://"),

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..client import check_complete
-from ..errors import Cancelled, TooManyRounds
+from ..errors import TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
 from ..transport.options import take_media
@@ -93,14 +93,7 @@ class _BaseRun:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
-    @property
-    def _is_done(self) -> bool:
-        return self.done
-
-    def _check_closed(self) -> None:
-        """Raise Cancelled if the run was closed before it was done."""
-        if self._is_closed and not self.done:
-            raise Cancelled("the run was closed", partial=self.reply)
+    _is_done = property(lambda self: self.done)
 
     def _process(self, event: StreamEvent) -> None:
         """Add the reply to the messages at the last event of a round. The caller may stop after this event."""
@@ -126,7 +119,8 @@ class _BaseRun:
         for left in reversed(range(self._max_rounds)):
             self._stream = stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
             self._reply = None
-            self._check_closed()  # The run may have been closed while the stream was made.
+            if self._is_closed:  # While the stream was made.
+                return
             try:
                 while True:
                     event = await stream._next()
@@ -148,7 +142,8 @@ class _BaseRun:
                     self.messages.append(result.message)
                     self._options.pop("tool_choice", None)
                     yield result
-                    self._check_closed()
+                    if self._is_closed:
+                        return
             finally:
                 await results.aclose()
 

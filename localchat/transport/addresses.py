@@ -153,11 +153,7 @@ def _in_networks(host: str, no_proxy: str) -> bool:
 
 
 def parse_proxy(url: str) -> Proxy:
-    """Parse the URL of a proxy.
-
-    Raises:
-        ValueError: The URL cannot be used.
-    """
+    """Parse the URL of a proxy; raise ValueError if it cannot be used."""
     parts = _split(url, "the proxy's URL")
     host, port = parts.hostname, parts.port or 80
     if parts.scheme != "http":

@@ -84,17 +84,14 @@ class AsyncConnection(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        """Close the connection at once, without the closing alert of TLS, which would wait for the server.
-
-        After a fork, the child leaves the connection to its parent: both share what the event loop waits with, so
-        removing the connection there would remove it from the loop of the parent.
-        """
+        """Close the connection at once, without the closing alert of TLS, which would wait for the server."""
         if self._process != os.getpid():
-            return
-        # A child may have the socket too. Other event loops than asyncio's may have no socket.
+            return  # After a fork, the child shares the selector of the parent's loop, which has to keep the socket.
+        # A child may have the socket too. Other loops than asyncio's may have none (AttributeError, TypeError). If the
+        # loop is closed (RuntimeError), its connections are too.
         with contextlib.suppress(OSError, AttributeError, TypeError):
             self.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(RuntimeError):  # The event loop is closed, so its connections are too.
+        with contextlib.suppress(RuntimeError):
             self.transport.abort()
 
 

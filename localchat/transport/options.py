@@ -28,14 +28,8 @@ DEFAULT_MAX_RETRIES = 2
 _VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
 
 # The types of arguments of Client that nothing else checks.
-_TYPES: dict[str, tuple[Any, str]] = {
-    "base_url": (str, "a URL"),
-    "api_key": (str, "text"),
-    "model": (str, "a name"),
-    "on_retry": (Callable, "a function"),
-    "headers": (Mapping, "a mapping of names to values"),
-    "proxy": ((str, bool), "a URL, False or None"),
-}
+_TEXTS = dict.fromkeys(("base_url", "api_key", "model"), (str,))
+_TYPES: dict[str, Any] = {**_TEXTS, "on_retry": (Callable,), "headers": (Mapping,), "proxy": (str, bool)}
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -59,9 +53,10 @@ class Settings:
     ) -> None:
         check_keywords(options, ClientKeywords, "Client")
         named: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        for name, (kind, described) in _TYPES.items():
-            if not isinstance(named.get(name), (kind, type(None))):
-                raise TypeError(f"{name} is {described}, not of type {type(named[name]).__name__}")
+        for name, types in _TYPES.items():
+            if not isinstance(named.get(name), (*types, type(None))):
+                expected = " or ".join(kind.__name__ for kind in types)
+                raise TypeError(f"{name} is a {expected}, not a {type(named[name]).__name__}")
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.

@@ -66,12 +66,11 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return seconds if math.isfinite(seconds) else None
     if "retry-after" not in headers:
         return None
-    import email.utils  # Late: only a date needs it.
+    from email.utils import mktime_tz, parsedate_tz  # Late: only a date needs it.
 
-    after, now = (email.utils.parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
-    with contextlib.suppress(ValueError, OverflowError):
-        if after is not None:  # By the clock of the server, if it sends its time.
-            return max(email.utils.mktime_tz(after) - (time.time() if now is None else email.utils.mktime_tz(now)), 0.0)
+    after, now = (parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
+    with contextlib.suppress(ValueError, OverflowError):  # By the clock of the server, if it sends its time.
+        return after and max(mktime_tz(after) - (mktime_tz(now) if now else time.time()), 0.0)
     return None
 
 

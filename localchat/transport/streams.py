@@ -162,12 +162,11 @@ class Response:
 class BaseEvents(Generic[AnyEvent]):
     """Events that a generator makes, however the caller waits for them.
 
-    The end of the generator is the end of the events only if `_is_done`. Otherwise the events failed, or were closed or
+    The end of the generator is the end of the events only if `_is_done`. Otherwise it failed, or was closed or
     interrupted (Ctrl-C, a cancelled task, the end of an event loop), and every further read raises.
-
-    A subclass has the generator, `reply`, `_is_done`, `_is_closed`, and the coroutines `_open` and `_close`.
     """
 
+    # A subclass has these; `_open` and `_close` are coroutines.
     _events: Any
     _open: Any
     _close: Any
