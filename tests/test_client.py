@@ -325,6 +325,9 @@ def test_error_that_is_nested_too_deeply_is_a_typed_error(field, client_class):
         body = f'{{"{field}": {"[" * depth}{"]" * depth}}}'.encode()
         for raw in (chunked(piece("a"), b"data: " + body + b"\n\n"), with_length(body), with_length(body, "500 No")):
             failure(always(raw), (ProtocolError, StreamError, StatusError), ".", client_class)
+        server, errors = always(HELLO, with_length(body)), (ProtocolError, StreamError)
+        with server, make_client(server, client_class) as client, pytest.raises(errors):
+            client.models()
 
 
 def test_body_after_done_is_ignored(client_class):

@@ -201,6 +201,13 @@ def test_key_is_in_no_event_of_an_error(error):
         assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
 
 
+def test_key_is_in_no_warning():
+    raw = chunked(piece("a", "stop"), f"data: {KEY}\n\n".encode())
+    with always(raw) as server, make_client(server, api_key=KEY) as client:
+        (warning,) = client.chat("hi").warnings
+    assert KEY not in warning
+
+
 @pytest.mark.parametrize(("model", "host"), [(None, "http://elsewhere"), ("m", "http://elsewhere"), ("m", "")])
 def test_redirect_is_not_followed_and_names_a_base_url_that_works(model, host):
     """Without a model, the request for the list of models is redirected; its URL is not a base URL."""

@@ -36,7 +36,6 @@ from .payloads import (
     find_error,
     find_usage,
     is_chunk,
-    is_explicit_error,
     is_keep_alive,
     non_blank,
     normal_reason,
@@ -347,13 +346,14 @@ class Accumulator:
         self._fields.update(chunk)
         self._n_chunks += 1
         error = find_error(chunk)
+        is_explicit = (error is not None and error is not chunk) or "error" in (chunk.get("object"), chunk.get("type"))
         if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
             # It may be an error of an unknown format. Ignoring it would make a text that it cut look complete.
             shown = cut(dump(chunk))
             if not self.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
             error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
-        if error is not None and self.complete and not is_explicit_error(chunk):
+        if error is not None and not is_explicit and self.complete:
             self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
             error = None
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):

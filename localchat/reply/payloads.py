@@ -86,17 +86,10 @@ def find_error(payload: Json) -> Any:
         error = place.get("error") if isinstance(place, dict) else None
         if error:
             return error
-    is_error = is_explicit_error(payload) or non_blank(payload.get("message")) is not None
+    is_error = payload.get("object") == "error" or non_blank(payload.get("message")) is not None
     is_error = is_error or any(payload.get(name) not in (None, "") for name in ("detail", "code", "statusCode"))
     is_success = payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200")  # Some services always send it.
     return payload if is_error and not is_success and not choices else None
-
-
-def is_explicit_error(payload: Json) -> bool:
-    """Whether a payload says that it is an error, and not only looks like one."""
-    places = [payload, payload.get("x_groq"), *as_list(payload.get("choices"))]
-    has_error = any(isinstance(place, dict) and place.get("error") for place in places)
-    return has_error or "error" in (payload.get("object"), payload.get("type"))
 
 
 # The fields of chunks. Those after "model" are of chunks without choices.

@@ -71,11 +71,11 @@ def parse_base_url(text: str) -> Address:
         path = re.sub("^/+", "/", text[len("unix:") :])  # A path without a slash is relative to the working folder.
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = _split(text, "the base URL")
-    if parts.scheme not in PORTS or not parts.hostname:
+    if parts.scheme not in PORTS:
         raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
     if "@" in parts.netloc:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
-    host = parts.hostname
+    host = str(parts.hostname)
     with contextlib.suppress(UnicodeError):
         host = host if host.isascii() else host.encode("idna").decode("ascii")
     host = unquote(host) if ":" in host else host  # The % of a zone is quoted.
@@ -87,14 +87,13 @@ def parse_base_url(text: str) -> Address:
 
 
 def _split(url: str, what: str) -> SplitResult:
-    """The parts of a URL, which may lack http://. Its port is a valid one or None."""
-    try:
+    """The parts of a URL, which may lack http://. It has a host, and a valid port or none."""
+    with contextlib.suppress(ValueError):  # Its message may quote a part of a password.
         parts = urlsplit(url if "://" in url else "http://" + url)
-        if parts.port != 0:
+        if parts.hostname and parts.port != 0:
             return parts
-    except ValueError:  # Its message may quote a part of a password, so it is not the cause of the new error.
-        pass
-    raise ValueError(f"{what} cannot be read: a port is a number from 1 to 65535, a / in a password is written %2F")
+    hint = "it needs a host, a port is a number from 1 to 65535, a / in a password is written %2F"
+    raise ValueError(f"{what} cannot be read: {hint}")
 
 
 def _quoted(text: str) -> str:
@@ -155,13 +154,10 @@ def _in_networks(host: str, no_proxy: str) -> bool:
 def parse_proxy(url: str) -> Proxy:
     """Parse the URL of a proxy; raise ValueError if it cannot be used."""
     parts = _split(url, "the proxy's URL")
-    host, port = parts.hostname, parts.port or 80
+    host, port = str(parts.hostname), parts.port or 80
     if parts.scheme != "http":
-        raise ValueError(
-            f"only http:// proxies are supported, not {parts.scheme}://: proxy=False or no_proxy avoids it"
-        )
-    if not host:
-        raise ValueError("the proxy's URL has no host")
+        other = f"{parts.scheme}://: proxy=False or no_proxy avoids it"
+        raise ValueError(f"only http:// proxies are supported, not {other}")
     if parts.username is None:
         return Proxy(host, port, {})
     import base64

@@ -137,10 +137,11 @@ def read_json(settings: Settings, what: str, raw: bytes) -> Any:
     """
     try:
         body = json.loads(raw)
+        is_error = isinstance(body, dict) and "data" not in body and find_error(body) is not None
+        reported = parse_error(settings.mask_payload(body)) if is_error else None
     except (ValueError, RecursionError) as error:
         head = settings.mask(cut(raw.decode("utf-8", "replace")))
         raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
-    if isinstance(body, dict) and "data" not in body and find_error(body) is not None:
-        reported = parse_error(settings.mask_payload(body))
+    if reported is not None:
         raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
     return body

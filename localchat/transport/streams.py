@@ -125,10 +125,11 @@ class Response:
                         deadlines.event()
                     yield from events
             except (ProtocolError, RecursionError) as error:
-                reason = error if isinstance(error, ProtocolError) else "the server sent JSON that is nested too deeply"
+                if not accumulator.complete and isinstance(error, ProtocolError):
+                    raise
                 if not accumulator.complete:
-                    raise error if reason is error else ProtocolError(str(reason)) from error
-                yield from accumulator.warn(f"ignored after the finish reason: {reason}")
+                    raise ProtocolError("the server sent JSON that is nested too deeply") from error
+                yield from accumulator.warn(f"ignored after the finish reason: {self._call.settings.mask(str(error))}")
                 self._ended = self._ended or frame is None  # The frames end with their error.
         self._ended = self._ended or self._done or accumulator.error is not None
         # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
