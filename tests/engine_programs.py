@@ -48,8 +48,8 @@ program.load = failing
 program.main(int(sys.argv[1]))
 """
 
-# As on a machine with LIMITED_MEMORY bytes, of which each other process of this program takes 30 MB beside its weights and
-# its context. The folder LIMITED_FOLDER has a file for each process with what it takes.
+# As on a machine with LIMITED_MEMORY bytes, of which each other process of this program takes 30 MB beside its weights
+# and its context. The folder LIMITED_FOLDER has a file for each process with what it takes.
 LIMITED = """
 import os, sys
 from pathlib import Path

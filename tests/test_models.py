@@ -321,12 +321,12 @@ def test_what_is_no_readable_file_is_skipped_with_one_log_line(home, monkeypatch
         assert found.find("mine").path == folder / "mine.gguf"
     lines = sorted(record.getMessage().removeprefix(f"{folder}/") for record in caplog.records)
     assert lines == [
-        "broken.gguf is skipped: its target does not exist",
+        "broken.gguf is skipped: it is neither a file nor a link to one",
         f"circle is skipped: {os.strerror(errno.ELOOP)}",
         "closed is skipped: Permission denied",
-        "new?line.gguf is skipped: its target does not exist",
-        "null.gguf is skipped: it is not a file",
-        "pipe.gguf is skipped: it is not a file",
+        "new?line.gguf is skipped: it is neither a file nor a link to one",
+        "null.gguf is skipped: it is neither a file nor a link to one",
+        "pipe.gguf is skipped: it is neither a file nor a link to one",
     ]
 
 

@@ -54,20 +54,21 @@ class Catalog:
             return self._scanned[1]
         scan = Scan(self._reported)
         named: dict[str, ModelFile] = {}
-        by_file: dict[object, str] = {}
+        by_file: dict[str, str] = {}
         for source in (*self._sources(scan), [_BUILT_IN]):
             # A name that an earlier source has keeps its meaning.
             taken = {name for model in named.values() for name in _names(model)}
             for model in source:
                 names = [printable(name) for name in (model.name, *model.aliases)]
                 names = [name for name in names if name and name.casefold() not in taken]
-                first = by_file.get(_identity(model.path))
+                file = os.path.realpath(model.path)
+                first = by_file.get(file)
                 if first is not None and not model.settings:  # One file under several names is one model.
                     named[first] = replace(named[first], aliases=(*named[first].aliases, *names))
                 elif names and names[0].casefold() not in named:
                     key = names[0].casefold()
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
-                    by_file.setdefault(_identity(model.path), key)
+                    by_file.setdefault(file, key)
         models = tuple(named.values())
         self._scanned = (scan.stamps, models)
         return models
@@ -140,15 +141,6 @@ class Catalog:
         shown = ", ".join(repr(name) for name in list(names.values())[:MAX_SHOWN_NAMES])
         n_more = len(names) - MAX_SHOWN_NAMES
         return f"on offer: {shown}" + (f" and {n_more} more (see GET /v1/models)" if n_more > 0 else "")
-
-
-def _identity(path: Path) -> object:
-    """What the paths of one file have in common."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return path
-    return found.st_dev, found.st_ino
 
 
 def _names(model: ModelFile) -> Iterator[str]:

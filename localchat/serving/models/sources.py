@@ -121,19 +121,16 @@ class Scan:
         except OSError as error:
             self.skip(folder, str(error.strerror))
             return []
-        return [entry for entry in entries if self._is_usable(entry)]
-
-    def _is_usable(self, entry: os.DirEntry[str]) -> bool:
-        problem = ""
-        try:
-            if entry.is_dir() or entry.is_file():
-                return True
-            problem = "it is not a file" if os.path.exists(entry.path) else "its target does not exist"
-        except OSError as error:  # Such as a loop of links.
-            self.skip(Path(entry.path), str(error.strerror))
-        if problem and is_model_name(entry.name):
-            self.skip(Path(entry.path), problem)
-        return False
+        usable = []
+        for entry in entries:
+            try:
+                if entry.is_dir() or entry.is_file():
+                    usable.append(entry)
+                elif is_model_name(entry.name):
+                    self.skip(folder / entry.name, "it is neither a file nor a link to one")
+            except OSError as error:  # Such as a loop of links.
+                self.skip(folder / entry.name, str(error.strerror))
+        return usable
 
 
 def changed_at(path: Path) -> int:
@@ -148,21 +145,17 @@ def changed_at(path: Path) -> int:
 def files_below(root: Path, scan: Scan) -> Iterator[Path]:
     """The files below a folder, in alphabetical order within each folder, last those behind links to folders. Each
     folder is read once, so loops of links end."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[str] = set()
     todo, links = [(root, _MAX_DEPTH)], deque[tuple[Path, int]]()
     while todo or links:
         folder, depth = todo.pop() if todo else links.popleft()
-        try:
-            found = folder.stat()
-        except OSError:
-            scan.entries(folder)  # It reports the problem.
-            continue
-        if (found.st_dev, found.st_ino) in seen:
+        real = os.path.realpath(folder)
+        if real in seen:
             continue
         if len(seen) == _MAX_FOLDERS:
             scan.skip(root, f"it has more than {_MAX_FOLDERS} folders, of which the others are not read")
             return
-        seen.add((found.st_dev, found.st_ino))
+        seen.add(real)
         below: list[tuple[Path, int]] = []
         for entry in scan.entries(folder):
             if not entry.is_dir():
@@ -222,8 +215,7 @@ def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
                 commit = ""
                 if not isinstance(error, FileNotFoundError):
                     scan.skip(main, str(error))
-            snapshots = sorted(scan.entries(folder / "snapshots"), key=lambda entry: entry.name != commit)
-            for snapshot in snapshots:
+            for snapshot in sorted(scan.entries(folder / "snapshots"), key=lambda entry: entry.name != commit):
                 for path in model_files_below(folder / "snapshots" / snapshot.name, scan) if snapshot.is_dir() else ():
                     yield repository.name[len("models--") :].replace("--", "/", 1), path
 
