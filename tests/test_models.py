@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import time
+from unittest import mock
 
 import pytest
 
@@ -22,7 +23,7 @@ from localchat.serving.models.model_file import DEMO_PATH, ModelFile, ModelFileE
 from localchat.serving.models.sources import read_mapping
 
 from .command import run_command
-from .test_gguf import ARRAY, STRING, file_of
+from .test_gguf import ARRAY, STRING, TENSORS, file_of
 
 DIGEST = "a" * 64
 
@@ -363,11 +364,12 @@ def test_files_beside_the_only_model_are_told_by_their_headers(tmp_path):
         "projector": {"type": "mmproj"},
         "matrix": {"type": "imatrix"},
         "vector": {"architecture": "controlvector"},
+        "only-words": {"type": "model", "architecture": "llama"},
         "my-mmproj-vocab-model": {"type": "model", "architecture": "llama"},
     }
     for name, header in headers.items():
         values = [(f"general.{key}", STRING, text) for key, text in header.items()]
-        (folder / f"{name}.gguf").write_bytes(file_of(values))
+        (folder / f"{name}.gguf").write_bytes(file_of(values, TENSORS if "model" in name else ()))
     (folder / "cut.gguf").write_bytes(b"GGUF")
     found = catalog(tmp_path)
     assert [model.name for model in found.models()] == ["cut", "my-mmproj-vocab-model", "demo"]
@@ -376,7 +378,7 @@ def test_files_beside_the_only_model_are_told_by_their_headers(tmp_path):
     assert model_at(str(folder)).name == "my-mmproj-vocab-model"
     done = run_command(str(folder / "lora.gguf"))
     assert (done.returncode, "lora.gguf: it is an adapter (LoRA) for a model, not a model" in done.stderr) == (1, True)
-    (folder / "lora.gguf").write_bytes(file_of([("general.architecture", STRING, "llama")]))
+    (folder / "lora.gguf").write_bytes(file_of([("general.architecture", STRING, "llama")], TENSORS))
     os.utime(folder / "lora.gguf", (1, 1))
     assert found.find("lora")
 
@@ -400,7 +402,7 @@ def test_files_beside_the_only_model_are_told_by_their_headers(tmp_path):
 )
 def test_value_of_a_header_that_no_reader_expects_is_unknown(tmp_path, key, kind, value):
     path = tmp_path / "model.gguf"
-    path.write_bytes(file_of([("general.architecture", STRING, "llama"), (key, kind, value)]))
+    path.write_bytes(file_of([("general.architecture", STRING, "llama"), (key, kind, value)], TENSORS))
     found = summary_of(ModelFile(path, "model"))
     assert (found.quantisation, found.n_ctx_train, found.n_params, found.problem) == ("", 0, 0, "")
     assert len(found.architecture) <= 60
@@ -424,6 +426,15 @@ def test_a_file_that_is_gone_is_a_problem_in_the_list(home):
     model = catalog(home).find("mine")
     shutil.rmtree(home / ".localchat")
     assert summary_of(model).problem == f"{model.path}: {os.strerror(2)}"
+
+
+def test_error_of_the_machine_is_no_property_of_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(file_of([], TENSORS))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", mock.Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert summary_of(ModelFile(path, "model")).problem == f"{path}: Too many open files"
+    assert summary_of(ModelFile(path, "model")).problem == ""
 
 
 def test_list_shows_each_model_with_where_it_was_found(home, monkeypatch):

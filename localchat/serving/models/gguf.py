@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+# The key of the number of tensors beside the metadata, as in llama.cpp's gguf package.
+TENSOR_COUNT = "GGUF.tensor_count"
 # What is read of a header for a list of models. The values that describe a model come first, and take some kilobytes.
 MAX_START_BYTES = 1 << 16
 # The limits of a header: about ten times the largest of published models.
@@ -63,11 +65,11 @@ def read_header(path: Path) -> Mapping[str, Any]:
 
 
 def read_start(path: str | Path) -> Mapping[str, Any]:
-    """The metadata before that of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors."""
+    """The metadata before that of the tokenizer, and `TENSOR_COUNT`. Reads at most `MAX_START_BYTES`."""
     with _opened(Path(path)) as file:
         reader = _Reader(Path(path), file, MAX_START_BYTES)
-        found: dict[str, Any] = {}
-        _, n_values = reader.counts()
+        n_tensors, n_values = reader.counts()
+        found: dict[str, Any] = {TENSOR_COUNT: n_tensors}
         with contextlib.suppress(GGUFError):  # The values go on after what is read.
             for _ in range(n_values):
                 key = reader.string()
@@ -84,8 +86,8 @@ def read_bytes(path: Path, n_bytes: int) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    file = open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags))  # noqa: SIM115  # returned
+    no_wait = getattr(os, "O_NONBLOCK", 0)  # A pipe would wait for its other end.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait))  # noqa: SIM115  # returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise GGUFError(path, "it is not a regular file")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .gguf import TENSOR_COUNT, read_start
 from .gguf import ModelFileError as ModelFileError
-from .gguf import read_start
 from .memory import gigabytes
 
 # The argument for the built-in model, and its name.
@@ -155,21 +155,23 @@ def summary_of(model: ModelFile) -> Summary:
     """The summary of a model file, from a cache while the file does not change."""
     try:
         stat = model.path.stat()
-    except OSError as error:
+        return _summary(model.path, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:  # It is not cached, since it may be short, such as too many open files.
         return Summary(problem=printable(f"{model.path}: {error.strerror}"))
-    return _summary(model.path, stat.st_mtime_ns, stat.st_size)
 
 
 @functools.lru_cache(maxsize=20_000)
 def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     try:
         found = read_start(path)
-    except (ModelFileError, OSError) as error:
+    except ModelFileError as error:
         return Summary(problem=printable(str(error)))
     # A value may have any type, or be None: an array.
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
     architecture = texts.get("general.architecture", "")
     kind = _KINDS.get(texts.get("general.type", "")) or _KINDS.get(architecture)
+    if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
+        kind = kind or "a vocabulary without weights"
     if kind is not None:
         return Summary(problem=printable(f"{path}: it is {kind}, not a model"), is_model=False)
     return Summary(
