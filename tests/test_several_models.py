@@ -76,13 +76,13 @@ class Loads:
 class Running:
     """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
 
-    def __init__(self, folder: Path, *, ping_s: float = 20, **options: Any) -> None:
+    def __init__(self, folder: Path, *, ping_s: float = 20, n_ctx: int = 0, **options: Any) -> None:
         for name in NAMES:
             (folder / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
         self.folder, self.loads = folder, Loads()
         self.catalog = Catalog([folder], environment={"HOME": str(folder)})
         self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
-        self.options = Options(port=0, ping_s=ping_s)
+        self.options = Options(port=0, ping_s=ping_s, n_ctx=n_ctx)
         self.port = 0
         self.endpoints: Any = None
 
@@ -370,6 +370,35 @@ def test_lists_have_all_models_and_new_files(tmp_path):
         (tmp_path / "models.json").unlink()
         status, body = server.chat("thre")
         assert (status, "did you mean 'three'" in body["error"]["message"]) == (404, True)
+
+
+@pytest.mark.parametrize(("n_ctx", "expected"), [(0, {"one": 4096, "own": 512}), (1024, {"one": 1024, "own": 1024})])
+def test_model_that_is_not_loaded_is_shown_with_what_it_is_loaded_with(tmp_path, n_ctx, expected):
+    (tmp_path / "own.jinja").write_text("{{ tools }}")
+    (tmp_path / "models.json").write_text('{"own": {"path": "two.gguf", "ctx": 512, "template": "own.jinja"}}')
+    with running(tmp_path, n_ctx=n_ctx) as server:
+        for name, size in expected.items():
+            shown = server.post("/api/show", model=name)[1]
+            assert shown["model_info"]["llama.context_length"] == size
+            assert (shown["template"] == "{{ tools }}") == (name == "own")
+            entry = ask(server.port, f"/v1/models/{name}")[1]
+            chosen = None if size == 4096 else size
+            assert (entry.get("max_model_len"), entry["meta"].get("n_ctx")) == (chosen, chosen)
+            assert entry["meta"]["n_ctx_train"] == 4096
+            assert server.state(name) == "unloaded"
+
+
+def test_odd_files_spoil_no_list(tmp_path):
+    with running(tmp_path) as server:
+        os.mkfifo(tmp_path / "pipe.gguf")
+        (tmp_path / "m\udcfcller\n.gguf").write_bytes(b"GGUF")
+        (tmp_path / "models.json").write_text('{"pipe": "pipe.gguf", "folder": ".", "a\\ud800": "one.gguf"}')
+        os.utime(tmp_path / "two.gguf", (1 << 33, 1 << 33))
+        names = {model["id"] for model in ask(server.port, "/v1/models")[1]["data"]}
+        assert {"pipe", "folder", "m?ller?", "a?", "two", "demo"} <= names
+        assert {model["name"] for model in ask(server.port, "/api/tags")[1]["models"]} == names
+        for name in names:
+            assert server.post("/api/show", model=name)[0] == 200
 
 
 def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
