@@ -32,7 +32,7 @@ from .documents import ROOT, run
 from .serving import GOOD, raw_request, serving, wait_for
 
 DEADLINE_S = 60
-START = "from localchat.server import main; sys.exit(main([]))"
+START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 
 # --- options ---
 
@@ -116,6 +116,12 @@ def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_on
     monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
     assert read_options([]).api_keys == ["from env"]
     assert read_options(["--api-key", "a"]).api_keys == ["a"]
+
+
+def test_commands_of_tests_listen_on_a_free_port():
+    with mock.patch("localchat.server.listening", side_effect=OSError("refused")) as listening:
+        run_command()
+    assert listening.call_args.args[0].port == 0
 
 
 # --- the environment ---
