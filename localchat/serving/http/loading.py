@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import NO_MEMORY
+from ..core.errors import OutOfResources, out_of_resources
 from ..engine.front import Front
 from ..engine.values import (
     EngineDied,
@@ -71,7 +71,7 @@ class Loader:
         """Load a model. The first call is for the model with which the loader was made.
 
         Raises:
-            EngineError: It cannot be loaded; the message has the path and the reason in one line.
+            EngineError: It cannot be loaded; the message has the path and the reason in one line. Or OutOfResources.
             NotEnoughMemory: As `Front.start`, except for the first model.
             EngineStopped: `close` was called.
         """
@@ -85,7 +85,7 @@ class Loader:
         try:
             engine = start.engine.result()
             model = self._model(file, engine)
-        except Exception as error:
+        except BaseException as error:
             start.front.close()
             start.clear()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
@@ -97,7 +97,10 @@ class Loader:
                 self.on_failure()
             else:
                 log.error("cannot load %s", reason)
-            raise EngineError(reason) from error
+            if isinstance(error, EngineDied):
+                raise EngineDied(reason, error.killed_by) from error
+            is_short = isinstance(error, OutOfResources) or out_of_resources(error) is not None
+            raise (OutOfResources if is_short else EngineError)(reason) from error
         finally:
             self._loading = None
         start.clear()
@@ -210,8 +213,7 @@ def reason_of(path: Path, error: BaseException) -> str:
         return str(header_error)
     except (OSError, MemoryError) as header_error:
         error = header_error
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return f"{path}: {NO_MEMORY}"
+    error = out_of_resources(error) or error
     # Some errors, such as the import error of numpy, have many lines. The last one names the cause.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__
