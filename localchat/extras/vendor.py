@@ -16,8 +16,12 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import __version__
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
 
 # The program of the one file, with the files that it imports at the start; the interface of a folder, with all files
 # that it imports, also within functions.
@@ -165,8 +169,9 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
     unneeded += tree.body[:1] if ast.get_docstring(tree) is not None else []
     unneeded += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_overload(node)]
     lines = sources[name].splitlines()
-    for node in ast.walk(tree):
-        for alias in _names_of_absent(name, node, sources) if node not in tree.body else ():
+    local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body]
+    for node in local:
+        for alias in _names_of_absent(name, node, sources):
             path = next(path for path in _imported_files(name, node) if path not in sources)
             indent = " " * node.col_offset
             lines[node.lineno - 1] = f'{indent}{alias} = not_in_this_file("{path}")'
@@ -182,7 +187,7 @@ def _is_overload(function: ast.FunctionDef) -> bool:
     return "overload" in map(ast.unparse, function.decorator_list)
 
 
-def _is_for_types(node: ast.stmt) -> bool:
+def _is_for_types(node: ast.stmt) -> TypeGuard[ast.If]:
     """Whether this is `if TYPE_CHECKING`. Only annotations use its names, and they are not evaluated."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
