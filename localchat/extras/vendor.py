@@ -165,19 +165,20 @@ def _names_of_absent(name: str, node: ast.AST, sources: Mapping[str, str]) -> li
 
 def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
     """The code of a file without its docstring, imports and overloads."""
-    unneeded = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)]
+    unneeded: list[ast.stmt] = [
+        node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)
+    ]
     unneeded += tree.body[:1] if ast.get_docstring(tree) is not None else []
     unneeded += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_overload(node)]
     lines = sources[name].splitlines()
     local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body]
-    for node in local:
-        for alias in _names_of_absent(name, node, sources):
-            path = next(path for path in _imported_files(name, node) if path not in sources)
-            indent = " " * node.col_offset
-            lines[node.lineno - 1] = f'{indent}{alias} = not_in_this_file("{path}")'
+    for one in local:
+        for alias in _names_of_absent(name, one, sources):
+            path = next(path for path in _imported_files(name, one) if path not in sources)
+            lines[one.lineno - 1] = f'{" " * one.col_offset}{alias} = not_in_this_file("{path}")'
     for node in unneeded:
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        first, end = min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
+        first, end = min([node.lineno, *(decorator.lineno for decorator in decorators)]), node.end_lineno or node.lineno
         lines[first - 1 : end] = [""] * (end - first + 1)
     # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
     return re.sub("\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
