@@ -101,6 +101,7 @@ class AsyncClient(BaseClient):
         from .extras import mapping
 
         parsed = mapping.parse(prompts, options)
+        self._chat_options("", parsed[-1], ChatKeywords, "map")
         with contextlib.suppress(LocalChatError):  # Each call reports it.
             await self._run(self._find_model, parsed[0], options)
         return await mapping.map_prompts_async(self, parsed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
@@ -116,6 +117,10 @@ class BaseClient:
         kind = target.get("type") if isinstance(target, Mapping) else None
         # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
+        # These raise for wrong values, before a request is sent.
+        self._settings.request_headers(options.headers)
+        Accumulator(options.n_choices, options.think_tags)
+        options.body("completions" if what == "complete" else CHAT_PATH, None)
         if target is not None and is_schema:
             del options.fields["response_format"]
             from .schema.structured import ExpectedValue  # Imported here, like all modules that few programs need.
@@ -152,6 +157,8 @@ class BaseClient:
                     pass
                 break
             except DoesNotFit as error:
+                if path == CHAT_PATH and not options.allow_truncated and error.partial is not None:
+                    check_complete(error.partial, options.fields)
                 if not left:
                     raise
                 from .schema.structured import corrected
@@ -203,8 +210,14 @@ class BaseClient:
                 await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
+                named = [message for message in body.get("messages", ()) if message.get("role") == "tool"]
+                named = [message for message in named if "name" in message]
                 if "stream_options" in body and "stream_options" in error.body:
                     is_weakened = body.pop("stream_options") is not None
+                elif named and re.search(r"\bname\b", error.body):  # A strict server: OpenAI's messages have no name.
+                    settings.takes_tool_names = False
+                    for message in named:
+                        del message["name"]
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
@@ -388,6 +401,7 @@ class Client(BaseClient):
         from .extras import mapping
 
         parsed = mapping.parse(prompts, options)
+        self._chat_options("", parsed[-1], ChatKeywords, "map")
         with contextlib.suppress(LocalChatError):  # Each call reports it.
             self._run(self._find_model, parsed[0], options)
         return mapping.map_prompts(self, parsed)

@@ -101,6 +101,17 @@ def test_prompt_may_be_messages_and_have_images():
     assert conversation.messages[3]["content"][1] == {"type": "text", "text": "what?"}
 
 
+def test_wrong_prompt_or_messages_are_found_at_once():
+    conversation = Client("http://127.0.0.1:1").conversation()
+    for call in (lambda: conversation.stream(None), lambda: conversation.stream(["a"])):
+        with pytest.raises(TypeError, match=r"a prompt is text|a message is a dict"):
+            call()
+    with pytest.raises(TypeError, match="a message is a dict"):
+        Conversation(Client(), messages=["a"])
+    with pytest.raises(TypeError, match="'temprature'"):
+        conversation.stream("a", temprature=0)
+
+
 # Files
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..client import check_complete
-from ..errors import Cancelled, TooManyRounds
+from ..errors import Cancelled, DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
 from ..transport.options import take_media
@@ -60,8 +60,8 @@ class _BaseRun:
         on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
-        if max_rounds < 1:
-            raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
+        if not isinstance(max_rounds, int) or max_rounds < 1:
+            raise ValueError(f"max_rounds must be a whole number of at least 1, not {max_rounds!r}")
         if options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._client = client
@@ -102,13 +102,17 @@ class _BaseRun:
         """Add the reply to the messages at the last event of a round. The caller may stop after this event."""
         if event.type != "message_stop" or self._reply is not None:
             return
-        self._reply = reply = self._stream.reply
-        if self._finishes and not self._allow_truncated:
-            check_complete(reply, {**self._options, **(self._options.get("extra_body") or {})})
+        self._reply = reply = self._checked(self._stream.reply)
         self.messages.append(reply.message)
         self.done = not reply.tool_calls
         if self.done and self._on_done is not None:
             self._on_done(self)
+
+    def _checked(self, reply: Reply[Any]) -> Reply[Any]:
+        """The reply of a round. `finish` raises IncompleteReply if it was cut."""
+        if self._finishes and not self._allow_truncated:
+            check_complete(reply, {**self._options, **(self._options.get("extra_body") or {})})
+        return reply
 
     async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
         """The events of all rounds. With a Client nothing in it suspends, so `run_blocking` can run it."""
@@ -126,6 +130,9 @@ class _BaseRun:
                         break
                     self._process(event)
                     yield event
+            except DoesNotFit:
+                self._checked(stream.reply)  # A value that was cut is no mistake of the model.
+                raise
             finally:
                 await stream._close()
             if self.done:
@@ -137,7 +144,8 @@ class _BaseRun:
             results = self._tools.run_calls(self.reply.tool_calls, lambda: self._closed, in_loop=self._in_loop)
             try:
                 async for result in results:
-                    self.messages.append(result.message)
+                    name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
+                    self.messages.append({**result.message, **name})
                     self._options.pop("tool_choice", None)
                     yield result
                     self._check_closed()
