@@ -88,6 +88,8 @@ def show(event: StreamEvent) -> list[Any]:
         return ["call", id, event.name, event.arguments_json if event.error else event.arguments, *extra, *index]
     if event.type == "logprobs":
         return ["logprobs", "".join(str(item["token"]) for item in event.items if "token" in item), *index]
+    if event.type == "annotations":
+        return ["annotations", *event.items, *index]
     if event.type == "usage":
         usage = event.usage
         counts = [usage.input_tokens, usage.output_tokens, usage.total_tokens]

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..client import check_complete
-from ..errors import TooManyRounds
+from ..errors import DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
 from ..transport.options import take_media
@@ -60,8 +60,8 @@ class _BaseRun:
         on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
-        if max_rounds < 1:
-            raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
+        if not isinstance(max_rounds, int) or max_rounds < 1:
+            raise ValueError(f"max_rounds must be a whole number of at least 1, not {max_rounds!r}")
         if options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._client = client
@@ -128,6 +128,9 @@ class _BaseRun:
                         break
                     self._process(event)
                     yield event
+            except DoesNotFit:
+                self._checked(stream.reply)  # A value that was cut is no mistake of the model.
+                raise
             finally:
                 await stream._close()
             if self.done:
@@ -139,7 +142,8 @@ class _BaseRun:
             results = self._tools.run_calls(self.reply.tool_calls, lambda: self._is_closed, in_loop=self._in_loop)
             try:
                 async for result in results:
-                    self.messages.append(result.message)
+                    name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
+                    self.messages.append({**result.message, **name})
                     self._options.pop("tool_choice", None)
                     yield result
                     if self._is_closed:

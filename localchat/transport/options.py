@@ -79,6 +79,9 @@ class Settings:
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.takes_stream_options = True
+        # Whether messages with results of tools have the name of the tool, which only some templates of local servers
+        # need. Services, which use https, refuse fields that OpenAI's API does not have.
+        self.takes_tool_names = self.address.scheme != "https" or is_loopback(self.address.host)
         self.request_headers({})  # Raises ValueError for a header that is not valid.
 
     def _environment_key(self) -> str:
@@ -100,6 +103,7 @@ class Settings:
         settings = Settings(*given, environment=self._environment, **merged)
         if settings.base_url == self.base_url:
             settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
+            settings.takes_tool_names = self.takes_tool_names
         return settings
 
     def request_headers(self, extra: Mapping[str, str], has_body: bool = True) -> dict[str, str]:
