@@ -75,21 +75,24 @@ program.load = failing
 program.main(*map(int, sys.argv[1:]))
 """
 
-# As on a machine with LIMITED_MEMORY bytes, of which the other processes of this program take what they have allocated.
+# As on a machine with LIMITED_MEMORY bytes, of which each other process of this program takes 30 MB beside its weights
+# and its context. The folder LIMITED_FOLDER has a file for each process with what it takes.
 LIMITED = """
 import os, sys
 from pathlib import Path
 from localchat.serving.engine import __main__ as program
 from localchat.serving.engine.llama import load
 from tests.soak.faults import engines_of
-def command(pid):
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\\0")[2]
-def allocated(pid):
-    return int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+folder, load_engine = Path(os.environ["LIMITED_FOLDER"]), program.load
+def taken(pid):
+    file = folder / str(pid)
+    return int(file.read_text()) if file.exists() and pid != os.getpid() else 0
 def free_memory():
-    others = set(engines_of(os.getppid())) - {os.getpid()}
-    taken = sum(allocated(pid) for pid in others if command(pid) == command(os.getpid()))
-    return max(int(os.environ["LIMITED_MEMORY"]) - taken, 20_000_000)
-load.free_memory = free_memory
+    return max(int(os.environ["LIMITED_MEMORY"]) - sum(map(taken, engines_of(os.getppid()))), 20_000_000)
+def recording(*arguments, **options):
+    engine = load_engine(*arguments, **options)
+    (folder / str(os.getpid())).write_text(str(30_000_000 + engine.facts.n_bytes + engine.facts.n_context_bytes))
+    return engine
+load.free_memory, program.load = free_memory, recording
 program.main(*map(int, sys.argv[1:]))
 """

@@ -86,26 +86,20 @@ class EngineProcess:
         self._connection, theirs = Pipe()
         # Both processes share the offset of this open file: that one sets it to the id of the last call it received.
         self._received = os.open(__file__, os.O_RDONLY)
-        try:
-            with theirs:
-                self._process = _started(theirs, self._received)
-        except BaseException:
-            os.close(self._received)
-            raise
         self._threads = [
             threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
             for run in (self._read_output, self._read)
         ]
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
-        try:
+        with contextlib.ExitStack() as undoing:
+            undoing.callback(os.close, self._received)
+            with theirs:
+                self._process = _started(theirs, self._received)
+            undoing.callback(self._process.kill)
             self.loaded: Future[tuple[ModelFacts, TokenTexts]] = self.call("load", path, options, levels)
             for thread in self._threads:
                 thread.start()
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            os.close(self._received)
-            raise
+            undoing.pop_all()
 
     @property
     def is_serving(self) -> bool:

@@ -77,7 +77,7 @@ class Endpoints:
         self._store = responses.ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
-        text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
+        text, vectors, models = self._text, self._vectors, ModelEndpoints(service, options)
         self._parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )

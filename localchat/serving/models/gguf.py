@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+# The key of the number of tensors beside the metadata, as in llama.cpp's gguf package.
+TENSOR_COUNT = "GGUF.tensor_count"
 # What is read of a header for a list of models. The values that describe a model come first, and take some kilobytes.
 MAX_START_BYTES = 1 << 16
 # The limits of a header: about ten times the largest of published models.
@@ -58,16 +60,16 @@ def read_header(path: Path) -> Mapping[str, Any]:
         n_tensors, n_values = reader.counts()
         metadata = {reader.string(): reader.value() for _ in range(n_values)}
         if n_tensors:  # llama.cpp checks the whole data.
-            reader.check_size(max(reader.tensor_start() for _ in range(n_tensors)) + 1)
+            reader.check_size(max(reader.tensor_start() for _ in range(n_tensors)) + 1 + reader.at)
         return metadata
 
 
 def read_start(path: str | Path) -> Mapping[str, Any]:
-    """The metadata before that of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors."""
+    """The metadata before that of the tokenizer, and `TENSOR_COUNT`. Reads at most `MAX_START_BYTES`."""
     with _opened(Path(path)) as file:
         reader = _Reader(Path(path), file, MAX_START_BYTES)
-        found: dict[str, Any] = {}
-        _, n_values = reader.counts()
+        n_tensors, n_values = reader.counts()
+        found: dict[str, Any] = {TENSOR_COUNT: n_tensors}
         with contextlib.suppress(GGUFError):  # The values go on after what is read.
             for _ in range(n_values):
                 key = reader.string()
@@ -84,8 +86,8 @@ def read_bytes(path: Path, n_bytes: int) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    file = open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags))  # noqa: SIM115  # returned
+    no_wait = getattr(os, "O_NONBLOCK", 0)  # A pipe would wait for its other end.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait))  # noqa: SIM115  # returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise GGUFError(path, "it is not a regular file")
@@ -110,7 +112,7 @@ class _Reader:
         self._n_bytes = os.fstat(file.fileno()).st_size
         self._data = file.read(MAX_START_BYTES)
         _check_magic(path, self._data[:64])
-        self._at = len(MAGIC)
+        self.at = len(MAGIC)
         self._n_texts = 0  # In arrays.
 
     def counts(self) -> tuple[int, int]:
@@ -121,7 +123,7 @@ class _Reader:
             raise GGUFError(self._path, f"GGUF version {version}, expected {known}")
         n_tensors, n_values = self.number("Q"), self.number("Q")
         # The least sizes of a tensor and of a value: two lengths, a type and an offset; a length, a type and a byte.
-        self.check_size(self._at + 24 * n_tensors + 13 * n_values)
+        self.check_size(self.at + 24 * n_tensors + 13 * n_values)
         if max(n_tensors, n_values) > MAX_COUNT:
             raise GGUFError(self._path, f"{n_tensors} tensors and {n_values} values, the limit is {MAX_COUNT} of each")
         return n_tensors, n_values
@@ -145,15 +147,13 @@ class _Reader:
     def tensor_start(self) -> int:
         """The start of a tensor's data, in bytes from the start of all tensor data."""
         self.string()
-        for _ in range(self.number("I")):
-            self.number("Q")
-        self.number("I")
+        self.skip(8 * self.number("I") + 4)  # The shape and the type.
         return int(self.number("Q"))
 
     def _skip_array(self) -> None:
         kind, length = self.number("I"), self.number("Q")
         if kind == _STRING:
-            self.check_size(self._at + 8 * length)
+            self.check_size(self.at + 8 * length)
             self._n_texts += length
             if self._n_texts > MAX_TEXTS:
                 raise GGUFError(self._path, f"arrays of {self._n_texts} texts, the limit is {MAX_TEXTS}")
@@ -170,13 +170,13 @@ class _Reader:
 
     def skip(self, size: int) -> int:
         """Skip a value of `size` bytes. Returns the position of its first byte."""
-        start, self._at = self._at, self._at + size
-        if self._at > len(self._data):
-            self.check_size(self._at)
-            if self._at > self._limit:
-                raise GGUFError(self._path, f"a header of {self._at} bytes or more, the limit is {self._limit}")
-            self._data += self._file.read(max(self._at - len(self._data), 1 << 20))
-            self.check_size(self._at, len(self._data))  # Another program may cut the file meanwhile.
+        start, self.at = self.at, self.at + size
+        if self.at > len(self._data):
+            self.check_size(self.at)
+            if self.at > self._limit:
+                raise GGUFError(self._path, f"a header of {self.at} bytes or more, the limit is {self._limit}")
+            self._data += self._file.read(max(self.at - len(self._data), len(self._data)))
+            self.check_size(self.at, len(self._data))  # Another program may cut the file meanwhile.
         return start
 
     def check_size(self, n_needed: int, n_bytes: int | None = None) -> None:

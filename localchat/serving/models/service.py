@@ -381,7 +381,10 @@ class Service(Generic[M]):
             served.retry_at = served.failed_at + (0 if is_transient and served.n_failed < MAX_TRIES else RETRY_S)
             self._keep(served, self._idle_unload_s)
             # Otherwise the models of waiting requests could take each other's place for ever.
-            self._changed.wait_for(lambda: not served.n_waiting or self.is_stopped, _FIRST_USE_S)
+            self._changed.wait_for(
+                lambda: not served.n_waiting or served.is_loading or self.is_stopped,  # `is_loading`: queued again
+                _FIRST_USE_S,
+            )
 
     def _loaded(self, served: ServedModel[M]) -> M | None:
         """The model, which is loaded beside others or in their place. None: no request waits for it any more, or the
