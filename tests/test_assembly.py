@@ -48,6 +48,14 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
     assert accumulated(*chunks)[1].reply().finish_reason_raw == finish
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_later_finish_reason_counts_if_it_says_a_cut(reason):
+    for first, last in (("stop", reason), (reason, "stop"), ("tool_calls", reason)):
+        assert accumulated(text_chunk("a", first), text_chunk("", last))[1].reply().finish_reason == reason
+    with pytest.raises(StreamError):
+        accumulated(text_chunk("a", "stop"), text_chunk("", "error"))
+
+
 def test_choices_that_are_missing_or_have_no_index():
     """They are numbered by their position."""
     choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
@@ -248,6 +256,7 @@ def test_c2_unknown_payload_after_text_is_an_error(payload, words):
 
 KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "empty": {},
+    "error without a value": {"choices": [], "error": {"message": None, "code": 0}},
     "blank message and detail": {"choices": [], "message": "", "detail": ""},
     "code of a success": {"code": 0, "message": "Success", "choices": []},
     "only null detail (C20)": {"detail": None},

@@ -54,6 +54,8 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 _KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
 # The texts of an item of these lists, which arrive in pieces.
 _ITEM_TEXTS = ("text", "summary", "thinking")
+# The finish reasons that say that the text is not complete.
+_CUTS = ("length", "content_filter", "error")
 
 _DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
@@ -125,9 +127,11 @@ class _Choice:
             items = content if isinstance(content, list) else _completion_logprobs(logprobs)
             self.logprobs += items
             self._events += [Logprobs(tuple(items), self.index, chunk)] if items else []
-        reason = choice.get("finish_reason")
-        if reason is not None and (self.reason_raw is None or self._continued_after_finish) and str(reason).strip():
-            self.reason_raw = str(reason)
+        reason = str(choice.get("finish_reason") or "")
+        # The first reason counts, unless text or a reason that says a cut follows it.
+        is_first = self.reason_raw is None or self._continued_after_finish
+        if reason.strip() and (is_first or (self.reason() not in _CUTS and normal_reason(reason) in _CUTS)):
+            self.reason_raw = reason
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
         return self._take_events()
@@ -233,7 +237,7 @@ class _Choice:
         return [*self._take_events(), *self._finished_calls]
 
     def _current_calls(self) -> list[ToolCall]:
-        cut_off = self.reason() in ("length", "content_filter", "error")
+        cut_off = self.reason() in _CUTS
         return (self._calls or self._legacy_calls).finish(cut_off)
 
     def reason(self) -> str | None:
