@@ -88,6 +88,10 @@ def finish(found: Any) -> Any:
     return found["choices"][0]["finish_reason"]
 
 
+def text_of(found: Any) -> Any:
+    return found["choices"][0]["message"]["content"]
+
+
 ECHO = {"prompt": "The Rhine is", "max_tokens": 2, "echo": True, "logprobs": 0}
 OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
 REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_content": "Where?"}
@@ -113,10 +117,13 @@ RETURNED: dict[str, tuple[str, dict[str, Any], Any]] = {
         ),
     ),
     "a limit that cuts": (CHAT, {"messages": [USER], "max_tokens": 2}, lambda found: finish(found) == "length"),
-    "a natural end below the limit": (
+    "a natural end with log probabilities": (
         CHAT,
-        {"messages": [USER], "max_tokens": 300},
-        lambda found: finish(found) == "stop",
+        {"messages": [USER], "max_tokens": 300, "logprobs": True},
+        lambda found: (
+            finish(found) == "stop"
+            and "".join(token["token"] for token in logprobs(found)["content"]) == text_of(found)
+        ),
     ),
     "control tokens as stop texts": (
         CHAT,
