@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # Public names, which type checkers do not find in the table 
     from .errors import TimedOut as TimedOut
     from .errors import TooManyRounds as TooManyRounds
     from .errors import UnprocessableError as UnprocessableError
+    from .events import Annotations as Annotations
     from .events import Choice as Choice
     from .events import ContentDelta as ContentDelta
     from .events import ErrorEvent as ErrorEvent
@@ -78,8 +79,8 @@ _NAMES = {
     "errors": "AuthenticationError BadRequestError Cancelled ConflictError ConnectError DoesNotFit IncompleteReply "
     "IncompleteStream LocalChatError ModelNotNamed NotFoundError PermissionDeniedError ProtocolError "
     "RateLimitError ServerError StatusError StreamError TimedOut TooManyRounds UnprocessableError",
-    "events": "Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta RefusalDelta Reply "
-    "StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
+    "events": "Annotations Choice ContentDelta ErrorEvent Logprobs MessageStart MessageStop ReasoningDelta "
+    "RefusalDelta Reply StreamEvent ToolCall ToolCallDelta Usage UsageEvent WarningEvent",
     "extras.embeddings": "Embeddings",
     "reply.assembly": "Accumulator",
     "reply.payloads": "Model",

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .client import BaseClient, BaseStream, T, companion
+from .client import BaseClient, BaseStream, T
 from .errors import LocalChatError
 from .events import Reply, StreamEvent, Value
 from .reply.payloads import Model, Prompt
@@ -98,12 +98,13 @@ class AsyncClient(BaseClient):
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
     ) -> list[Reply[Any] | LocalChatError]:
         """Send many prompts and return their replies in the same order; see Client.map."""
-        mapping = companion("extras.mapping")
+        from .extras import mapping
+
         parsed = mapping.parse(prompts, options)
+        self._chat_options("", parsed[-1], ChatKeywords, "map")
         with contextlib.suppress(LocalChatError):  # Each call reports it.
             await self._run(self._find_model, parsed[0], options)
-        replies: list[Reply[Any] | LocalChatError] = await mapping.map_prompts_async(self, parsed)
-        return replies
+        return await mapping.map_prompts_async(self, parsed)
 
     async def models(self) -> list[Model]:
         """The models that the server lists; see Client.models."""
@@ -123,13 +124,16 @@ class AsyncClient(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
     ) -> AsyncToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        run: AsyncToolRun = self._tool_run("AsyncToolRun", prompt, tools, {**options})
-        return run
+        from .agent.tool_run import AsyncToolRun
+
+        given: dict[str, Any] = {**options}
+        return AsyncToolRun(self, self._run_options(prompt, given), tools, **given)
 
     def conversation(self, **options: Any) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
-        conversation: AsyncConversation = companion("agent.conversation").AsyncConversation(self, **options)
-        return conversation
+        from .agent.conversation import AsyncConversation
+
+        return AsyncConversation(self, **options)
 
     async def complete(self, prompt: TextPrompt, **options: Unpack[CompletionKeywords]) -> Reply[Any]:
         """Complete a text without a chat template (/completions); see Client.complete."""

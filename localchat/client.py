@@ -7,14 +7,13 @@ standard library only. `aio` has the asynchronous client.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json as json_module
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from .errors import (
     BadRequestError,
-    Cancelled,
     DoesNotFit,
     IncompleteReply,
     LocalChatError,
@@ -41,7 +40,7 @@ from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt
 from .transport.pool import Pool
 from .transport.retries import read_json
 from .transport.sockets import Driver, Result, run_blocking
-from .transport.streams import BlockingEvents, Response
+from .transport.streams import BaseEvents, BlockingEvents, Response
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -117,16 +116,22 @@ class BaseClient:
         kind = target.get("type") if isinstance(target, Mapping) else None
         # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
+        # These raise for wrong values, before a request is sent.
+        self._settings.request_headers(options.headers)
+        Accumulator(options.n_choices, options.think_tags)
+        options.body("completions" if what == "complete" else CHAT_PATH, None)
         if target is not None and is_schema:
             del options.fields["response_format"]
-            options.expected = companion("schema.structured").ExpectedValue(target)
+            from .schema.structured import ExpectedValue  # Imported here, like all modules that few programs need.
+
+            options.expected = ExpectedValue(target)
         return options
 
-    def _tool_run(self, kind: str, prompt: Any, tools: Iterable[Any], options: dict[str, Any]) -> Any:
+    def _run_options(self, prompt: Any, options: dict[str, Any]) -> Any:
+        """Check the options of a run, and return its prompt."""
         prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
         options.pop("messages", None)
-        tool_run = companion("agent.tool_run")
-        return getattr(tool_run, kind)(self, prompt, tools, **options)
+        return prompt
 
     def _call(self, driver: Any, options: CallOptions) -> Call:
         return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
@@ -151,9 +156,13 @@ class BaseClient:
                     pass
                 break
             except DoesNotFit as error:
+                if path == CHAT_PATH and not options.allow_truncated and error.partial is not None:
+                    check_complete(error.partial, options.fields)
                 if not left:
                     raise
-                options.prompt = companion("schema.structured").corrected(options.prompt, error)
+                from .schema.structured import corrected
+
+                options.prompt = corrected(options.prompt, error)
         if path == CHAT_PATH and not options.allow_truncated:
             check_complete(response.reply, options.fields)
         return response.reply
@@ -176,7 +185,9 @@ class BaseClient:
 
     async def _embed(self, driver: Any, text: Any, given: Mapping[str, Any]) -> Any:
         options = CallOptions(self._settings, "", given, EmbeddingKeywords, "embed")
-        embed, call = companion("extras.embeddings").embed, self._call(driver, options)
+        from .extras.embeddings import embed
+
+        call = self._call(driver, options)
         model = options.model or await self._default_model(call, options)
         return await embed(self._settings, call, options, model, text)
 
@@ -186,7 +197,8 @@ class BaseClient:
         """Send a request for a completion. If the server refuses a field, repeat it without the field."""
         settings, expected = self._settings, options.expected
         if options.media:  # Their files are read in a thread.
-            attach = companion("extras.media").attach
+            from .extras.media import attach
+
             options.prompt = await call.wait("call", None, lambda: attach(options.prompt, **options.media))
             options.media = {}
         model = options.model or await self._default_model(call, options)
@@ -197,8 +209,14 @@ class BaseClient:
                 await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
+                named = [message for message in body.get("messages", ()) if message.get("role") == "tool"]
+                named = [message for message in named if "name" in message]
                 if "stream_options" in body and "stream_options" in error.body:
                     is_weakened = body.pop("stream_options") is not None
+                elif named and re.search(r"\bname\b", error.body):  # A strict server: OpenAI's messages have no name.
+                    settings.takes_tool_names = False
+                    for message in named:
+                        del message["name"]
                 elif expected is None or not expected.weaken(error):
                     raise
             except NotFoundError:
@@ -236,33 +254,28 @@ class BaseClient:
         return parse_models(read_json(self._settings, "list of models is", raw))
 
 
-def companion(name: str) -> Any:
-    """Import an optional module, such as "agent.tools", which may be missing if the files of the client were copied."""
-    try:
-        return importlib.import_module(f".{name}", __package__)
-    except (ImportError, TypeError) as error:  # TypeError: the single file of `localchat.extras.vendor` has no package.
-        path = name.replace(".", "/")
-        raise ImportError(f"this needs localchat's {path}.py, which is not beside the client") from error
-
-
 def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
     """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
     is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    reasons = {choice.finish_reason for choice in reply.choices}
-    is_filtered = "content_filter" in reasons
-    if is_filtered or ("length" in reasons and not is_limited):
-        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
-        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
+    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
+    if "content_filter" in reasons:
+        cause, other = "by a content filter", ""
+    elif "context" in reasons.get("length", ""):  # max_tokens is another limit.
+        cause, other = "at the end of the model's context", ""
+    elif "length" in reasons and not is_limited:
+        cause, other = "at a limit of tokens", "max_tokens or "
+    else:
+        return
+    message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+    raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
 
 
-class BaseStream(Generic[Value]):
+class BaseStream(BaseEvents[StreamEvent], Generic[Value]):
     """The part of Stream and AsyncStream that does not depend on how they wait."""
 
     def __init__(self, driver: Any, response: Response) -> None:
         self._driver = driver
         self._response = response
-        self._opened = False
         # The generator gets no reference to this object: in a cycle, a dropped stream would not close its connection.
         self._events = response.events()
 
@@ -273,15 +286,11 @@ class BaseStream(Generic[Value]):
 
     async def _open(self) -> None:
         """Send the request, if this was not done before."""
-        if not self._opened:
-            self._opened = True
-            async for _ in self._events:
-                return
+        if not self._response.begun:
+            await self._next(is_opening=True)
 
-    def _check_closed(self, cause: BaseException) -> None:
-        """Raise Cancelled if the stream was closed before its end."""
-        if self._driver.is_cancelled and not self._response.succeeded:
-            raise Cancelled("the stream was closed", partial=self.reply) from cause
+    _is_done = property(lambda self: self._response.succeeded)
+    _is_closed = property(lambda self: self._driver.is_cancelled)
 
     async def _close(self) -> None:
         self._driver.cancel()
@@ -388,12 +397,13 @@ class Client(BaseClient):
             options: Those of `chat`, for every prompt; `concurrency` (8): the number of requests in flight;
                 `on_progress`: called after each reply with the number of finished prompts and of all prompts.
         """
-        mapping = companion("extras.mapping")
+        from .extras import mapping
+
         parsed = mapping.parse(prompts, options)
+        self._chat_options("", parsed[-1], ChatKeywords, "map")
         with contextlib.suppress(LocalChatError):  # Each call reports it.
             self._run(self._find_model, parsed[0], options)
-        replies: list[Reply[Any] | LocalChatError] = mapping.map_prompts(self, parsed)
-        return replies
+        return mapping.map_prompts(self, parsed)
 
     def models(self) -> list[Model]:
         """The models that the server lists: their names, each with `context_length`, `state` and `raw`."""
@@ -436,13 +446,16 @@ class Client(BaseClient):
         self, prompt: Prompt | None = None, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
     ) -> ToolRun:
         """Like `run`, but return an iterator over the events, which include the results of tools."""
-        run: ToolRun = self._tool_run("ToolRun", prompt, tools, {**options})
-        return run
+        from .agent.tool_run import ToolRun
+
+        given: dict[str, Any] = {**options}
+        return ToolRun(self, self._run_options(prompt, given), tools, **given)
 
     def conversation(self, **options: Any) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation."""
-        conversation: Conversation = companion("agent.conversation").Conversation(self, **options)
-        return conversation
+        from .agent.conversation import Conversation
+
+        return Conversation(self, **options)
 
     def complete(self, prompt: TextPrompt, **options: Unpack[CompletionKeywords]) -> Reply[Any]:
         """Complete a text without a chat template (/completions). The prompt may also be tokens, or several texts."""

@@ -190,6 +190,15 @@ class Logprobs(Frozen):
     raw: Any = None
 
 
+class Annotations(Frozen):
+    """Annotations of the text, such as the sources that it cites: a dict for each, as the server sent it."""
+
+    type: ClassVar[Literal["annotations"]] = "annotations"
+    items: tuple[Any, ...]
+    choice_index: int = 0
+    raw: Any = None
+
+
 class UsageEvent(Frozen):
     """Token counts so far. They are cumulative: use the last event, do not add the counts of several."""
 
@@ -237,7 +246,8 @@ class ErrorEvent(Frozen):
 
 
 _Delta = Union[ContentDelta, ReasoningDelta, RefusalDelta, ToolCallDelta]
-StreamEvent = Union[MessageStart, _Delta, ToolCall, Logprobs, UsageEvent, MessageStop, WarningEvent, ErrorEvent]
+_Parts = Union[ToolCall, Logprobs, Annotations]
+StreamEvent = Union[MessageStart, _Delta, _Parts, UsageEvent, MessageStop, WarningEvent, ErrorEvent]
 
 
 class Choice(Frozen):
@@ -255,19 +265,23 @@ class Choice(Frozen):
     logprobs: tuple[Any, ...] = ()
     # The field in which the server sends reasoning and accepts it in the next request; None if there was none.
     reasoning_field: str | None = None
+    # Sources that the text cites, for example; each as the server sent it.
+    annotations: tuple[Any, ...] = ()
+    # Other fields of the message that the next request has to contain unchanged, such as signed reasoning.
+    extra: Mapping[str, Any] = _EMPTY
 
     @property
     def message(self) -> dict[str, Any]:
         """The choice as a message for the next request.
 
-        Reasoning is sent in the field in which it was received. Reasoning from tags in the content has no field and
-        is left out, as templates do. Arguments that are not a JSON object are sent as `{}`, since a server would
-        refuse the whole request.
+        Reasoning is sent in the field in which it was received, and so are `extra` and null content. Reasoning from
+        tags in the content has no field and is left out, as templates do. Arguments that are not a JSON object are
+        sent as `{}`, since a server would refuse the whole request.
         """
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.reasoning and self.reasoning_field:
-            is_list = self.reasoning_field == "reasoning_details"  # Only the text of its items is known.
-            message["reasoning" if is_list else self.reasoning_field] = self.reasoning
+            message[self.reasoning_field] = self.reasoning
+        message.update(self.extra)
         if self.refusal:
             message["refusal"] = self.refusal
         if self.tool_calls:
@@ -285,7 +299,8 @@ class Reply(Frozen, Generic[Value]):
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
-    # The JSON body. For a stream: the fields outside `choices`, each with its last value.
+    # The fields of the response. Of a stream, which `chat` requests too, those outside `choices`, each with its last
+    # value: what `choices` had is in the attributes of `choices` above.
     raw: Any = None
     # The value of the text if `response_format` is a type or a schema, else None.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.

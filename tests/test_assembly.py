@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -92,6 +93,73 @@ def test_reply_keeps_extra_fields():
     assert accumulated(whole)[1].reply().raw == whole
 
 
+SIGNED = {"type": "reasoning.text", "index": 0, "format": "anthropic-claude-v1"}
+BLOCK = {"type": "thinking", "signature": "s"}
+HIDDEN: Any = [{"type": kind, "data": data} for kind in ("reasoning.encrypted", "redacted_thinking") for data in "xy"]
+# The deltas of a message, and the fields that the next request has to contain.
+KEPT: dict[str, tuple[list[Any], Any]] = {
+    "signed pieces": (
+        [[{**SIGNED, "text": "H"}], [{**SIGNED, "text": "m"}], [{**SIGNED, "text": "", "signature": "s"}], HIDDEN[:2]],
+        [{**SIGNED, "text": "Hm", "signature": "s"}, *HIDDEN[:2]],
+    ),
+    "other index or id": ([[{**SIGNED, "index": i, "id": i, "text": "a"}] for i in (1, 2)], None),
+    "blocks": (
+        [[{**BLOCK, "thinking": "H", "signature": ""}], [{**BLOCK, "thinking": "m"}], [{**BLOCK, "thinking": "a"}]],
+        [{**BLOCK, "thinking": "Hm"}, {**BLOCK, "thinking": "a"}],
+    ),
+    "redacted": ([HIDDEN[2:], [{**BLOCK, "thinking": "a"}]], None),
+}
+
+
+@pytest.mark.parametrize("name", ["reasoning_details", "thinking_blocks"])
+@pytest.mark.parametrize(("pieces", "items"), KEPT.values(), ids=KEPT)
+def test_signed_reasoning_is_in_the_message_as_a_whole_response_has_it(pieces, items, name):
+    items = [item for piece in pieces for item in piece] if items is None else items
+    sent = [{"choices": [{"delta": {"reasoning": "Hm.", name: piece}}]} for piece in pieces]
+    whole = {"choices": [{"message": {"content": "a", "reasoning": "Hm.", name: items}, "finish_reason": "stop"}]}
+    before = copy.deepcopy(sent)
+    for chunks in (sent, [whole], [*sent, whole]):
+        message = accumulated(*chunks)[1].reply().message
+        assert message[name] == items
+        assert message["reasoning"].startswith("Hm.")
+    assert sent == before
+
+
+def test_other_fields_that_servers_require_back_are_in_the_message():
+    thinking: Any = [[{"type": "thinking", "thinking": [{"type": "text", "text": text}]}] for text in ("H", "m")]
+    chunks = [
+        {"choices": [{"delta": {"content": content}}]} for content in (*thinking, "4", [{"type": "text", "text": "2"}])
+    ]
+    reply = accumulated(*chunks)[1].reply()
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}, {"type": "text", "text": "42"}]
+    assert (reply.text, reply.reasoning, reply.message["content"]) == ("42", "Hm", parts)
+    signed = [{"google": {"thought": True}}, {"google": {"thought_signature": "s"}}]
+    reply = accumulated(*({"choices": [{"delta": {"extra_content": part}}]} for part in signed))[1].reply()
+    assert reply.message["extra_content"] == {"google": {"thought": True, "thought_signature": "s"}}
+
+
+@pytest.mark.parametrize(("content", "sent"), [(None, None), ("", ""), ("a", "a")])
+def test_null_content_beside_calls_stays_null(content, sent):
+    call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+    for kind in ("delta", "message"):
+        chunks = [{"choices": [{kind: {"content": content, "tool_calls": [call]}, "finish_reason": "tool_calls"}]}]
+        assert accumulated(*chunks)[1].reply().message["content"] == sent
+        assert accumulated({"choices": [{kind: {"content": None}}]})[1].reply().message["content"] == ""
+
+
+def test_annotations_are_events_and_in_the_reply_once():
+    notes = [{"type": "url_citation", "url_citation": {"url": f"http://{name}"}} for name in "ab"]
+    chunks: list[Any] = [
+        {"choices": [{"delta": {"content": "a", "annotations": given}}]} for given in (notes[:1], None, notes)
+    ]
+    whole = {"choices": [{"message": {"content": "a", "annotations": notes}, "finish_reason": "stop"}]}
+    events, accumulator = accumulated(*chunks, whole)
+    assert [event.items for event in events if event.type == "annotations"] == [(notes[0],), (notes[1],)]
+    reply = accumulator.reply()
+    assert reply.choice.annotations == tuple(notes)
+    assert "annotations" not in reply.message
+
+
 # Characters beyond 16 bits that are cut into halves, the deltas, and the number of warnings.
 HALVES: dict[str, tuple[list[str], list[str], int]] = {
     "two deltas": (["x\ud83d", "\ude00y"], ["x", "\U0001f600y"], 0),
@@ -107,7 +175,9 @@ HALVES: dict[str, tuple[list[str], list[str], int]] = {
 @pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
 @pytest.mark.parametrize(("pieces", "texts", "n_warnings"), HALVES.values(), ids=HALVES)
 def test_halves_of_characters_are_joined_and_lone_ones_replaced(pieces, texts, n_warnings, field):
-    events, accumulator = accumulated(*({"choices": [{"delta": {field: text}}]} for text in pieces))
+    events, accumulator = accumulated(
+        *({"choices": [{"delta": {field: text}}]} for text in pieces), text_chunk("", "stop")
+    )
     reply = accumulator.reply()
     assert [event.delta for event in events if event.type.startswith(field)] == texts
     assert {"content": reply.text, "reasoning": reply.reasoning, "refusal": reply.refusal}[field] == "".join(texts)
@@ -178,6 +248,7 @@ def test_c2_unknown_payload_after_text_is_an_error(payload, words):
 
 KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "empty": {},
+    "blank message and detail": {"choices": [], "message": "", "detail": ""},
     "code of a success": {"code": 0, "message": "Success", "choices": []},
     "only null detail (C20)": {"detail": None},
     "ping": {"type": "ping"},
@@ -188,6 +259,7 @@ KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("payload", KNOWN_PAYLOADS.values(), ids=KNOWN_PAYLOADS)
 def test_c2_known_payload_without_choices_is_no_error(payload):
+    accumulated(text_chunk("Hello", "stop"), payload)
     events, accumulator = accumulated(text_chunk("Hel"), payload, text_chunk("lo", "stop"))
     assert accumulator.reply().text == "Hello"
     assert [event.type for event in events] == ["message_start", "content_delta", "content_delta", "message_stop"]

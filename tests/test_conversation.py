@@ -101,6 +101,17 @@ def test_prompt_may_be_messages_and_have_images():
     assert conversation.messages[3]["content"][1] == {"type": "text", "text": "what?"}
 
 
+def test_wrong_prompt_or_messages_are_found_at_once():
+    conversation = Client("http://127.0.0.1:1").conversation()
+    for call in (lambda: conversation.stream(None), lambda: conversation.stream(["a"])):
+        with pytest.raises(TypeError, match=r"a prompt is text|a message is a dict"):
+            call()
+    with pytest.raises(TypeError, match="a message is a dict"):
+        Conversation(Client(), messages=["a"])
+    with pytest.raises(TypeError, match="'temprature'"):
+        conversation.stream("a", temprature=0)
+
+
 # Files
 
 
@@ -117,6 +128,20 @@ def test_save_and_load_give_the_same_messages(tmp_path: Path):
     again.messages.append(user("\ud83d"))  # A lone surrogate, which UTF-8 cannot encode.
     again.save(path)
     assert Conversation.load(path, Client()).messages == again.messages
+
+
+def test_what_the_server_requires_back_is_saved_and_sent_again(tmp_path: Path):
+    signed, details = {"google": {"thought_signature": "s"}}, [{"type": "reasoning.encrypted", "data": "x"}]
+    first = chunk(content=None, reasoning_details=details)
+    made = calls(("add", '{"a": 1, "b": 2}'), extra_content=signed)
+    with started([first, *made], text("3"), tools=[add]) as (conversation, script):
+        conversation.say("1+2?")
+        conversation.save(tmp_path / "saved.json")
+        Conversation.load(tmp_path / "saved.json", conversation._client, tools=[add]).say("more")
+    for request in script.requests[1:]:
+        message = request["messages"][1]
+        assert (message["content"], message["reasoning_details"]) == (None, details)
+        assert message["tool_calls"][0]["extra_content"] == signed
 
 
 def test_load_takes_a_bare_list_and_another_system_message(tmp_path: Path):

@@ -164,6 +164,18 @@ def test_l26_l27_l32_calls_are_converted_and_never_raise():
     assert UnparseableToolCall() == UnparseableToolCall("", "", "")
 
 
+def test_what_the_server_requires_back_survives_the_conversion():
+    """Reasoning in its field, null content, and signatures of the message and of its calls."""
+    signed, details = {"extra_content": {"google": {"thought_signature": "s"}}}, [{"type": "reasoning.encrypted"}]
+    calls = [ToolCall("1", "f", {"a": 1}, '{"a":1}', extra=signed), ToolCall("2", "g", {}, "{}", extra=signed)]
+    extra = {"content": None, "reasoning_details": details}
+    choice = Choice(reasoning="Hm.", tool_calls=tuple(calls), reasoning_field="reasoning", extra=extra)
+    assert to_openai({"role": "assistant", **vars(stack_reply(choice))}) == choice.message
+    assert stack_calls(choice.message["tool_calls"])[0].extra == signed
+    nothing = {"role": "assistant", "content": None, "tool_calls": STACK_ASSISTANT["tool_calls"]}
+    assert to_openai(nothing)["content"] is None
+
+
 # Messages
 
 ASSISTANT = {

@@ -22,6 +22,7 @@ EXAMPLES = {
     "tool_call_delta": events.ToolCallDelta(0, "call_1", "f", "{"),
     "tool_call": CALL,
     "logprobs": events.Logprobs(({"token": "a"},)),
+    "annotations": events.Annotations(({"type": "url_citation"},)),
     "usage": events.UsageEvent(Usage(1, 2, 3)),
     "message_stop": events.MessageStop("stop", "stop"),
     "warning": events.WarningEvent("odd"),
@@ -43,7 +44,7 @@ def test_event_is_an_immutable_value_that_compares_without_raw(name, event):
     assert pickle.loads(pickle.dumps(event)) == copy.deepcopy(event) == event
     assert tuple(vars(event)) == type(event).__match_args__
     assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
-    if event.type not in ("tool_call", "logprobs"):  # These contain a dict.
+    if event.type not in ("tool_call", "logprobs", "annotations"):  # These contain a dict.
         assert hash(other) == hash(event)
 
 
@@ -103,7 +104,7 @@ def test_status_has_its_class():
     [
         (Choice(text="hi"), {"content": "hi"}),
         (Choice(text="hi", reasoning="Hm.", reasoning_field=None), {"content": "hi"}),
-        (Choice(reasoning="Hm.", reasoning_field="reasoning_details"), {"content": "", "reasoning": "Hm."}),
+        (Choice(text="hi", annotations=({"type": "url_citation"},)), {"content": "hi"}),
         (Choice(refusal="no"), {"content": "", "refusal": "no"}),
     ],
 )

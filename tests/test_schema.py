@@ -8,7 +8,10 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
+from uuid import UUID
 
 import pytest
 
@@ -110,14 +113,25 @@ STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"
         (None, NULL, None, None),
         (Any, {}, [1], [1]),
         (UserId, INTEGER, 7, 7),
-        (list, {"type": "array"}, [1, "a"], [1, "a"]),
+        (list, {"type": "array", "items": {}}, [1, "a"], [1, "a"]),
+        (Tuple, {"type": "array", "items": {}}, [1, "a"], (1, "a")),
+        (Dict[str, list], {"type": "object", "additionalProperties": {"type": "array", "items": {}}}, {"a": []}, None),
+        (UUID, {"type": "string", "format": "uuid"}, str(UUID(int=1)), UUID(int=1)),
+        (Decimal, {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, "-1.50", Decimal("-1.50")),
+        (Path, {"type": "string", "format": "path"}, "a/b", Path("a/b")),
         (List[int], {"type": "array", "items": INTEGER}, [1], [1]),
         (Sequence[Color], {"type": "array", "items": COLOR}, ["red"], [Color.RED]),
-        (set, {"type": "array", "uniqueItems": True}, [1, 2], {1, 2}),
+        (set, {"type": "array", "items": {}, "uniqueItems": True}, [1, 2], {1, 2}),
         (Tuple[int, ...], {"type": "array", "items": INTEGER}, [1, 2], (1, 2)),
         (
             Tuple[int, str],
-            {"type": "array", "prefixItems": [INTEGER, STRING], "minItems": 2, "maxItems": 2},
+            {
+                "type": "array",
+                "prefixItems": [INTEGER, STRING],
+                "items": {"anyOf": [INTEGER, STRING]},
+                "minItems": 2,
+                "maxItems": 2,
+            },
             [1, "a"],
             (1, "a"),
         ),
@@ -206,6 +220,9 @@ def test_strict_schema_closes_every_object_requires_all_properties_and_keeps_the
     schema = {"anyOf": [{"type": "object", "properties": {"a": {"type": "null", "default": 1}}}, {"type": "null"}]}
     closed = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
     assert json_schema(schema, strict=True) == {"anyOf": [closed, {"type": "null"}]}
+    data: Any = {"properties": {"a": {"default": 1}}}
+    schema = {"enum": [data], "const": data, "examples": [data], "patternProperties": {"default": {"default": 1}}}
+    assert json_schema(schema, strict=True) == {**schema, "patternProperties": {"default": {}}}
     assert list(json_schema("default, required, enum", strict=True)["properties"]) == ["default", "required", "enum"]
 
 
@@ -250,6 +267,20 @@ def test_function_gives_the_schema_of_its_parameters():
     assert build(sample, {"a": 1, "b": "red", "e": None}) == {"a": 1, "b": Color.RED, "e": None}
 
 
+@dataclass
+class Seeded:
+    a: int
+    seed: dataclasses.InitVar[int]
+
+
+@dataclass(init=False)
+class Other:
+    a: int
+
+    def __init__(self, b: int) -> None:
+        self.a = b
+
+
 def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  # On purpose.
 
 
@@ -261,19 +292,26 @@ def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  
         (complex, "no counterpart"),
         (Literal[b"a"], "JSON cannot hold"),
         (enum.Enum("Corner", {"LEFT": (0, 1)}), "JSON cannot hold"),
+        (Seeded, "cannot be made from its fields alone: missing a required argument: 'seed'"),
+        (Other, "cannot be made from its fields alone: missing a required argument: 'b'"),
         (lambda *args: None, "by name"),
         (lambda **kwargs: None, "by name"),
     ],
-    ids=["unknown-name", "int-keys", "complex", "bytes", "tuples", "args", "kwargs"],
+    ids=["unknown-name", "int-keys", "complex", "bytes", "tuples", "init-var", "own-init", "args", "kwargs"],
 )
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
     with pytest.raises(TypeError, match=message):
         json_schema(target)
 
 
-@pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x"])
+TYPE_WORDS = ["json", " json_object", "json_schema", "text", "object", "int", "dict"]
+
+
+@pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x", *TYPE_WORDS])
 def test_wrong_short_form_is_a_value_error(text: str):
-    with pytest.raises(ValueError, match=r"short form|a field must be"):
+    with pytest.raises(
+        ValueError, match=r"short form|a field must be|is no field: pass .* int .* or '\w+ str' for a field"
+    ):
         json_schema(text)
 
 
@@ -292,6 +330,8 @@ def test_wrong_short_form_is_a_value_error(text: str):
         (set, [1, 1], "$[1]", "duplicate of an earlier item: 1"),
         (Set[Any], [[1]], "$", "unhashable type"),
         (float, 10**400, "$", "int too large"),
+        (UUID, "x", "$", "badly formed"),
+        (Decimal, "NaN", "$", "expected text that matches"),
     ],
 )
 def test_validation_error_has_its_path(target: Any, value: Any, path: str, message: str):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Union
+from typing import Any, Dict, List, Tuple, Union
 
 import pytest
 
-from localchat import BadRequestError, DoesNotFit, ToolCall
+from localchat import BadRequestError, DoesNotFit, IncompleteReply, ToolCall
 from localchat.events import Choice, Reply
 from localchat.schema.schema import json_schema
 from localchat.schema.structured import ExpectedValue
@@ -70,6 +70,17 @@ def test_request_is_repeated_after_an_invalid_value(client_class):
     assert messages[2]["content"] == '{"name": "Ada"}'
     assert "age" in messages[3]["content"]
     assert "not JSON" in messages[5]["content"]
+
+
+@pytest.mark.parametrize("method", ["chat", "run"])
+def test_value_that_a_filter_cut_is_an_incomplete_reply_and_not_a_mismatch(method, client_class):
+    with playing(response_of('{"name": "A', "content_filter"), client_class=client_class) as (client, script):
+        retries = {"retries_on_mismatch": 2} if method == "chat" else {}
+        with pytest.raises(IncompleteReply) as caught:
+            getattr(client, method)("Who?", response_format=Person, **retries)
+        assert (caught.value.partial.text, len(script.requests)) == ('{"name": "A', 1)
+        with pytest.raises(DoesNotFit):
+            getattr(client, method)("Who?", response_format=Person, allow_truncated=True)
 
 
 NO_SCHEMA = refusal("response_format.type json_schema is not supported")
@@ -145,6 +156,11 @@ def test_response_format_may_be_a_target_or_ready_made():
 # ExpectedValue
 
 
+@dataclass
+class Counts:
+    counts: Dict[str, int]
+
+
 def reply(text: str, **fields: Any) -> Reply:
     return Reply((Choice(text=text, **fields),))
 
@@ -181,7 +197,15 @@ def test_error_has_path_text_and_reply(target: Any, text: str, fields: Any, path
 
 @pytest.mark.parametrize(
     ("target", "name", "strict"),
-    [(Address, "Address", True), ("a, b", "answer", True), (List[int], None, True), ({"title": "A b"}, "A_b", None)],
+    [
+        (Address, "Address", True),
+        ("a, b", "answer", True),
+        (List[int], None, True),
+        ({"title": "A b"}, "A_b", None),
+        (Counts, "Counts", None),  # OpenAI refuses a strict schema with other objects, and servers enforce it anyway.
+        (List[Any], None, None),
+        (Tuple[int, str], None, None),
+    ],
 )
 def test_response_format_has_name_schema_and_strict(target: Any, name: Any, strict: Any):
     described = ExpectedValue(target).apply({})["response_format"]["json_schema"]

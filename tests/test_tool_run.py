@@ -77,10 +77,34 @@ def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
 
 
-@pytest.mark.parametrize(("options", "message"), [({"n": 2}, "n must be 1"), ({"max_rounds": 0}, "at least 1")])
-def test_wrong_option_of_a_run_is_a_value_error(options: Any, message: str):
-    with Client("http://127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
-        client.run("x", **options)
+WRONG: dict[str, tuple[Any, str]] = {
+    "n": ({"n": 2}, "n must be 1"),
+    "max_rounds": ({"max_rounds": 0}, "at least 1, not 0"),
+    "text for max_rounds": ({"max_rounds": "3"}, "whole number of at least 1, not '3'"),
+    "no tools": ({"tools": None}, "tools is a list of functions, not None"),
+    "one function": ({"tools": add}, "tools is a list of functions, not <function add"),
+    "on_call": ({"on_call": True}, "on_call is a function, not True"),
+    "parallel": ({"parallel": -1}, "parallel is .* not -1"),
+    "think_tags": ({"think_tags": "on"}, "think_tags must be one of"),
+    "unknown name": ({"temprature": 0}, "no option 'temprature': is temperature meant"),
+    "header": ({"extra_headers": {"a b": "c"}}, "a b"),
+    "schema": ({"response_format": complex}, "no counterpart"),
+    "retries": ({"max_retries": -1}, "max_retries is a whole number"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_wrong_option_of_a_run_or_conversation_is_found_at_once(options: Any, message: str, kind: Any):
+    client = kind("http://127.0.0.1:1")
+    for call in (lambda **given: client.run_stream("x", **given), client.conversation):
+        with pytest.raises((ValueError, TypeError), match=message):
+            call(**options)
+
+
+def test_one_round_is_a_valid_limit():
+    with playing(text("ok")) as (client, _):
+        assert client.run("x", max_rounds=1).text == "ok"
 
 
 # Messages that are sent back
@@ -112,7 +136,34 @@ def test_reasoning_is_sent_back_under_the_name_that_the_server_uses(name: str):
     assert (message[name], message["tool_calls"][0]["extra_content"]) == ("Hm.", signed)
 
 
+def test_name_of_a_tool_is_sent_only_to_a_local_server_that_takes_it():
+    def respond(body: Any) -> Any:
+        message = body["messages"][-1]
+        bad = {"error": {"message": "messages.2.tool.name: Extra inputs are not permitted"}}
+        return [bad] if "name" in message else text("3") if message["role"] == "tool" else made
+
+    made = calls(("add", '{"a": 1, "b": 2}'))
+    with playing(respond) as (client, script):
+        assert [client.run("x", [add]).text for _ in range(2)] == ["3", "3"]
+        assert len(script.requests) == 5
+        assert not client.with_options(max_retries=0)._settings.takes_tool_names
+    assert "name" not in script.requests[-1]["messages"][-1]
+    urls = {"http://10.0.0.1/v1": True, "https://127.0.0.1/v1": True, "https://api.example.com/v1": False}
+    assert {url: Client(url)._settings.takes_tool_names for url in urls} == urls
+
+
 # Ends
+
+
+def test_finish_never_returns_a_reply_that_was_cut():
+    """Also after the events were read, and when it is called again."""
+    with playing([chunk("length", content="a")]) as (client, _):
+        for is_read in (True, False):
+            run = client.run_stream("x")
+            assert not is_read or "".join(run.text) == "a"
+            for _ in range(2):
+                with pytest.raises(IncompleteReply):
+                    run.finish()
 
 
 def test_leaving_the_with_closes_the_stream():

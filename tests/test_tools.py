@@ -91,6 +91,25 @@ def test_function_partial_or_object_becomes_a_definition():
     assert Tool.of(named) is named
 
 
+def test_bound_arguments_of_a_partial_are_neither_shown_to_the_model_nor_replaced():
+    def search(query: str, site: str, token: str = "") -> str:
+        return f"{query} {site} {token}"
+
+    partial = functools.partial(search, site="s", token="secret")
+    nested = functools.partial(functools.partial(search, token="secret"), site="s")
+    named = functools.update_wrapper(functools.partial(search, site="s", token="secret"), search)
+    for tool in (Tool.of(given, name="search") for given in (partial, nested, named)):
+        assert list(tool.parameters["properties"]) == tool.parameters["required"] == ["query"]
+        with playing(calls(*(("search", json.dumps(given)) for given in ARGUMENTS)), text("ok")) as (client, script):
+            client.run("x", tools=[tool])
+        assert "secret" not in json.dumps(script.requests[0])
+        assert "unknown property" in results(script)[0]
+        assert results(script)[1] == "q s secret"
+
+
+ARGUMENTS: List[Any] = [{"query": "q", "token": "mine"}, {"query": "q"}]
+
+
 def test_values_that_cannot_be_tools_are_refused():
     wrong: Any
     for wrong, error in ((lambda: 1, ValueError), (3, TypeError), (Place, TypeError)):
@@ -197,6 +216,35 @@ def test_awaitable_that_a_tool_returns_is_awaited_or_refused(function: Any):
         with playing(calls(("later", '{"a": 1}')), text("x"), client_class=kind) as (client, script):
             client.run("x", tools=[tool])
         assert result in results(script)[0]
+
+
+async def stepwise(a: int) -> Any:
+    for number in range(a):
+        yield number
+
+
+def counting(a: int) -> Iterator[int]:
+    yield from range(a)
+    if a == 3:
+        raise ValueError("no more")
+
+
+def test_generator_gives_its_items_or_its_error(client_class: Any):
+    made = calls(*(("counting", f'{{"a": {a}}}') for a in (2, 3)), ("lazy", "{}"))
+    lazy = Tool.of(lambda: {"n": map(str, [1]), "m": range(2)}, name="lazy")
+    with playing(made, text("ok"), client_class=client_class) as (client, script):
+        client.run("x", tools=[counting, lazy])
+    assert results(script) == ["[0, 1]", "Error: ValueError: no more", '{"n": ["1"], "m": [0, 1]}']
+
+
+def test_asynchronous_generator_needs_an_async_client():
+    tool = Tool.of(lambda a: stepwise(a), name="stepwise")
+    for tools, kind, result in (([stepwise], waiting_client, "[0, 1]"), ([tool], Client, "only an AsyncClient")):
+        with playing(calls(("stepwise", '{"a": 2}')), text("ok"), client_class=kind) as (client, script):
+            client.run("x", tools=tools)
+        assert result in results(script)[0]
+    with pytest.raises(TypeError, match="only an AsyncClient"):
+        Client("http://127.0.0.1:1").run_stream("x", [stepwise])
 
 
 # Approval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import modulefinder
 import re
 import sys
 from pathlib import Path
@@ -172,8 +173,7 @@ def test_no_two_files_define_a_name_differently():
 FOLDER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from chat.client import Client
-from chat.aio import AsyncClient
+from chat import AsyncClient, Client, Tool, __version__
 with Client() as client:
     print(client.conversation().say("hi"), client.map(["hi"])[0], client.chat("hi", images=[b"GIF89a"]))
 """
@@ -189,8 +189,16 @@ def test_folder_works_alone(tmp_path):
         assert output([sys.executable, "-I", "-S", "-c", FOLDER, tmp_path], server) == "Hello Hello Hello\n"
 
 
-def test_folder_has_every_optional_module():
-    sources = [(ROOT / "localchat" / name).read_text(encoding="utf-8") for name in vendor.files("client.py")]
-    companions = {name for source in sources for name in re.findall(r'companion\("([\w.]+)"\)', source)}
-    assert companions
-    assert {f"{name.replace('.', '/')}.py" for name in companions} <= set(vendor.files(*vendor._MODULES))
+def test_linters_find_no_undefined_name_in_the_one_file(one_file):
+    pytest.importorskip("ruff")
+    done = run([sys.executable, "-m", "ruff", "check", "--isolated", "--select=F", "--output-format=concise", one_file])
+    assert done.returncode == 0, done.stdout
+
+
+def test_freezer_finds_every_module_by_the_imports_of_a_program(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("from localchat import Client\nClient()\n", encoding="utf-8")
+    finder = modulefinder.ModuleFinder([str(ROOT)], excludes=["asyncio", "ssl"])
+    finder.run_script(str(program))
+    names = {name.replace(".", "/") + ".py" for name in finder.modules}
+    assert {f"localchat/{name}" for name in (*(f"{name}.py" for name in MISSING), "aio.py")} <= names

@@ -13,7 +13,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Union
 
@@ -99,8 +99,8 @@ class ToolResult:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The result as a message. OpenAI does not need `name`, but some chat templates use it."""
-        return {"role": "tool", "tool_call_id": self.call.id, "name": self.call.name, "content": self.content}
+        """The result as a message. A run adds `name` for local servers, since some chat templates use it."""
+        return {"role": "tool", "tool_call_id": self.call.id, "content": self.content}
 
 
 # The approval hook. It is called before each call of a tool and returns True to run it. A text refuses the call and is
@@ -131,6 +131,12 @@ class Toolbox:
         parallel: bool | int = False,
         raise_errors: bool = False,
     ) -> None:
+        if not isinstance(tools, Iterable) or isinstance(tools, (str, Mapping)):
+            raise TypeError(f"tools is a list of functions, not {tools!r:.100}")
+        if on_call is not None and not callable(on_call):
+            raise TypeError(f"on_call is a function, not {on_call!r}")
+        if not isinstance(parallel, int) or parallel < 0:
+            raise ValueError(f"parallel is True, False or a whole number, not {parallel!r}")
         listed = [Tool.of(tool) for tool in tools]
         self._tools = {tool.name: tool for tool in listed}
         if len(self._tools) < len(listed):
@@ -218,6 +224,8 @@ class Toolbox:
                 value = await in_thread(_call_function, function) if in_loop else _call_function(function)
             if in_loop and inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
                 value = await value
+            if in_loop and isinstance(value, AsyncIterator):
+                value = [item async for item in value]
             _refuse_awaitable(value, f"run coroutine functions: {call.name}")
             return ToolResult(call, result_text(value), value=value)
         except Exception as error:
@@ -229,7 +237,8 @@ class Toolbox:
 
     def refuse_coroutines(self) -> None:
         """Raise TypeError if one of the functions is a coroutine function."""
-        names = [name for name, tool in self._tools.items() if inspect.iscoroutinefunction(tool.function)]
+        kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        names = [name for name, tool in self._tools.items() if any(kind(tool.function) for kind in kinds)]
         if names:
             raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
 
@@ -242,9 +251,13 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call_function(function: Callable[[], Any]) -> Any:
-    """Call the function. A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it."""
+    """The result of the function; of a generator, the list of its items.
+
+    A StopIteration becomes a RuntimeError, since it ends generators and futures refuse it.
+    """
     try:
-        return function()
+        value = function()
+        return list(value) if isinstance(value, Iterator) else value
     except StopIteration as error:
         raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
@@ -253,7 +266,7 @@ def _refuse_awaitable(value: object, what: str) -> None:
     """Raise TypeError for a value that must be awaited. `what` is the end of the message."""
     if inspect.iscoroutine(value):
         value.close()  # Prevents the warning that the coroutine was never awaited.
-    if inspect.isawaitable(value):
+    if inspect.isawaitable(value) or isinstance(value, AsyncIterator):
         raise TypeError(f"only an AsyncClient can {what}")
 
 

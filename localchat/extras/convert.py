@@ -13,7 +13,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, Union
 
@@ -185,9 +185,12 @@ def to_openai(message: Any) -> Json:
     role = _ROLES.get(message.get("role", ""))
     if role is None:
         raise ValueError(f"the role must be one of {', '.join(_ROLES)}, not {message.get('role')!r}")
-    converted: Json = {"role": role, "content": _content(message.get("content"))}
-    if role == "assistant" and message.get("tool_calls"):
-        converted["tool_calls"] = [_call(_fields_of(call)) for call in message["tool_calls"]]
+    content, calls = message.get("content"), message.get("tool_calls")
+    has_calls = role == "assistant" and bool(calls)
+    converted: Json = {"role": role, "content": None if has_calls and content is None else _content(content)}
+    converted.update(message.get("extra") or {})
+    if has_calls:
+        converted["tool_calls"] = [_call(_fields_of(call)) for call in calls]
     if role == "tool":
         converted["tool_call_id"] = message.get("call_id", "")
     return converted
@@ -198,7 +201,7 @@ def _call(call: Mapping[str, Any]) -> Json:
     arguments = call.get("arguments_json") or call.get("arguments") or {}
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     function = {"name": _tool_name(call.get("tool_name")), "arguments": text}
-    return {"id": call.get("call_id", ""), "type": "function", "function": function}
+    return {**(call.get("extra") or {}), "id": call.get("call_id", ""), "type": "function", "function": function}
 
 
 def _content(content: Any) -> Any:
@@ -244,6 +247,8 @@ class StackCall:
     tool_name: str
     arguments: dict[str, Any]
     arguments_json: str
+    # Other fields of the call, which the next request has to contain.
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -253,6 +258,7 @@ class UnparseableToolCall:
     call_id: str = ""
     tool_name: str = ""
     arguments: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 AnyCall = Union[StackCall, UnparseableToolCall]
@@ -268,19 +274,20 @@ def stack_calls(calls: Iterable[ToolCall | Mapping[str, Any]] | None) -> list[An
 
 def _stack_call(call: ToolCall | Mapping[str, Any]) -> AnyCall:
     if isinstance(call, ToolCall):
-        id, name, text = call.id, call.name, call.arguments_json
+        id, name, text, extra = call.id, call.name, call.arguments_json, call.extra
     else:
         function = call.get("function")
         function = function if isinstance(function, Mapping) else {}
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
         id, name = call.get("id") or "", function.get("name") or ""
+        extra = {key: value for key, value in call.items() if key not in ("id", "type", "function")}
     try:
         parsed = json.loads(text or "{}")
     except (ValueError, RecursionError):
         parsed = None
     complete = isinstance(parsed, dict) and name
-    return StackCall(id, name, parsed, text) if complete else UnparseableToolCall(id, name, text)
+    return StackCall(id, name, parsed, text, extra) if complete else UnparseableToolCall(id, name, text, extra)
 
 
 @dataclass(frozen=True)
@@ -291,6 +298,8 @@ class StackReply:
     tool_calls: tuple[AnyCall, ...]
     stop_reason: StopReason | None
     logprobs: Maps | None
+    # Other fields of the message, which the next request has to contain, such as reasoning.
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def stack_reply(choice: Choice) -> StackReply:
@@ -298,7 +307,9 @@ def stack_reply(choice: Choice) -> StackReply:
     markers = _Markers()
     content, calls = markers.remove(choice.text, is_last=True), stack_calls(choice.tool_calls)
     reason = markers.stop_reason(choice.finish_reason_raw or choice.finish_reason, bool(calls))
-    return StackReply(content, tuple(calls), reason, chat_logprobs(choice.logprobs))
+    known = {"role", "tool_calls", *(["content"] if choice.message["content"] == choice.text else [])}
+    extra = {name: value for name, value in choice.message.items() if name not in known}
+    return StackReply(content, tuple(calls), reason, chat_logprobs(choice.logprobs), extra)
 
 
 class _Markers:

@@ -97,6 +97,8 @@ def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
     for prompt in listed:
         check_prompt(prompt)
     concurrency, on_progress = chat_options.pop("concurrency", 8), chat_options.pop("on_progress", None)
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+    if not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
+    if on_progress is not None and not callable(on_progress):
+        raise TypeError(f"on_progress is a function, not {on_progress!r}")
     return listed, concurrency, on_progress, chat_options

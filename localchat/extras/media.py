@@ -10,12 +10,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from ..errors import cut
-
-if TYPE_CHECKING:
-    from ..reply.payloads import Prompt
+from ..reply.payloads import Prompt, check_prompt
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)
@@ -78,6 +76,7 @@ def audio_part(source: Source) -> dict[str, Any]:
 
 def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
     """The prompt as messages, with media before the text of the last message: models are trained with this order."""
+    check_prompt(prompt)
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     messages = [dict(message) for message in prompt]

@@ -1,7 +1,8 @@
 """`python -m localchat.extras.vendor FILE.py` or `FOLDER`: copy the client into a project, as one file or as several.
 
 For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
-removed; their imports of the standard library come first. The file runs under `python -I -S`. As a program it sends a
+removed; their imports of the standard library come first. An import of a file that is not copied becomes an error that
+names it. The file runs under `python -I -S`. As a program it sends a
 prompt to the server at OPENAI_BASE_URL: `python FILE.py "Why is the sky blue?"`. A folder gets all files of the client,
 with the licence in each.
 """
@@ -13,22 +14,19 @@ import ast
 import errno
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import __version__
 
-# The program of the one file, and the modules of a folder. The files that they import are copied too.
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
+# The program of the one file, with the files that it imports at the start; the interface of a folder, with all files
+# that it imports, also within functions.
 _PROGRAM = "terminal/ask.py"
-_MODULES = (
-    "client.py",
-    "aio.py",
-    "agent/conversation.py",
-    "schema/structured.py",
-    "extras/embeddings.py",
-    "extras/mapping.py",
-    "extras/media.py",
-)
+_INTERFACE = "__init__.py"
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -45,7 +43,14 @@ from __future__ import annotations
 
 {imports}
 
+if TYPE_CHECKING:
+{types}
+
 __version__ = "{version}"
+
+
+def not_in_this_file(name: str) -> Any:
+    raise ImportError(f"this needs localchat's {{name}}, which is not in this file")
 '''
 
 _SECTION = """
@@ -87,31 +92,32 @@ OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
 SOFTWARE."""
 
 
-def files(*starts: str) -> list[str]:
-    """These files of the package and the files that they import, each after those that it imports itself."""
+def files(start: str, within_functions: bool = False) -> list[str]:
+    """A file of the package and the files that it imports, each after those that it imports itself."""
     seen: set[str] = set()
     ordered: list[str] = []
 
     def visit(name: str) -> None:
         if name not in seen:
             seen.add(name)
-            for imported in _imported_files(name):
-                visit(imported)
+            tree = ast.parse(_source(name))
+            for node in ast.walk(tree) if within_functions else tree.body:
+                for imported in _imported_files(name, node):
+                    visit(imported)
             ordered.append(name)
 
-    for start in starts:
-        visit(start)
+    visit(start)
     return ordered
 
 
-def _imported_files(name: str) -> Iterator[str]:
+def _imported_files(name: str, node: ast.AST) -> Iterator[str]:
+    """The files of the package that a statement of the file `name` imports; none if it is another statement."""
     folders = [(_PACKAGE / name).parent, *(_PACKAGE / name).parent.parents]
-    for node in ast.parse(_source(name)).body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            module = folders[node.level - 1].joinpath(*(node.module or "").split("."))
-            for path in (module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)):
-                if path.is_file():
-                    yield path.relative_to(_PACKAGE).as_posix()
+    if isinstance(node, ast.ImportFrom) and node.level:
+        module = folders[node.level - 1].joinpath(*(node.module or "").split("."))
+        for path in (module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)):
+            if path.is_file():
+                yield path.relative_to(_PACKAGE).as_posix()
 
 
 def _source(name: str) -> str:
@@ -122,37 +128,57 @@ def one_file() -> str:
     """The source of the one file. A test checks that no two files define the same name."""
     sources = {name: _source(name) for name in files(_PROGRAM)}
     trees = {name: ast.parse(source) for name, source in sources.items()}
-    imports = "\n".join(_imports(trees.values()))
-    parts = [_HEAD.format(mark=MARK, version=__version__, license=LICENSE, imports=imports)]
+    imports = "\n".join(_imports(node for tree in trees.values() for node in tree.body))
+    for_types = [
+        (name, node) for name, tree in trees.items() for part in tree.body if _is_for_types(part) for node in part.body
+    ]
+    absent = {alias for name, node in for_types for alias in _names_of_absent(name, node, sources)}
+    types = [*_imports(node for _, node in for_types), f"{' = '.join(sorted(absent))} = Any"]
+    text = "\n".join(f"    {line}" for line in types)
+    parts = [_HEAD.format(mark=MARK, version=__version__, license=LICENSE, imports=imports, types=text)]
     for name, tree in trees.items():
         title = (ast.get_docstring(tree) or "").splitlines()[0]
-        parts.append(_SECTION.format(name=name, about=title, body=_body(sources[name], tree)))
+        parts.append(_SECTION.format(name=name, about=title, body=_body(name, sources, tree)))
     return "".join(parts) + _TAIL
 
 
-def _imports(trees: Iterable[ast.Module]) -> list[str]:
+def _imports(nodes: Iterable[ast.stmt]) -> list[str]:
     """The import lines for the standard library, each name once. Imports within functions stay where they are."""
     modules: set[str] = set()
     names: dict[str, set[str]] = {}
-    for tree in trees:
-        for node in tree.body:
-            if isinstance(node, ast.Import):
-                modules.update(map(ast.unparse, node.names))
-            elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
-                names.setdefault(node.module or "", set()).update(map(ast.unparse, node.names))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules.update(map(ast.unparse, node.names))
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
+            names.setdefault(node.module or "", set()).update(
+                ast.unparse(one) for one in node.names if one.name != "overload"
+            )
     lines = [f"import {name}" for name in sorted(modules)]
     return lines + [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
 
 
-def _body(source: str, tree: ast.Module) -> str:
+def _names_of_absent(name: str, node: ast.AST, sources: Mapping[str, str]) -> list[str]:
+    """The names that a statement of the file `name` imports from a file that is not copied."""
+    missing = set(_imported_files(name, node)) - sources.keys()
+    return [alias.asname or alias.name for alias in node.names] if missing and isinstance(node, ast.ImportFrom) else []
+
+
+def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
     """The code of a file without its docstring, imports and overloads."""
-    unneeded = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)]
+    unneeded: list[ast.stmt] = [
+        node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)
+    ]
     unneeded += tree.body[:1] if ast.get_docstring(tree) is not None else []
     unneeded += [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_overload(node)]
-    lines = source.splitlines()
+    lines = sources[name].splitlines()
+    local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in tree.body]
+    for one in local:
+        for alias in _names_of_absent(name, one, sources):
+            path = next(path for path in _imported_files(name, one) if path not in sources)
+            lines[one.lineno - 1] = f'{" " * one.col_offset}{alias} = not_in_this_file("{path}")'
     for node in unneeded:
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        first, end = min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
+        first, end = min([node.lineno, *(decorator.lineno for decorator in decorators)]), node.end_lineno or node.lineno
         lines[first - 1 : end] = [""] * (end - first + 1)
     # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
     return re.sub("\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
@@ -162,7 +188,7 @@ def _is_overload(function: ast.FunctionDef) -> bool:
     return "overload" in map(ast.unparse, function.decorator_list)
 
 
-def _is_for_types(node: ast.stmt) -> bool:
+def _is_for_types(node: ast.stmt) -> TypeGuard[ast.If]:
     """Whether this is `if TYPE_CHECKING`. Only annotations use its names, and they are not evaluated."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
@@ -174,12 +200,12 @@ def write_folder(folder: Path) -> None:
         FileExistsError: A file exists that this program did not write. The files before it have been written.
         OSError: A file cannot be written.
     """
-    names = files(*_MODULES)
+    names = files(_INTERFACE, within_functions=True)
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
     for room in sorted({Path(name).parent for name in names}):
         (folder / room).mkdir(parents=True, exist_ok=True)
         write(folder / room / "__init__.py", head + "\n")
-    for name in names:
+    for name in names:  # Also the interface, in place of the empty file.
         write(folder / name, f"{head}\n{_source(name)}")
 
 

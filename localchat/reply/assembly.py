@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import IncompleteStream, ProtocolError, StreamError, cut
 from ..events import (
+    Annotations,
     Choice,
     ContentDelta,
     ErrorEvent,
@@ -47,6 +48,12 @@ from .tool_calls import ToolCalls
 
 # The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
+
+# Other fields that the next request has to contain: signed or encrypted reasoning (OpenRouter, LiteLLM), and what
+# services add to OpenAI's fields (Gemini, LiteLLM).
+_KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
+# The texts of an item of these lists, which arrive in pieces.
+_ITEM_TEXTS = ("text", "summary", "thinking")
 
 _DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
@@ -91,6 +98,11 @@ class _Choice:
         self._legacy_calls = ToolCalls(index, self._warn)
         self._finished_calls: tuple[ToolCall, ...] | None = None
         self._reasoning_field: str | None = None
+        # The fields of `_KEPT_FIELDS`, the parts of Mistral's reasoning, and whether the content was null and no text.
+        self._kept: Json = {}
+        self._thinking: list[Any] = []
+        self._annotations: list[Any] = []
+        self._content_is_null = False
         self.reason_raw: str | None = None
         # Whether text came after a finish reason. Some servers send a finish reason with every delta.
         self._continued_after_finish = False
@@ -136,6 +148,15 @@ class _Choice:
         self._emit("reasoning", text)
         if content:
             self._take_content(content)
+        elif content is None and "content" in delta:
+            self._content_is_null = True
+        for name in _KEPT_FIELDS:
+            if delta.get(name):
+                self._kept[name] = delta[name] if is_summary else _joined(self._kept.get(name), delta[name])
+        notes = [note for note in as_list(delta.get("annotations")) if note not in self._annotations]
+        if notes:
+            self._annotations += notes
+            self._events.append(Annotations(tuple(notes), self.index, self._chunk))
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", refusal)
@@ -149,7 +170,7 @@ class _Choice:
     def _take_message(self, message: Json) -> None:
         """Add a complete message. After deltas, only what they lacked is emitted."""
         name, text = _reasoning(message)
-        rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
+        rest = {field: value for field, value in message.items() if field not in _REASONING_FIELDS}
         rest = {name: _new_part(text, self.pieces["reasoning"]), **rest} if text else rest
         # The content of the message may have the tags or not, so it is compared with the content in both forms.
         for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
@@ -160,6 +181,9 @@ class _Choice:
     def _take_content(self, content: Any) -> None:
         if not isinstance(content, str):
             self._release()
+            parts = content if isinstance(content, list) else []
+            thinking = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
+            self._thinking = _joined(self._thinking, thinking) if thinking else self._thinking
             for kind, text in _content_parts(content):
                 if kind == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
@@ -226,6 +250,8 @@ class _Choice:
         reason = self.reason()
         if reason == "unknown":
             self._warn(f"unknown finish reason {self.reason_raw!r}")
+        if reason is None:
+            self._warn("the server sent no finish reason: whether the text is complete is not known")
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self._finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
@@ -236,7 +262,15 @@ class _Choice:
         calls = tuple(self._current_calls()) if self._finished_calls is None else self._finished_calls
         reason = self.stop().reason if succeeded or self.reason_raw else None
         end = (reason, self.reason_raw, self._stop_reason)
-        return Choice(self.index, text, reasoning, refusal, calls, *end, tuple(self.logprobs), self._reasoning_field)
+        items = tuple(self.logprobs), self._reasoning_field, tuple(self._annotations)
+        return Choice(self.index, text, reasoning, refusal, calls, *end, *items, self._extra(text, bool(calls)))
+
+    def _extra(self, text: str, has_calls: bool) -> Json:
+        """The other fields of the message that the next request has to contain."""
+        if self._thinking:
+            return {**self._kept, "content": [*self._thinking, *([{"type": "text", "text": text}] if text else [])]}
+        is_null = self._content_is_null and has_calls and not text
+        return {**self._kept, **({"content": None} if is_null else {})}
 
 
 def _completion_logprobs(logprobs: Json) -> list[Json]:
@@ -256,11 +290,48 @@ def _reasoning(delta: Json) -> tuple[str, str]:
         text = delta.get(name)
         if text and isinstance(text, str):
             return name, text
-    details = delta.get("reasoning_details")
-    if isinstance(details, list):
-        texts = [item.get("text") or item.get("summary") for item in details if isinstance(item, dict)]
-        return "reasoning_details", "".join(text for text in texts if isinstance(text, str))
+    for name in ("reasoning_details", "thinking_blocks"):
+        items = [item for item in as_list(delta.get(name)) if isinstance(item, dict)]
+        texts = [item.get(field) for item in items for field in _ITEM_TEXTS if isinstance(item.get(field), str)]
+        if items:
+            return name, "".join(filter(None, texts))
     return "", ""
+
+
+def _joined(known: Any, new: Any) -> Any:
+    """A field of the message after a delta: the items of lists and the fields of objects are joined.
+
+    A piece of an item has its type and index. After a signature, or with another id, another item begins.
+    """
+    if isinstance(known, dict) and isinstance(new, dict):
+        return {**known, **{name: _joined(known.get(name), value) for name, value in new.items()}}
+    if not isinstance(known, list) or not isinstance(new, list):
+        return new
+    joined = list(known)
+    for item in new:
+        place = next((i for i in reversed(range(len(joined))) if _continues(joined[i], item)), None)
+        if place is None:
+            joined.append(item)
+            continue
+        last = joined[place] = dict(joined[place])
+        for name, value in item.items():
+            if name in _ITEM_TEXTS and isinstance(value, str) and isinstance(last.get(name), str):
+                last[name] += value
+            elif isinstance(value, list):
+                last[name] = _joined(last.get(name), value)
+            elif value is not None:
+                last[name] = value or last.get(name, value)
+    return joined
+
+
+def _continues(known: Any, item: Any) -> bool:
+    """Whether an item is a piece of a known one, and not the next one."""
+    if not isinstance(known, dict) or not isinstance(item, dict) or "data" in item or "data" in known:
+        return False
+    is_same = all(known.get(name) == item.get(name) for name in ("type", "index"))
+    other_id = known.get("id") and item.get("id") and known["id"] != item["id"]
+    has_text = any(item.get(name) for name in _ITEM_TEXTS)
+    return is_same and not other_id and not (known.get("signature") and has_text)
 
 
 def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
@@ -344,12 +415,16 @@ class Accumulator:
         self._fields.update(chunk)
         self._n_chunks += 1
         error = find_error(chunk)
+        is_explicit = (error is not None and error is not chunk) or "error" in (chunk.get("object"), chunk.get("type"))
         if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
             # It may be an error of an unknown format. Ignoring it would make a text that it cut look complete.
             shown = cut(dump(chunk))
             if not self.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
             error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
+        if error is not None and not is_explicit and self.complete:
+            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
+            error = None
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
             self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
             events.append(self._start)

@@ -17,7 +17,7 @@ from typing import Any, Union
 from ..errors import DoesNotFit
 from .shapes import ABSENT, Field, Shape, described, document, plain, record, shape_of
 from .signatures import evaluated_hints, read_function, without_return
-from .validator import Json, validation_errors
+from .validator import TYPE_NAMES, Json, validation_errors
 
 _SHOWN_ERRORS = 3
 
@@ -29,8 +29,27 @@ def json_schema(target: Any, *, strict: bool = False) -> Json:
         target: One of the kinds that the docstring of this module lists.
         strict: Follow OpenAI's rules for `strict`: all properties are required, and no others are allowed.
     """
-    schema = document(_target_shape(target))
+    try:
+        schema = document(_target_shape(target))
+    except RecursionError as error:
+        raise TypeError(f"{target!r} contains itself: only a class may refer to itself") from error
     return _strict(schema) if strict else schema
+
+
+def can_be_strict(schema: Any) -> bool:
+    """Whether OpenAI's rules for `strict` allow a schema that follows them otherwise: every value has a type, and an
+    object has only the properties that are listed."""
+    if not isinstance(schema, Mapping) or schema.keys() & {"prefixItems", "uniqueItems", "oneOf", "allOf", "not"}:
+        return False
+    kinds = schema.get("type", ())
+    is_open = (
+        "object" in ([kinds] if isinstance(kinds, str) else kinds) and schema.get("additionalProperties") is not False
+    )
+    if is_open or not schema.keys() & {"$ref", "anyOf", "enum", "const", "type"}:
+        return False
+    parts = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]
+    parts += [part for name in ("properties", "$defs") for part in schema.get(name, {}).values()]
+    return all(map(can_be_strict, parts))
 
 
 def build(target: Any, value: Any) -> Any:
@@ -67,7 +86,7 @@ def _strict(schema: Any) -> Any:
         return schema
     closed = {name: value if name in _VERBATIM else _strict(value) for name, value in schema.items()}
     closed.pop("default", None)
-    for name in ("properties", "$defs"):  # Their keys are names, not keywords.
+    for name in _BY_NAME:
         if isinstance(schema.get(name), dict):
             closed[name] = {key: _strict(value) for key, value in schema[name].items()}
     if "$ref" in schema:
@@ -77,8 +96,9 @@ def _strict(schema: Any) -> Any:
     return closed
 
 
-# Keywords whose values are not schemas.
-_VERBATIM = frozenset({"enum", "const", "required"})
+# Keywords whose values are not schemas, and keywords whose keys are names and not keywords.
+_VERBATIM = frozenset({"enum", "const", "required", "examples", "dependentRequired"})
+_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 
 
 # Functions
@@ -99,11 +119,17 @@ def _function(function: Any) -> Shape:
 
 
 def _function_fields(function: Any, name: str) -> list[Field]:
-    inner = function.func if isinstance(function, functools.partial) else function
+    bound: Mapping[str, Any] = {}
+    inner = function
+    if isinstance(function, functools.partial):  # Its bound arguments are not for the model.
+        inner, bound = function.func, function.keywords
+        function = functools.partial(inner, *function.args, **bound)  # Without `__wrapped__`, which has all parameters.
     hints = evaluated_hints(without_return(inspect.unwrap(inner if inspect.isroutine(inner) else type(inner).__call__)))
     texts = read_function(function)[1]
     fields = []
     for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in bound:
+            continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"{name}: a model can only give parameters by name, not {str(parameter)!r}")
         hint = hints.get(parameter.name, Any)
@@ -117,10 +143,19 @@ def _function_fields(function: Any, name: str) -> list[Field]:
 # The short form
 
 _SHORT_TYPES = {"": str, "str": str, "int": int, "float": float, "bool": bool}
+# A text that is nothing but one of these words is a type of a response format or of a value.
+_TYPE_WORDS = frozenset(
+    ("json", "json_object", "json_schema", "text", "dict", "list", *TYPE_NAMES.values(), *_SHORT_TYPES)
+) - {""}
 
 
 def _short_form(text: str) -> Shape:
     """Parse "name, age int, bio: one line": fields with type and description, separated by commas or lines."""
+    if text.strip() in _TYPE_WORDS:
+        raise ValueError(
+            f"{text.strip()!r} is no field: pass {{'type': 'json_object'}} for any JSON object, a type such as int for "
+            f"a value of it, or '{text.strip()} str' for a field of this name"
+        )
     parts = [part.strip() for part in text.split("\n" if "\n" in text.strip() else ",")]
     fields = [_short_field(part) for part in parts if part]
     names = [field.name for field in fields]

@@ -10,14 +10,17 @@ import collections.abc
 import contextlib
 import dataclasses
 import datetime
+import decimal
 import enum
 import functools
 import inspect
 import itertools
 import json
+import pathlib
 import re
 import types
 import typing
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -168,6 +171,11 @@ def _dataclass_fields(target: Any) -> list[Field]:
             default = ABSENT if field.default is dataclasses.MISSING else field.default
             required = default is ABSENT and field.default_factory is dataclasses.MISSING
             fields.append(Field(field.name, shape, required, default))
+    for given in (fields, [field for field in fields if field.required]):
+        try:  # A parameter that is no field, such as an InitVar, has no place in the schema.
+            inspect.signature(target).bind(**{field.name: None for field in given})
+        except TypeError as error:
+            raise TypeError(f"{target.__name__} cannot be made from its fields alone: {error}") from error
     return fields
 
 
@@ -201,6 +209,11 @@ _PLAIN: dict[Any, Shape] = {
     datetime.datetime: plain({"type": "string", "format": "date-time"}, parse_moment),
     datetime.date: plain({"type": "string", "format": "date"}, datetime.date.fromisoformat),
     datetime.time: plain({"type": "string", "format": "time"}, parse_time),
+    uuid.UUID: plain({"type": "string", "format": "uuid"}, uuid.UUID),
+    # JSON Schema has no format for numbers as text.
+    decimal.Decimal: plain({"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, decimal.Decimal),
+    pathlib.Path: plain({"type": "string", "format": "path"}, pathlib.Path),
+    pathlib.PurePath: plain({"type": "string", "format": "path"}, pathlib.PurePath),
 }
 
 
@@ -256,8 +269,8 @@ def _array(make: Callable[[Iterable[Any]], Any], unique: bool = False) -> Callab
         item = shape_of(args[0]) if args else ANYTHING
 
         def schema(definitions: Definitions) -> Json:
-            items = {"items": item.schema(definitions)} if args else {}
-            return {"type": "array", **items, **({"uniqueItems": True} if unique else {})}
+            items = item.schema(definitions)  # OpenAI refuses arrays without `items`.
+            return {"type": "array", "items": items, **({"uniqueItems": True} if unique else {})}
 
         def build(value: Any, path: str) -> Any:
             return _construct(make, [item.build(one, f"{path}[{i}]") for i, one in enumerate(value)], path)
@@ -274,7 +287,9 @@ def _tuple(args: Args) -> Shape:
 
     def schema(definitions: Definitions) -> Json:
         items = [shape.schema(definitions) for shape in shapes]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+        kinds = [item for i, item in enumerate(items) if item not in items[:i]]
+        every = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+        return {"type": "array", "prefixItems": items, "items": every, "minItems": len(items), "maxItems": len(items)}
 
     def build(value: Any, path: str) -> Any:
         return tuple(shape.build(one, f"{path}[{i}]") for i, (shape, one) in enumerate(zip(shapes, value)))
@@ -356,7 +371,9 @@ def to_plain_json(value: Any) -> Any:
         return value.value
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, (uuid.UUID, decimal.Decimal, pathlib.PurePath)):
+        return str(value)
+    if isinstance(value, (collections.abc.Set, collections.abc.ValuesView, collections.abc.Iterator, range)):
         return list(value)
     if hasattr(value, "model_dump"):
         return value.model_dump()

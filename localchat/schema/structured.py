@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..errors import DoesNotFit, StatusError
 from ..events import Reply
-from .schema import build, json_schema
+from .schema import build, can_be_strict, json_schema
 from .validator import Json, show
 
 # The longest schema name that OpenAI accepts.
@@ -56,9 +56,9 @@ class ExpectedValue:
     def apply(self, body: Json) -> Json:
         """The body of a request with the response format of the current mode."""
         if self._mode in ("json_schema", "wrapped"):
-            is_strict = self._mode == "json_schema" and not isinstance(self._target, Mapping)
-            as_object = self._mode == "wrapped"
-            schema = self._object_schema() if as_object else json_schema(self._target, strict=is_strict)
+            closed = None if isinstance(self._target, Mapping) else json_schema(self._target, strict=True)
+            is_strict = self._mode == "json_schema" and can_be_strict(closed)
+            schema = closed if is_strict else self._schema if self._mode == "json_schema" else self._object_schema()
             fields = {"name": _schema_name(self._target), "schema": schema, **({"strict": True} if is_strict else {})}
             return {**body, "response_format": {"type": "json_schema", "json_schema": fields}}
         if "messages" in body:  # The prompt of /completions is continued as it is: it takes no instruction.
@@ -123,8 +123,8 @@ def corrected(prompt: Any, error: DoesNotFit) -> list[Json]:
 
 
 def _parse(text: str) -> Any:
-    """Parse JSON, also in a fenced code block, which models often generate without a constraint."""
-    fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?```\s*", text, re.DOTALL)
+    """Parse JSON, also in a fenced code block, which models often generate without a constraint and may not close."""
+    fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
     try:
         return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
