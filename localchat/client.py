@@ -128,12 +128,6 @@ class BaseClient:
             options.expected = ExpectedValue(target)
         return options
 
-    def _run_options(self, prompt: Any, options: dict[str, Any]) -> Any:
-        """Check the options of a run, and return its prompt."""
-        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
-        options.pop("messages", None)
-        return prompt
-
     def _call(self, driver: Any, options: CallOptions) -> Call:
         return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
 
@@ -157,8 +151,8 @@ class BaseClient:
                     pass
                 break
             except DoesNotFit as error:
-                if path == CHAT_PATH and not options.allow_truncated and error.partial is not None:
-                    check_complete(error.partial, options.fields)
+                if path == CHAT_PATH and not options.allow_truncated:
+                    check_complete(response.reply, options.fields)
                 if not left:
                     raise
                 from .schema.structured import corrected
@@ -210,8 +204,7 @@ class BaseClient:
                 await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
-                named = [message for message in body.get("messages", ()) if message.get("role") == "tool"]
-                named = [message for message in named if "name" in message]
+                named = [one for one in body.get("messages", ()) if one.get("role") == "tool" and "name" in one]
                 if "stream_options" in body and "stream_options" in error.body:
                     is_weakened = body.pop("stream_options") is not None
                 elif named and re.search(r"\bname\b", error.body):  # A strict server: OpenAI's messages have no name.
@@ -449,8 +442,7 @@ class Client(BaseClient):
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import ToolRun
 
-        given: dict[str, Any] = {**options}
-        return ToolRun(self, self._run_options(prompt, given), tools, **given)
+        return ToolRun(self, prompt, tools, **options)
 
     def conversation(self, **options: Any) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation."""

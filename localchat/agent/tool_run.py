@@ -15,6 +15,7 @@ from ..client import check_complete
 from ..errors import Cancelled, DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
+from ..transport.keywords import RunKeywords
 from ..transport.options import take_media
 from ..transport.streams import AsyncEvents, BlockingEvents
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
@@ -49,7 +50,7 @@ class _BaseRun:
     def __init__(
         self,
         client: Any,
-        prompt: Prompt,
+        prompt: Prompt | None,
         tools: Iterable[AnyTool] = (),
         *,
         max_rounds: int = DEFAULT_MAX_ROUNDS,
@@ -71,6 +72,8 @@ class _BaseRun:
         self._allow_truncated = allow_truncated
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
+        prompt = client._chat_options(prompt, options, RunKeywords, "run").prompt
+        options.pop("messages", None)
         system = options.pop("system", None)
         self._media = take_media(options)
         self._options = options

@@ -141,18 +141,14 @@ class _Choice:
         if content and len(delta) == 1:  # A fast path for nearly every delta.
             self._take_content(content)
             return
-        name, text = _reasoning(delta)
-        if text and self._reasoning_field is None:
-            self._reasoning_field = name
-            self._release()  # The splitter gets no more content.
-        self._emit("reasoning", text)
+        self._take_reasoning(*_reasoning(delta))
         if content:
             self._take_content(content)
         elif content is None and "content" in delta:
             self._content_is_null = True
         for name in _KEPT_FIELDS:
-            if delta.get(name):
-                self._kept[name] = delta[name] if is_summary else _joined(self._kept.get(name), delta[name])
+            if delta.get(name) and not is_summary:
+                self._kept[name] = _joined(self._kept.get(name), delta[name])
         notes = [note for note in as_list(delta.get("annotations")) if note not in self._annotations]
         if notes:
             self._annotations += notes
@@ -167,11 +163,18 @@ class _Choice:
         if isinstance(legacy, dict):
             self._legacy_calls.take({"index": 0, "function": legacy})
 
+    def _take_reasoning(self, name: str, text: str) -> None:
+        if text and self._reasoning_field is None:
+            self._reasoning_field = name
+            self._release()  # The splitter gets no more content.
+        self._emit("reasoning", text)
+
     def _take_message(self, message: Json) -> None:
         """Add a complete message. After deltas, only what they lacked is emitted."""
         name, text = _reasoning(message)
-        rest = {field: value for field, value in message.items() if field not in _REASONING_FIELDS}
-        rest = {name: _new_part(text, self.pieces["reasoning"]), **rest} if text else rest
+        self._take_reasoning(name, _new_part(text, self.pieces["reasoning"]))
+        self._kept.update({field: message[field] for field in _KEPT_FIELDS if message.get(field)})
+        rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
         # The content of the message may have the tags or not, so it is compared with the content in both forms.
         for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
             if isinstance(rest.get(field), str):
