@@ -211,6 +211,21 @@ def test_dataclass_may_refer_to_itself_and_share_its_name():
         json_schema(Tuple[one, Model])  # type: ignore[valid-type]
 
 
+class Tree:
+    """A class that describes itself by a reference to one of its definitions."""
+
+    @classmethod
+    def model_json_schema(cls) -> Any:
+        kids = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
+        return {"$ref": "#/$defs/Tree", "$defs": {"Tree": {"type": "object", "properties": {"kids": kids}}}}
+
+
+def test_recursive_class_with_a_schema_of_its_own_keeps_its_definition():
+    schema = json_schema(Tree)
+    assert set(schema["$defs"]) == {"Tree"}
+    assert schema["properties"]["kids"]["items"] == {"$ref": "#/$defs/Tree"}
+
+
 def test_strict_schema_closes_every_object_requires_all_properties_and_keeps_their_names():
     schema = json_schema(Person, strict=True)
     for closed in (schema, schema["$defs"]["Address"]):
