@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from .client import Client
 from .errors import LocalChatError
 from .terminal.arguments import make_parser
-from .terminal.ask import NO_PROMPT, OK, USAGE, report, run_command
+from .terminal.ask import NO_PROMPT, OK, USAGE, printable, report, run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,11 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
         parser.error(str(error))
     with client:
         if arguments.models:
-            print("\n".join(map(str, client.models())))
+            from .terminal.printing import waiting  # Imported here: --help does not need it.
+
+            with waiting(client):
+                names = "\n".join(client.models())
+            print(printable(names, sys.stdout))
             return OK
         return _ask_or_chat(client, parser, arguments)
 

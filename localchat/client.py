@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from .errors import (
     BadRequestError,
-    Cancelled,
     DoesNotFit,
     IncompleteReply,
     LocalChatError,
@@ -41,7 +40,7 @@ from .transport.options import CHAT_PATH, CallOptions, Settings, TextPrompt
 from .transport.pool import Pool
 from .transport.retries import read_json
 from .transport.sockets import Driver, Result, run_blocking
-from .transport.streams import BlockingEvents, Response
+from .transport.streams import BaseEvents, BlockingEvents, Response
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -251,21 +250,25 @@ class BaseClient:
 def check_complete(reply: Reply[Any], fields: Mapping[str, Any]) -> None:
     """Raise IncompleteReply if a filter cut the reply, or a token limit that the fields of the request do not set."""
     is_limited = any(fields.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
-    reasons = {choice.finish_reason for choice in reply.choices}
-    is_filtered = "content_filter" in reasons
-    if is_filtered or ("length" in reasons and not is_limited):
-        cause, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
-        message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
-        raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
+    reasons = {choice.finish_reason: str(choice.finish_reason_raw) for choice in reply.choices}
+    if "content_filter" in reasons:
+        cause, other = "by a content filter", ""
+    elif "context" in reasons.get("length", ""):  # max_tokens is another limit.
+        cause, other = "at the end of the model's context", ""
+    elif "length" in reasons and not is_limited:
+        cause, other = "at a limit of tokens", "max_tokens or "
+    else:
+        return
+    message = f"the response was cut {cause}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+    raise IncompleteReply(f"{message} to get it anyway; the error has it as `partial`", partial=reply)
 
 
-class BaseStream(Generic[Value]):
+class BaseStream(BaseEvents[StreamEvent], Generic[Value]):
     """The part of Stream and AsyncStream that does not depend on how they wait."""
 
     def __init__(self, driver: Any, response: Response) -> None:
         self._driver = driver
         self._response = response
-        self._opened = False
         # The generator gets no reference to this object: in a cycle, a dropped stream would not close its connection.
         self._events = response.events()
 
@@ -276,15 +279,11 @@ class BaseStream(Generic[Value]):
 
     async def _open(self) -> None:
         """Send the request, if this was not done before."""
-        if not self._opened:
-            self._opened = True
-            async for _ in self._events:
-                return
+        if not self._response.begun:
+            await self._next(is_opening=True)
 
-    def _check_closed(self, cause: BaseException) -> None:
-        """Raise Cancelled if the stream was closed before its end."""
-        if self._driver.is_cancelled and not self._response.succeeded:
-            raise Cancelled("the stream was closed", partial=self.reply) from cause
+    _is_done = property(lambda self: self._response.succeeded)
+    _is_closed = property(lambda self: self._driver.is_cancelled)
 
     async def _close(self) -> None:
         self._driver.cancel()

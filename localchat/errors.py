@@ -54,7 +54,7 @@ class TimedOut(_PartialError):
 
 
 class Cancelled(_PartialError):
-    """The program closed the stream while it was being read."""
+    """The program closed the stream before its end, or interrupted a read of it (Ctrl-C, a cancelled task)."""
 
 
 class StatusError(LocalChatError):

@@ -33,7 +33,6 @@ from .serving.http.loading import Loader
 from .serving.http.logs import log_to_stderr, report_failure
 from .serving.http.options import Options
 from .serving.models.catalog import Catalog
-from .serving.models.gguf import GGUFError, read_start
 from .serving.models.memory import gigabytes
 from .serving.models.model_file import ModelFile, ModelFileError, printable, summary_of
 
@@ -50,6 +49,7 @@ ONE_SIGNAL_S = 0.5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM, then return 0; 1 if the server or the model cannot start."""
+    _open_standard_files()
     options = read_options(arguments)
     log_to_stderr()
     catalog = Catalog(options.models_dir, options.models)
@@ -57,17 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serves_all = options.model is None or options.models_dir or options.models
     try:
         if options.lists_models:
-            print(_list_text(catalog.models()))
-            return 0
+            return _print(_list_text(catalog.models()))
         missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
         if missing:
             return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
         if importlib.util.find_spec("llguidance") is None:
             log.warning("outputs cannot be constrained without llguidance: pip install llguidance (Python 3.10)")
         file = chosen_model(options, catalog)
-        read_start(file.path)
-    except GGUFError as error:
-        return report_failure(f"cannot load {error}")
+        problem = summary_of(file).problem
+        if problem:
+            return report_failure(f"cannot load {problem}")
     except (ModelFileError, OSError) as error:
         return report_failure(str(error))
     if not options.api_keys and not options.uds and not is_loopback(options.host):
@@ -79,6 +78,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_failure(why_not_listening(options, error))
     except (RuntimeError, MemoryError) as error:
         return report_failure(f"cannot start: {error or NO_MEMORY}")
+
+
+def _open_standard_files() -> None:
+    """Open those of stdin, stdout and stderr that are closed to nothing. Otherwise a connection to an engine process
+    would get the number of one of them, which means another file in that process."""
+    number = -1
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+
+
+def _print(text: str) -> int:
+    """Write a text to stdout, with escapes for characters that its encoding lacks. Returns the exit status."""
+    if sys.stdout is not None:
+        encoding = sys.stdout.encoding or "utf-8"
+        try:
+            print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        except BrokenPipeError:  # Its reader, such as `head`, has ended. Python would report that again at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _list_text(models: Iterable[ModelFile]) -> str:

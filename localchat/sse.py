@@ -51,6 +51,8 @@ class SSEDecoder:
             the event before it and needs no empty line after it. Chat servers send "[DONE]".
         fields_as_events: Extension: a line with one of these fields, which the standard ignores, is an event named
             after the field. Old llama.cpp servers report an error as a line `error: {...}`.
+        takes_json: Extension: a line that begins with { or [ and the lines after it, up to an empty line or a field,
+            are the data of an event. Some servers and proxies report an error as JSON without `data:`.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class SSEDecoder:
         *,
         sentinel: str | None = None,
         fields_as_events: Collection[str] = (),
+        takes_json: bool = False,
     ) -> None:
         # Options.
         self._max_event_bytes = max_event_bytes
         self._sentinel = None if sentinel is None else sentinel.encode()
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
+        self._takes_json = takes_json
         # Whether data before the sentinel was not UTF-8; each invalid byte became U+FFFD. Data after the sentinel does
         # not count: a reader stops at the sentinel, so how much of that data was fed depends on the chunks.
         self.was_damaged = self._is_over = False
@@ -77,6 +81,8 @@ class SSEDecoder:
         self._data = bytearray()
         self._event = ""
         self._retry: int | None = None
+        # Whether the event is JSON without `data:`.
+        self._in_json = False
         # Events completed by the current call.
         self._ready: list[ServerSentEvent] = []
         self._error: SSEError | None = None
@@ -138,7 +144,14 @@ class SSEDecoder:
         name, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]
-        if name == b"data":
+        if self._in_json or (self._takes_json and line.startswith((b"{", b"["))):
+            is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
+            if is_field or not self._in_json:
+                self._dispatch()
+            self._in_json = not is_field
+        if self._in_json:
+            self._take_data(line)
+        elif name == b"data":
             self._take_data(value)
         elif name == b"event":
             self._event = _text(value)
@@ -173,6 +186,7 @@ class SSEDecoder:
             self._data.clear()
         self._event = ""
         self._retry = None
+        self._in_json = False
 
     def _take_ready(self) -> list[ServerSentEvent]:
         ready, self._ready = self._ready, []

@@ -122,6 +122,12 @@ class Page:
         self.send("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    def reload(self) -> None:
+        """Load the page again, and wait until the old document is gone."""
+        self.eval("window.isOld = true")
+        self.send("Page.reload")
+        self.wait("!window.isOld && document.readyState === 'complete'")
+
     def eval(self, expression: str) -> Any:
         """The value of a JavaScript expression, awaited if it is a promise."""
         result = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)

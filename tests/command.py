@@ -35,7 +35,7 @@ def run_command(*arguments: str) -> Done:
         loader = mock.Mock(serve=mock.Mock(side_effect=AssertionError("the command serves")))
         stack.enter_context(mock.patch.object(server, "Loader", return_value=loader))
         try:
-            status = server.main(arguments)
+            status = server.main(["--port", "0", *arguments])  # Another server may use the default port.
         except SystemExit as done:
             status = done.code if isinstance(done.code, int) else 1
     return Done(status, out.getvalue(), err.getvalue())

@@ -1,7 +1,9 @@
 """Settings and fixtures of all tests."""
 
+import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +11,20 @@ import pytest
 from hypothesis import settings
 
 from .clients import client_class, hanging_resolver
-from .raw_server import certificate, clean_environment
+from .raw_server import certificate
 
-__all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
+__all__ = ["certificate", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
 if sys.version_info < (3, 10):
     pytest.exit("the tests need Python 3.10 or newer: make clean, make PYTHON=python3.11 test", returncode=1)
+
+# Tests and the programs that they start see no settings, proxies, models, chats and servers of the user.
+_OF_THE_USER = ("OPENAI_", "ANTHROPIC_", "OLLAMA_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_STATE_HOME", "LITELLM_")
+for _name in list(os.environ):
+    if _name.startswith((*_OF_THE_USER, "LOCALCHAT_MODEL", "LOCALCHAT_API")) or _name.lower().endswith("_proxy"):
+        del os.environ[_name]
+_home = tempfile.TemporaryDirectory(prefix="localchat-home-", ignore_cleanup_errors=True)
+os.environ["HOME"] = os.environ["USERPROFILE"] = _home.name
 
 # A shell makes a background program ignore SIGINT, and its children inherit that. The programs under test must handle
 # SIGINT, also if the tests run in the background.

@@ -10,7 +10,7 @@ def crashing(path, options, **others):
         os.kill(os.getpid(), signal.SIGSEGV)
     return load(path, options, **others)
 program.load = crashing
-program.main(int(sys.argv[1]))
+program.main(*map(int, sys.argv[1:]))
 """
 
 # It writes what ggml does, and aborts.
@@ -20,15 +20,42 @@ print("GGML_ASSERT(n > 0) failed", file=sys.stderr, flush=True)
 os.abort()
 """
 
-# It refuses each model.
-REFUSES = """
+# A request crashes the library.
+CRASHES_AT_ENQUEUE = """
+import os, signal, sys, time
+from localchat.serving.engine import __main__ as program
+def crashing(self, id, requests):
+    os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(60)
+program.Calls.enqueue = crashing
+program.main(*map(int, sys.argv[1:]))
+"""
+
+# The first request meets an error.
+FAILS_AT_ENQUEUE = """
 import sys
 from localchat.serving.engine import __main__ as program
-from localchat.serving.engine.values import EngineError
-def refusing(path, options, **others):
-    raise EngineError("the file is cut")
-program.load = refusing
-program.main(int(sys.argv[1]))
+enqueue = program.Calls.enqueue
+def failing(self, id, requests):
+    program.Calls.enqueue = enqueue
+    raise ERROR
+program.Calls.enqueue = failing
+program.main(*map(int, sys.argv[1:]))
+"""
+
+# As in a container with a limit of processes: once the model is loaded, no thread can be started.
+WITHOUT_THREADS = """
+import sys, threading
+from localchat.serving.engine import __main__ as program
+send = program.Sender.send
+def refusing(self):
+    raise RuntimeError("can't start new thread")
+def sending(self, *message):
+    if message[:2] == ("result", 0):
+        threading.Thread.start = refusing
+    send(self, *message)
+program.Sender.send = sending
+program.main(*map(int, sys.argv[1:]))
 """
 
 # Its engine fails for good at the first request, in such a way that it does not end the request.
@@ -45,24 +72,27 @@ def failing(path, options, **others):
     Scheduler.schedule = Engine._stop = fail
     return engine
 program.load = failing
-program.main(int(sys.argv[1]))
+program.main(*map(int, sys.argv[1:]))
 """
 
-# As on a machine with LIMITED_MEMORY bytes, of which the other processes of this program take what they have allocated.
+# As on a machine with LIMITED_MEMORY bytes, of which each other process of this program takes 30 MB beside its weights
+# and its context. The folder LIMITED_FOLDER has a file for each process with what it takes.
 LIMITED = """
 import os, sys
 from pathlib import Path
 from localchat.serving.engine import __main__ as program
 from localchat.serving.engine.llama import load
 from tests.soak.faults import engines_of
-def command(pid):
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\\0")[2]
-def allocated(pid):
-    return int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+folder, load_engine = Path(os.environ["LIMITED_FOLDER"]), program.load
+def taken(pid):
+    file = folder / str(pid)
+    return int(file.read_text()) if file.exists() and pid != os.getpid() else 0
 def free_memory():
-    others = set(engines_of(os.getppid())) - {os.getpid()}
-    taken = sum(allocated(pid) for pid in others if command(pid) == command(os.getpid()))
-    return max(int(os.environ["LIMITED_MEMORY"]) - taken, 20_000_000)
-load.free_memory = free_memory
-program.main(int(sys.argv[1]))
+    return max(int(os.environ["LIMITED_MEMORY"]) - sum(map(taken, engines_of(os.getppid()))), 20_000_000)
+def recording(*arguments, **options):
+    engine = load_engine(*arguments, **options)
+    (folder / str(os.getpid())).write_text(str(30_000_000 + engine.facts.n_bytes + engine.facts.n_context_bytes))
+    return engine
+load.free_memory, program.load = free_memory, recording
+program.main(*map(int, sys.argv[1:]))
 """

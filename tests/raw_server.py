@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import socket
 import ssl
 import threading
@@ -207,13 +206,6 @@ HELLO = chunked(*HELLO_EVENTS)
 OPEN = chunked(piece("a"), end=False)
 MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}]}')
 HELLO_JSON = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("OPENAI_", "LOCALCHAT_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
 
 
 # Servers that make a client wait

@@ -183,7 +183,9 @@ HALVES: dict[str, tuple[list[str], list[str], int]] = {
 @pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
 @pytest.mark.parametrize(("pieces", "texts", "n_warnings"), HALVES.values(), ids=HALVES)
 def test_halves_of_characters_are_joined_and_lone_ones_replaced(pieces, texts, n_warnings, field):
-    events, accumulator = accumulated(*({"choices": [{"delta": {field: text}}]} for text in pieces))
+    events, accumulator = accumulated(
+        *({"choices": [{"delta": {field: text}}]} for text in pieces), text_chunk("", "stop")
+    )
     reply = accumulator.reply()
     assert [event.delta for event in events if event.type.startswith(field)] == texts
     assert {"content": reply.text, "reasoning": reply.reasoning, "refusal": reply.refusal}[field] == "".join(texts)
@@ -254,6 +256,7 @@ def test_c2_unknown_payload_after_text_is_an_error(payload, words):
 
 KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "empty": {},
+    "blank message and detail": {"choices": [], "message": "", "detail": ""},
     "code of a success": {"code": 0, "message": "Success", "choices": []},
     "only null detail (C20)": {"detail": None},
     "ping": {"type": "ping"},
@@ -264,6 +267,7 @@ KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("payload", KNOWN_PAYLOADS.values(), ids=KNOWN_PAYLOADS)
 def test_c2_known_payload_without_choices_is_no_error(payload):
+    accumulated(text_chunk("Hello", "stop"), payload)
     events, accumulator = accumulated(text_chunk("Hel"), payload, text_chunk("lo", "stop"))
     assert accumulator.reply().text == "Hello"
     assert [event.type for event in events] == ["message_start", "content_delta", "content_delta", "message_stop"]

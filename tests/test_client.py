@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import traceback
+import zlib
 from typing import Any
 
 import pytest
 
 import localchat.client
+import localchat.sse
 import localchat.transport.streams
-from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StreamError
+from localchat import Client, ConnectError, IncompleteStream, ProtocolError, StatusError, StreamError
 from localchat.transport.options import Settings
 
 from .clients import failure, make_client
@@ -32,6 +35,7 @@ from .raw_server import (
     pinging,
     responding_once,
     serving,
+    sse,
     until_close,
     waiting,
     with_length,
@@ -106,6 +110,24 @@ def test_request_is_repeated_without_stream_options_if_they_are_refused(client_c
             assert ["stream_options" in request.json for request in server.requests] == sent
 
 
+@pytest.mark.parametrize(
+    ("method", "body", "length", "kind"),
+    [
+        ("POST", None, "0", None),
+        ("PUT", {}, "2", "application/json"),
+        ("GET", None, None, None),
+        ("DELETE", None, None, None),
+    ],
+)
+def test_request_without_a_body_says_so(method, body, length, kind, client_class):
+    with serving(lambda request, number: HELLO) as server, make_client(server, client_class) as client:
+        client.request(method, "x", body)
+        client.request(method, "x", body, extra_headers={"Content-Type": "text/mine"})
+        (first, second) = (request.headers for request in server.requests)
+        assert (first.get("content-length"), first.get("content-type")) == (length, kind)
+        assert second["content-type"] == "text/mine"
+
+
 BASE_URLS = {
     "trailing-slash": ("http://h/v1/", "http", "h", 80, "/v1"),
     "https": ("https://h/v1", "https", "h", 443, "/v1"),
@@ -124,12 +146,38 @@ def test_base_url(url, scheme, host, port, path):
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
-@pytest.mark.parametrize(
-    "url", ["ftp://h/v1", "http://", "http://user:pass@h/v1", "http://h:99999/v1", "http://a b/v1"]
+WRONG_URLS = (
+    "ftp://h/v1 http:// http://user:pass@h/v1 http://h:99999/v1 http://h:0 http://h:x http://[::1 http://\u00fc..b"
 )
-def test_base_url_that_cannot_be_used(url):
-    with pytest.raises(ValueError, match=r"base URL|[Pp]ort"):
-        Client(url)
+
+
+@pytest.mark.parametrize("url", [*WRONG_URLS.split(), "http://a b/v1"])
+def test_base_url_that_cannot_be_used(url, client_class):
+    with pytest.raises(ValueError, match="the base URL"):
+        client_class(url)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({name: 5}, f"{name} is a .*, not a int") for name in ("base_url", "api_key", "model", "on_retry", "proxy")),
+    ({"headers": [("a", "b")]}, "headers is a Mapping, not a list"),
+    ({"max_bytes": 0}, "max_bytes is a whole number from 1, not 0"),
+    ({"max_retries": -1}, "max_retries is a whole number from 0, not -1"),
+    ({"proxy": "socks5://h:1"}, "only http:// proxies are supported, not socks5://"),
+    *(
+        ({"proxy": url}, "the proxy's URL")
+        for url in ("", "http://", "h:0", "http://p:99999", "http://user:zqz/x@p:80")
+    ),
+    ({"verify": "/no/such/file"}, "verify must name a file of certificates, not '/no/such/file'"),
+    ({"verify": 5.5}, "verify must name a file of certificates, not 5.5"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_wrong_argument_is_found_when_the_client_is_made(options, words, client_class):
+    for make in (client_class, Client().with_options):
+        with pytest.raises((TypeError, ValueError), match=words) as caught:
+            make(**options)
+        assert "zqz" not in "".join(traceback.format_exception(None, caught.value, None))
 
 
 # Formats of a response
@@ -147,6 +195,9 @@ FORMATS = {
     "json-without-finish-reason": with_length(HELLO_JSON.replace(b"finish_reason", b"other")),
     "pretty-json": with_length(PRETTY_JSON),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
+    "chunked-twice": HELLO.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: identity, chunked\r\n\r\n", 1),
+    "deflate-without-header": with_length(zlib.compress(EVENTS)[2:-4], headers="Content-Encoding: deflate\r\n"),
+    "gzip-twice": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n" * 2),
     "gzip": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n"),
 }
 
@@ -218,6 +269,65 @@ def test_held_text_is_emitted_before_the_error(ending, kind, client_class):
         seen.extend(client.stream("hi"))
     assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
     assert caught.value.partial.text == "a <thi"
+
+
+BARE = {"one line": '{"error": "bad luck"}', "indented": json.dumps([{"error": {"message": "bad luck"}}], indent=2)}
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\ndata: [DONE]\n\n"])
+@pytest.mark.parametrize("bare", BARE.values(), ids=BARE)
+def test_error_without_data_is_an_error(bare, end, client_class):
+    """Also directly after an event without its empty line, and after the finish reason."""
+    for begin in (piece("a"), piece("a").strip() + b"\n", piece("a", "stop")):
+        raw = until_close(begin, bare.encode(), end.encode())
+        assert failure(responding_once(raw), StreamError, "bad luck", client_class).partial.text == "a"
+
+
+AFTER_FINISH = {
+    "unquoted": b"data: DONE\n\n",
+    "quoted": b'data: "[DONE]"\n\n',
+    "cost": sse({"cost": 0.01}),
+    "no JSON": b"data: {oops\n\n",
+    "code": sse({"code": 500, "message": "late"}),
+    "detail": sse({"detail": "late"}),
+    "nested": b'data: {"error": ' + b"[" * 100_000 + b"\n\n",
+    "too long": b"data: " + b"x" * 3_000_000 + b"\n\n",
+    "JSON without data": b'{"bye": 1}\n',
+}
+
+
+@pytest.mark.parametrize("after", AFTER_FINISH.values(), ids=AFTER_FINISH)
+def test_only_an_explicit_error_counts_after_the_finish_reason(after, client_class, monkeypatch):
+    monkeypatch.setattr(localchat.sse.SSEDecoder.__init__, "__defaults__", (2_000_000,))
+    for rest in (b"", USAGE + DONE):
+        raw = chunked(piece("Hello", "stop"), after, rest or b" ")
+        with always(raw) as server, make_client(server, client_class) as client:
+            reply = client.chat("hi")
+        assert reply.text == "Hello"
+        assert [text.partition(":")[0] for text in reply.warnings] == ["ignored after the finish reason"]
+    raw = chunked(piece("a", "stop"), sse({"error": "bad luck"}), DONE)
+    failure(always(raw), StreamError, "bad luck", client_class)
+
+
+def test_null_is_a_keep_alive_and_a_missing_finish_reason_a_warning(client_class):
+    null = b"data: null\n\n"
+    for raw in (chunked(null, piece("a"), null, DONE), with_length(b'{"choices": [{"text": "a"}]}\nnull\n')):
+        with always(raw) as server, make_client(server, client_class) as client:
+            reply = client.chat("hi")
+        assert (reply.text, reply.finish_reason, len(reply.warnings)) == ("a", "stop", 1)
+        assert "no finish reason" in reply.warnings[0]
+
+
+@pytest.mark.parametrize("field", ["error", "detail"])
+def test_error_that_is_nested_too_deeply_is_a_typed_error(field, client_class):
+    """At every depth: some can be parsed and not written."""
+    for depth in (500, 900, 960, 980, 990, 100_000):
+        body = f'{{"{field}": {"[" * depth}{"]" * depth}}}'.encode()
+        for raw in (chunked(piece("a"), b"data: " + body + b"\n\n"), with_length(body), with_length(body, "500 No")):
+            failure(always(raw), (ProtocolError, StreamError, StatusError), ".", client_class)
+        server, errors = always(HELLO, with_length(body)), (ProtocolError, StreamError)
+        with server, make_client(server, client_class) as client, pytest.raises(errors):
+            client.models()
 
 
 def test_body_after_done_is_ignored(client_class):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import traceback
@@ -14,8 +15,9 @@ import pytest
 
 import localchat.transport.addresses
 import localchat.transport.pool
-from localchat import ConnectError
+from localchat import Client, ConnectError
 from localchat.transport.options import Settings
+from localchat.transport.sockets import Connection, Driver, run_blocking
 
 from .clients import failure, failure_at, make_client
 from .documents import run
@@ -35,6 +37,7 @@ from .raw_server import (
     interrupted,
     piece,
     responding_once,
+    waiting,
     with_tls,
 )
 
@@ -121,6 +124,78 @@ def test_fork_disturbs_neither_the_stream_of_the_parent_nor_the_child():
         assert run([sys.executable, "-c", program, server.url]).returncode == 0
 
 
+START = "import asyncio, os, sys, localchat\nclient = localchat.{}(sys.argv[1], model='m', timeout=5, max_retries=0)\n"
+CALLS = {
+    "Client": "wait = in_child = lambda value: value\n",
+    "AsyncClient": "wait, in_child = asyncio.new_event_loop().run_until_complete, asyncio.run\n",
+}
+FORK = """
+assert wait(client.chat('hi')).text == 'Hello'
+child = os.fork()
+if not child:
+    os._exit(in_child(client.chat('hi')).text != 'Hello')
+assert os.waitpid(child, 0)[1] == 0
+assert wait(client.chat('hi')).text == 'Hello'
+"""
+ONE_DESCRIPTOR = """
+import resource
+free = os.dup(0)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(2):
+    assert wait(client.chat('hi')).text == 'Hello'
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("program", [FORK, ONE_DESCRIPTOR], ids=["idle connection and a fork", "one descriptor"])
+def test_every_call_gets_its_reply(calls, program):
+    with always(HELLO) as server:
+        done = run([sys.executable, "-c", START.format(calls) + CALLS[calls] + program, server.url])
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("calls", CALLS)
+def test_closed_stream_is_disconnected_although_a_child_has_its_socket(calls):
+    program = (
+        "async def step(): return await stream.__anext__()\n"
+        "stream = client.stream('hi')\n"
+        "next(stream) if isinstance(client, localchat.Client) else wait(step())\n"
+        "if not os.fork():\n"
+        "    os._exit(len(os.read(0, 1)))\n"
+        "wait(stream.close())\n"
+        "os._exit(os.wait()[1])\n"
+    )
+    code = START.format(calls) + CALLS[calls] + program
+    with (
+        waiting(OPEN) as server,
+        subprocess.Popen([sys.executable, "-c", code, server.url], stdin=subprocess.PIPE) as p,
+    ):
+        assert server.left.wait(DEADLINE_S)  # The child is alive: its input is open.
+        p.communicate(timeout=DEADLINE_S)
+        assert p.returncode == 0
+
+
+def test_cancel_between_the_check_and_the_wait_is_not_missed():
+    class Checked(threading.Event):
+        def is_set(self) -> bool:
+            was_set = super().is_set()
+            if not threads:
+                threads.append(threading.Thread(target=driver.cancel))
+                threads[0].start()
+                threads[0].join(0.1)  # It waits for the lock, and would be done without one.
+            return was_set
+
+    threads: list[threading.Thread] = []
+    driver, pair = Driver(), socket.socketpair()
+    driver._cancelled = Checked()
+    with pair[0], pair[1]:
+        assert run_blocking(driver.read(DEADLINE_S, Connection(pair[0]))) == b""
+    threads[0].join(DEADLINE_S)
+
+
 def test_c20_unix_socket(tmp_path, client_class, monkeypatch):
     path = tmp_path / "s"
     with at_unix_socket(always(HELLO), path) as server:
@@ -147,14 +222,11 @@ def test_tls(certificate, verify, client_class):
             assert client.chat("hi").text == "Hello"
 
 
-@pytest.mark.parametrize("content", [None, "nonsense"])
-def test_verify_that_is_no_file_of_certificates(content, tmp_path):
+def test_verify_that_is_no_file_of_certificates(tmp_path):
     path = tmp_path / "ca.pem"
-    if content:
-        path.write_text(content)
-    words = r"verify must name a file of certificates.*ca\.pem"
-    with always(HELLO) as server:
-        failure_at(server.url.replace("http:", "https:"), ValueError, words, verify=str(path))
+    path.write_text("nonsense")
+    with pytest.raises(ValueError, match=r"verify must name a file of certificates.*ca\.pem"):
+        Client(verify=path)
 
 
 def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate, client_class):
@@ -259,12 +331,13 @@ def test_proxy_that_refuses_the_tunnel(raw, client_class):
 @pytest.mark.parametrize(
     ("host", "proxy", "words"),
     [
-        *((host, None, "not known|no connection") for host in ("no-such-host.invalid", "a..b", "x" * 70)),
+        *((host, "", "not known|no connection") for host in ("no-such-host.invalid", "a..b", "x" * 70)),
         *(("h.example", url, "the proxy's URL cannot be read") for url in ("http://p:99999", "http://user:zqz/x@p:80")),
     ],
 )
-def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class):
-    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class, proxy=proxy)
+def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    error = failure_at(f"http://{host}/v1", ConnectError, words, client_class)
     assert "zqz" not in "".join(traceback.format_exception(None, error, None))
 
 

@@ -146,7 +146,9 @@ DELAYS = {
     "milliseconds-first": ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
     "nonsense": ({"retry-after": "soon"}, None),
     "nan": ({"retry-after": "nan"}, None),
-    "date": ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+    "twice": ({"retry-after": "3, 3"}, 3.0),
+    "date": ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+    "date of the past": ({"retry-after": "Wednesday, 21-Oct-94 07:28:00 GMT", "date": "now"}, 0.0),
 }
 
 
@@ -199,6 +201,13 @@ def test_key_is_in_no_event_of_an_error(error):
         assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
 
 
+def test_key_is_in_no_warning():
+    raw = chunked(piece("a", "stop"), f"data: {KEY}\n\n".encode())
+    with always(raw) as server, make_client(server, api_key=KEY) as client:
+        (warning,) = client.chat("hi").warnings
+    assert KEY not in warning
+
+
 @pytest.mark.parametrize(("model", "host"), [(None, "http://elsewhere"), ("m", "http://elsewhere"), ("m", "")])
 def test_redirect_is_not_followed_and_names_a_base_url_that_works(model, host):
     """Without a model, the request for the list of models is redirected; its URL is not a base URL."""
@@ -216,6 +225,7 @@ def test_redirect_is_not_followed_and_names_a_base_url_that_works(model, host):
         *(({"api_key": f"zqz{end}"}, "is the API key right") for end in ("\nb", "\r\nX: y", "\0b", "k\u00e9y")),
         ({"headers": {"X-Api-Key": "zqz\n"}}, "X-Api-Key"),
         ({"headers": {"X-Count": 3}}, "X-Count is not text"),
+        ({"headers": {3: "zqz"}}, "not a valid header name"),
         *(({"headers": {name: "zqz"}}, "not a valid header name") for name in ("X\r\nY", "X Y", "X:", "", "\u00e9")),
     ],
 )
@@ -254,6 +264,15 @@ def test_all_members_are_inflated_however_they_are_cut():
     for at in range(len(packed) + 1):
         inflate = Inflate("gzip", 10_000)
         assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"".join(texts), at
+
+
+@pytest.mark.parametrize(
+    "packed", [zlib.compress(b"text"), zlib.compress(b"text")[2:-4], gzip.compress(b"text") + b"\0\0"]
+)
+def test_deflate_without_a_header_and_padding_are_read_however_they_are_cut(packed):
+    for at in range(len(packed) + 1):
+        inflate = Inflate("deflate", 10_000)
+        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"text", at
 
 
 RAW_DEFLATE = zlib.compress(b"slow down")[2:-4]  # without the header and the checksum of zlib

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,18 @@ import pytest
 
 import localchat.transport.call
 import localchat.transport.sockets
-from localchat import AsyncClient, Cancelled, Client, ServerError, TimedOut, Timeout
+from localchat import (
+    AsyncClient,
+    Cancelled,
+    Client,
+    DoesNotFit,
+    IncompleteStream,
+    ProtocolError,
+    ServerError,
+    StreamError,
+    TimedOut,
+    Timeout,
+)
 from localchat.transport.timeouts import Deadlines
 
 from .clients import failure, failure_at, make_client
@@ -34,6 +46,7 @@ from .raw_server import (
     interrupted,
     piece,
     pinging,
+    responding_once,
     silent_server,
     sse,
     until_close,
@@ -62,6 +75,15 @@ def test_timeout_expires(kind_of_server, parts, timeout, kind, client_class):
     error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", client_class, timeout=timeout)
     assert error.kind == kind
     assert error.partial is not None or not parts
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "5", (5, 10)])
+def test_timeout_that_is_no_number_above_0_names_what_has_no_limit(seconds):
+    with pytest.raises(ValueError, match="waits without a limit") as caught:
+        Client(timeout=seconds)
+    assert repr(seconds) in str(caught.value)
+    with always(HELLO) as server, make_client(server, timeout=sys.maxsize) as client:
+        assert client.chat("hi", timeout=Timeout(first=None, idle=None, stall=None)).text == client.chat("hi").text
 
 
 def test_timeouts_do_not_run_between_reads():
@@ -266,6 +288,76 @@ def test_leaving_the_with_cancels(client_class):
         assert stream.reply.text == "a"
         with pytest.raises(Cancelled):
             next(stream)
+
+
+FAILURES = {
+    "cut": (until_close(piece("a")), IncompleteStream),
+    "reported": (chunked(piece("a"), sse({"error": "bad luck"})), StreamError),
+    "not a completion": (chunked(piece("a"), b"data: oops\n\n"), ProtocolError),
+    "not JSON": (chunked(piece("a", "stop"), DONE), DoesNotFit),
+    "timeout": (OPEN, TimedOut),
+    "status": (with_length(b"{}", "500 No"), ServerError),
+}
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+@pytest.mark.parametrize(("raw", "kind"), FAILURES.values(), ids=FAILURES)
+def test_stream_that_failed_raises_its_error_whenever_it_is_read(raw, kind, method, client_class):
+    server = waiting(raw) if kind is TimedOut else responding_once(raw)
+    options = {"response_format": int, "timeout": 0.05 if kind is TimedOut else DEADLINE_S}
+    with server, make_client(server, client_class) as client:
+        stream = getattr(client, method)("hi", **options)
+        texts, caught = stream.text, []
+        for read in (lambda: list(texts), lambda: next(texts), lambda: list(stream), lambda: list(stream.text)):
+            with pytest.raises(kind) as info:
+                read()
+            caught.append(info.value)
+        if method == "run_stream":
+            with pytest.raises(kind):
+                stream.finish()
+        assert caught == caught[:1] * 4
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_stream_whose_read_was_interrupted_raises_cancelled(method, monkeypatch):
+    """By Ctrl-C, or by a time limit of asyncio."""
+
+    def interrupt(connection: Any, limit: float | None) -> bytes:
+        raise KeyboardInterrupt
+
+    async def main(url: str) -> None:
+        async with AsyncClient(url, model="m") as client:
+            stream = getattr(client, method)("hi")
+            assert await stream.text.__anext__() == "a"
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(stream.__anext__(), 0.05)
+            for read in (stream.__anext__, stream.text.__anext__, getattr(stream, "finish", stream.__anext__)):
+                with pytest.raises(Cancelled, match="interrupted before its end"):
+                    await read()
+
+    with waiting(OPEN) as server:
+        asyncio.run(main(server.url))
+    with waiting(OPEN) as server, make_client(server) as client:
+        stream = getattr(client, method)("hi")
+        assert next(stream.text) == "a"
+        monkeypatch.setattr(localchat.transport.sockets.Connection, "receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        for read in (lambda: next(stream), lambda: list(stream.text), getattr(stream, "finish", stream.__next__)):
+            with pytest.raises(Cancelled, match="interrupted before its end") as caught:
+                read()
+            assert caught.value.partial.text == "a"
+
+
+@pytest.mark.parametrize("method", ["stream", "run_stream"])
+def test_blocking_stream_goes_on_after_the_event_loop_in_which_it_began(method):
+    async def begin() -> Any:
+        stream = getattr(client, method)("hi")
+        next(stream)
+        return stream
+
+    with always(HELLO) as server, make_client(server) as client:
+        assert "".join(asyncio.run(begin()).text) == "Hello"
 
 
 def test_dropping_the_stream_closes_its_connection():

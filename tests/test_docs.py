@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import localchat
+from localchat.serving.http.endpoints import chat_page
+from localchat.terminal.arguments import make_parser
+from localchat.transport import keywords
 
 from .documents import ROOT, code_blocks, run, run_program, with_address
 
@@ -83,3 +87,33 @@ def test_options_in_the_docs_are_those_of_the_server():
     assert documented
     shown = run([sys.executable, "-m", "localchat.server", "--help"]).stdout
     assert documented <= set(re.findall(r"--[\w-]+", shown))
+
+
+def rows(head: str, page: Path = DOCS / "client.md") -> list[list[str]]:
+    """The cells of the table whose first line begins like this."""
+    table = page.read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def test_tables_of_the_client_are_complete():
+    names = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("| option | of |") + rows("| field | of |")))
+    classes = [keywords.MapKeywords, keywords.RunKeywords, keywords.CompletionKeywords, keywords.EmbeddingKeywords]
+    assert sorted(names) == sorted(set().union(*(known.__annotations__ for known in classes)))
+    shown = " ".join(row[0] for row in rows("| option | meaning |"))
+    for action in make_parser()._actions[1:]:
+        assert not action.option_strings or any(f"`{name}" in shown for name in action.option_strings), action
+    shown = " ".join(map(str, rows("| error | when |")))
+    public = [getattr(localchat, name) for name in localchat.__all__]
+    errors = [kind for kind in public if isinstance(kind, type) and issubclass(kind, localchat.LocalChatError)]
+    assert {kind.__name__ for kind in errors} - {"LocalChatError"} <= set(re.findall(r"`(\w+)`", shown))
+    events = {row[0]: row[1:] for row in rows("| event | `type` |")}
+    for event in (*get_args(localchat.StreamEvent), localchat.ToolResult):
+        kind, shown = events[f"`{event.__name__}`"]
+        fields = set(getattr(event, "_fields", ()) or event.__dataclass_fields__) - {"choice_index", "raw", "type"}
+        assert kind == f"`{event.type}`"
+        assert fields <= set(re.findall(r"`(\w+)`", shown)), event
+
+
+def test_readme_says_what_the_server_has():
+    has = {row[0]: row[1] for row in rows("| | localchat | llama-server |", README)}
+    assert (has["web page to chat with"] == "yes") == ("<html" in chat_page()[0])

@@ -6,12 +6,15 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from localchat.serving.core.errors import ApiError
 from localchat.serving.engine.engine import Engine
+from localchat.serving.engine.token_sampler import TokenSampler
 from localchat.serving.engine.values import EngineDied
 
 from .engines import DEADLINE_S, Finish, Generation, request_for, submit, text_of
@@ -134,3 +137,13 @@ def test_output_of_a_step_is_passed_on_before_the_next_one_is_decoded():
         while engine.step():
             pass
     assert seen[: len(backend.batches)] == list(range(1, len(backend.batches) + 1))
+
+
+def test_sampler_that_can_start_no_thread_samples_alone(monkeypatch: pytest.MonkeyPatch):
+    """A thread that could not be started in a step would end the engine."""
+    backend = FakeBackend()
+    backend.facts = replace(backend.facts, n_vocab=20_000)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert TokenSampler(backend, backend.texts)._n_shares == 4
+    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+    assert TokenSampler(backend, backend.texts)._n_shares == 1

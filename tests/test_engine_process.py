@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -16,30 +17,39 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from localchat.serving.chat.model import Model
 from localchat.serving.core.errors import ContextLengthExceeded
-from localchat.serving.core.params import GenerationParams
 from localchat.serving.engine import front, process
 from localchat.serving.engine.front import Front
 from localchat.serving.engine.values import (
     EngineDied,
-    EngineError,
     EngineStopped,
-    GenerationRequest,
     LoadOptions,
     invalid_grammar,
 )
-from localchat.serving.models.model_file import DEMO_PATH
+from localchat.serving.http.loading import Loader
+from localchat.serving.http.options import Options
+from localchat.serving.models.model_file import DEMO_PATH, ModelFile
+from localchat.serving.models.service import RETRY_S, Service
 
-from .engine_programs import ABORTS, CRASHES_AT_AMX, FAILS, REFUSES
-from .engines import submit
+from . import exchanges
+from .engine_programs import (
+    ABORTS,
+    CRASHES_AT_AMX,
+    CRASHES_AT_ENQUEUE,
+    FAILS,
+    FAILS_AT_ENQUEUE,
+    WITHOUT_THREADS,
+)
 from .live import ServerProcess, running_process, started
-from .serving import wait_for
+from .serving import served, wait_for
 from .soak.faults import engine_of
+from .test_several_models import together
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds and kills processes by Linux's means")
@@ -220,19 +230,17 @@ def write_changed(path: Path, key: bytes, value: int) -> None:
     path.write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
 
 
-def test_file_that_is_replaced_by_another_model_is_not_started_again(tmp_path: Path):
+def test_engine_that_starts_again_has_the_facts_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "model.gguf"
     path.write_bytes(DEMO_PATH.read_bytes())
-    with Front(str(path), LoadOptions(n_parallel=1, n_ctx=256)) as engine:
-        engine.start()
-        assert engine._process is not None
-        pid = engine._process._process.pid
+    with serving_process(monkeypatch, path=path) as (service, port):
+        pid = pid_of(service)
+        assert exchanges.ask(port, "/v1/models")[1]["data"][0]["max_model_len"] == 256
         path.unlink()  # The process has mapped the old file.
-        write_changed(path, b"llama.context_length", 5000)
+        write_changed(path, b"llama.context_length", 128)
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: has_ended(pid))
-        with pytest.raises(EngineError, match="another model than at the start of the server: restart the server"):
-            engine.tokenize("a")
+        assert exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})[0] == 200
+        assert exchanges.ask(port, "/v1/models")[1]["data"][0]["meta"]["n_ctx_train"] == 128
 
 
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
@@ -249,7 +257,39 @@ def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
-# --- the front, with other programs in the engine process ---
+# --- other programs in the engine process ---
+
+
+@contextlib.contextmanager
+def serving_process(
+    monkeypatch: pytest.MonkeyPatch, program: str = "", path: Path = DEMO_PATH, ping_s: float = 20, **service: Any
+) -> Iterator[tuple[Service[Model], int]]:
+    """A server in this process whose engine process runs this program, and its port."""
+    if program:
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", program])
+    file, options = ModelFile(path, "demo"), Options(port=0, n_parallel=2, n_ctx=256, ping_s=ping_s)
+    loader = Loader(file, options)
+    models = Service(file, load=loader.load, **service)
+    with served(models, options) as (server, _):
+        models.load(models.default)
+        wait_for(lambda: models.default.model is not None, DEADLINE_S)
+        try:
+            yield models, server.server_port
+        finally:
+            models.stop()
+            loader.close()
+
+
+def pid_of(service: Service[Model]) -> int:
+    assert service.default.model is not None
+    engine = service.default.model.engine
+    assert isinstance(engine, Front)
+    assert engine._process is not None
+    return engine._process._process.pid
+
+
+def chat_at(port: int) -> tuple[int, Any]:
+    return exchanges.ask(port, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4})
 
 
 def front_of(monkeypatch: pytest.MonkeyPatch, program: str) -> Front:
@@ -269,23 +309,23 @@ def test_process_that_crashes_at_the_matrix_instructions_starts_without_them(
 
 
 def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
-    paths: list[str] = []
-    monkeypatch.setattr(front, "EngineProcess", lambda *args: paths.append(args[0]) or process.EngineProcess(*args))
-    with front_of(monkeypatch, ABORTS) as engine:
+    now = time.monotonic()
+    starts: list[str] = []
+    with serving_process(monkeypatch, clock=lambda: now) as (service, port):
+        monkeypatch.setattr(front, "has_matrix_instructions", lambda: False)
+        monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", ABORTS])
+        os.kill(pid_of(service), signal.SIGKILL)
+        wait_for(lambda: service.default.model is not None and service.default.model.has_died)
         for i in range(5):
-            with pytest.raises(EngineError, match=r"killed by SIGABRT \(GGML_ASSERT\(n > 0\) failed\)"):
-                engine.start()
-            assert (engine.failure is not None) == (i >= 2)
-        assert len(paths) == 3
-        monkeypatch.setattr(front, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + front.PAUSE_S))
-        assert engine.failure is None
-        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", REFUSES])
-        with pytest.raises(EngineError, match="the file is cut"):
-            engine.start()
+            now += 1
+            status, body = chat_at(port)
+            assert (status, "killed by SIGABRT (GGML_ASSERT(n > 0) failed)" in body["error"]["message"]) == (500, True)
+            assert exchanges.ask(port, "/health")[0] == (200 if i < 2 else 500)
+        assert len(starts) == 3
         monkeypatch.undo()
-        engine._failure = None
-        assert engine.start().tokenize("a")
+        now += RETRY_S
+        assert (exchanges.ask(port, "/health")[0], chat_at(port)[0]) == (200, 200)
 
 
 @pytest.mark.parametrize(
@@ -294,24 +334,106 @@ def test_third_failed_start_in_a_row_is_final_for_a_while(monkeypatch: pytest.Mo
     ids=["without ending its requests", "after ending them"],
 )
 def test_request_after_a_failure_of_the_engine_is_served(program: str, cause: str, monkeypatch: pytest.MonkeyPatch):
-    with front_of(monkeypatch, program) as engine:
-        request = GenerationRequest(tuple(engine.start().tokenize("Hello")), GenerationParams(max_tokens=3))
-        with submit(engine, request) as generation, pytest.raises(EngineDied, match=cause):
-            next(generation)
+    with serving_process(monkeypatch, program) as (_, port):
+        status, body = chat_at(port)
+        assert (status, cause in body["error"]["message"]) == (500, True)
         monkeypatch.undo()  # The next process runs the engine as it is.
-        with submit(engine, request) as generation:
-            assert next(generation)
+        assert chat_at(port)[0] == 200
 
 
-def test_front_that_closes_while_it_starts_ends_those_that_wait(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-):
+def test_front_that_closes_while_it_starts_ends_the_start(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor):
     engine = front_of(monkeypatch, "import time; time.sleep(60)")
-    starts = [pool.submit(engine.start) for _ in range(3)]
+    start = pool.submit(engine.start)
     wait_for(lambda: engine._process is not None)
-    monkeypatch.setattr(process, "_CLOSE_S", 0.1)
     engine.close()
-    assert [type(start.exception(DEADLINE_S)) for start in starts] == [EngineStopped] * 3
+    assert type(start.exception(DEADLINE_S)) is EngineStopped
+
+
+# --- errors of the machine, and processes that do not respond ---
+
+
+def test_request_that_crashes_the_process_is_not_sent_again(monkeypatch: pytest.MonkeyPatch):
+    """A grammar may crash the library."""
+    starts: list[str] = []
+    monkeypatch.setattr(front, "EngineProcess", lambda *args: starts.append("") or process.EngineProcess(*args))
+    with serving_process(monkeypatch, CRASHES_AT_ENQUEUE) as (_, port):
+        status, body = chat_at(port)
+        assert (status, "killed by SIGSEGV" in body["error"]["message"], len(starts)) == (500, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "raise the limit of open files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "no memory is left"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "no process or thread can be started"),
+    ],
+    ids=["files", "memory", "processes"],
+)
+def test_engine_that_cannot_start_again_is_503_with_the_reason(
+    error: OSError, text: str, monkeypatch: pytest.MonkeyPatch
+):
+    with serving_process(monkeypatch) as (service, port):
+        with monkeypatch.context() as patched:
+            patched.setattr(subprocess, "Popen", mock.Mock(side_effect=error))
+            os.kill(pid_of(service), signal.SIGKILL)
+            status, body = chat_at(port)
+            assert (status, text in body["error"]["message"]) == (503, True)
+        assert chat_at(port)[0] == 200
+
+
+def test_stream_that_waits_for_a_restart_gets_pings_and_no_wait_gets_503(monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, ping_s=0.02) as (service, port):
+        monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", "import time; time.sleep(60)"])
+        os.kill(pid_of(service), signal.SIGKILL)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        with contextlib.closing(client):
+            client.request("POST", "/v1/chat/completions", json.dumps({"messages": MESSAGES, "stream": True}))
+            assert client.getresponse().readline() == b": \n"
+            service.waits = False
+            assert chat_at(port)[0] == 503
+            # The metrics of an engine that loads again are not waited for.
+            assert "localchat_up 0" in exchanges.ask(port, "/metrics")[1]
+
+
+@pytest.mark.parametrize("fails", ['RuntimeError("can\'t start new thread")', "BaseException('a panic')"])
+def test_call_that_fails_in_any_way_ends_alone(fails: str, monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, FAILS_AT_ENQUEUE.replace("ERROR", fails)) as (service, port):
+        pid = pid_of(service)
+        assert chat_at(port)[0] == (503 if "thread" in fails else 500)
+        assert (chat_at(port)[0], pid_of(service)) == (200, pid)
+
+
+def test_process_that_can_start_no_further_thread_serves(monkeypatch: pytest.MonkeyPatch):
+    with serving_process(monkeypatch, WITHOUT_THREADS) as (service, port):
+        pid = pid_of(service)
+        assert together([lambda: chat_at(port)[0]] * 4) == [200] * 4
+        assert pid_of(service) == pid
+
+
+def test_stopped_engine_delays_neither_metrics_nor_the_end(monkeypatch: pytest.MonkeyPatch):
+    """Its requests end with an error response."""
+    with started([*COMMAND, "--drain", "0"]) as running, ThreadPoolExecutor() as pool:
+        pid = engine_of(running.process.pid)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        asking = [pool.submit(ask, running, fields={"messages": MESSAGES, "n": n}) for n in (1, 2)]
+        large = pool.submit(ask, running, "/tokenize", {"content": "a " * 2_000_000})  # more than the pipe holds
+        with asked(running, "/metrics", method="GET") as response:
+            assert "localchat_slots" not in response.read().decode()
+        status, body = ask(running, "/slots", method="GET")
+        assert (status, "has not responded" in body["error"]["message"]) == (500, True)
+        running.process.terminate()
+        assert [call.result(DEADLINE_S)[0] for call in (*asking, large)] == [503] * 3
+        assert running.process.wait(DEADLINE_S) == 0
+        assert has_ended(pid)
+
+
+def test_terminal_that_is_gone_does_not_end_a_load(monkeypatch: pytest.MonkeyPatch):
+    progress = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    with Front(str(DEMO_PATH), LoadOptions(n_parallel=1, n_ctx=256), progress) as engine:
+        assert engine.start().tokenize("a")
+    assert progress.called
 
 
 def test_errors_cross_between_processes_with_their_attributes():

@@ -1,10 +1,11 @@
 """The parser of GGUF headers."""
 
+import os
 import struct
 
 import pytest
 
-from localchat.serving.models.gguf import GGUFError, read_header
+from localchat.serving.models.gguf import GGUFError, read_header, read_start
 
 CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -121,3 +122,33 @@ def test_file_cut_anywhere_before_its_last_tensor_is_refused(header_of):
 def test_error_of_a_bad_file_names_the_file_and_the_defect(header_of, data, message):
     with pytest.raises(GGUFError, match=rf"model\.gguf: .*{message}"):
         header_of(data)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (struct.pack("<IQQ", 3, 1 << 20, 0), "1048576 tensors and 0 values, the limit is 65536 of each"),
+        (struct.pack("<IQQ", 3, 0, 1 << 20), "0 tensors and 1048576 values"),
+        (struct.pack("<IQQ", 3, 0, 1) + string("k") + struct.pack("<IIQ", ARRAY, STRING, 1 << 23), "8388608 texts"),
+        (
+            struct.pack("<IQQ", 3, 0, 1) + string("k") + struct.pack("<IQ", STRING, 1 << 30),
+            "header of 1073741869 bytes",
+        ),
+        (struct.pack("<IQQ", 3, 1, 0) + string("t") + struct.pack("<I", 1 << 31), "the limit is 134217728"),
+    ],
+    ids=["tensors", "values", "texts", "text", "shape"],
+)
+def test_work_that_a_header_asks_for_is_limited_before_it_is_done(tmp_path, head, message):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + head)
+    os.truncate(path, 1 << 36)  # The file takes no place on the disk.
+    with pytest.raises(GGUFError, match=message):
+        read_header(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipe_is_refused_without_waiting_for_its_other_end(tmp_path):
+    os.mkfifo(tmp_path / "model.gguf")
+    for read in (read_header, read_start):
+        with pytest.raises(GGUFError, match="not a regular file"):
+            read(tmp_path / "model.gguf")

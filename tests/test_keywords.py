@@ -96,6 +96,7 @@ CUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "limit in the body": ("length", {"extra_body": {"max_completion_tokens": 5}}, ""),
     "limit, allowed": ("length", {"allow_truncated": True}, ""),
     "filter": ("content_filter", {"max_tokens": 5}, "by a content filter, after 5 characters: set allow_truncated"),
+    "end of the context": ("model_context_window_exceeded", {"max_tokens": 5}, "at the end of the model's context"),
     "filter, allowed": ("content_filter", {"allow_truncated": True}, ""),
 }
 
@@ -109,11 +110,12 @@ def test_c3_reply_that_was_cut_is_an_error(finish, options, words, client_class)
                 with pytest.raises(IncompleteReply, match=words) as caught:
                     call("hi", **options)
                 reply = caught.value.partial
+                cut = Choice(1, finish_reason=reply.finish_reason, finish_reason_raw=finish)
                 with pytest.raises(IncompleteReply):  # Also if another choice than the first was cut.
-                    check_complete(Reply((Choice(finish_reason="stop"), Choice(1, finish_reason=finish))), options)
+                    check_complete(Reply((Choice(finish_reason="stop"), cut)), options)
             else:
                 reply = call("hi", **options)
-            assert (reply.text, reply.finish_reason) == ("Hello", finish)
+            assert (reply.text, reply.finish_reason) == ("Hello", "length" if "model" in finish else finish)
         assert len(conversation.messages) == (0 if words else 2)
         (outcome,) = client.map(["hi"], **options)
         assert isinstance(outcome, IncompleteReply) == bool(words)

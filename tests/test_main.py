@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 import localchat
+from localchat.__main__ import main
+from localchat.terminal import ask, printing
 
 from .raw_server import (
     DEADLINE_S,
@@ -196,6 +199,28 @@ def test_output_that_cannot_be_written_is_reported(arguments):
     with always(HELLO) as server, open("/dev/full", "wb") as full:
         done = run_program({**environment(server.url), "PYTHONUNBUFFERED": ""}, *arguments, stdout=full)
     assert (done.returncode, done.stderr) == (1, "localchat: [Errno 28] No space left on device\n")
+
+
+def test_long_waits_are_reported(monkeypatch, capsys):
+    waited = threading.Event()
+    for module in (ask, printing):
+        monkeypatch.setattr(module, "_NOTICE_S", 0.01)
+    monkeypatch.setattr(ask, "report", lambda text: (print(text), waited.set()))
+
+    class Pipe(io.StringIO):
+        def read(self, size: int | None = -1) -> str:
+            assert waited.wait(DEADLINE_S)
+            waited.clear()
+            return "piped"
+
+    with interrupted(waited, b"", HELLO) as server:
+        url = server.url
+        monkeypatch.setattr(sys, "stdin", Pipe())
+        assert main(["-b", server.url, "-m", "m", "hi"]) == 0
+    piped, server_waits, *answer = capsys.readouterr().out.splitlines()
+    assert piped.startswith("localchat: waiting for the end of the piped input")
+    assert server_waits == f"localchat: waiting for {url}; Ctrl-C ends this"
+    assert answer == ["Hello"]
 
 
 def child(server: Server) -> subprocess.Popen[bytes]:

@@ -24,6 +24,9 @@ IS_IDLE = "!document.querySelector('#send').hidden && document.querySelector('.a
 RECORD_REQUESTS = (
     "window.sent = []; const real = fetch; fetch = (url, o) => { sent.push(o?.body); return real(url, o) }"
 )
+RECORD_TIMERS = (
+    "window.timers = []; const real = setTimeout; setTimeout = (f, ms) => { timers.push(ms); return real(f, ms) }"
+)
 # The template of a model that can reason, whose prompt is the last message.
 REASONING = LAST_MESSAGE + "{% if enable_thinking is defined %}{% endif %}{# <think></think> #}"
 
@@ -110,7 +113,7 @@ def test_a_message_is_streamed_and_kept_after_a_reload(browser):
         assert "14 tokens" in page.text(".assistant .stats")
         assert "tokens" in page.text("#context")
         assert page.text("#title") == "Hi <b>there</b>"
-        page.send("Page.reload")
+        page.reload()
         wait_for_response(page, "Hello you")
         assert violations(page) == []
         assert page.count("#list li") == 1
@@ -293,6 +296,7 @@ def test_the_list_is_searched_renamed_deleted_exported_and_imported(browser):
         exported = json.loads(page.eval("exported"))
         assert {one["title"] for one in exported["conversations"]} == {"bees", "Insects"}
         page.eval("document.querySelector('#list [aria-label=\"Delete bees\"]').click()")
+        page.click("#ask button", "Delete")
         page.wait("document.querySelectorAll('#list li').length === 1")
         import_text(page, json.dumps(exported))
         page.wait("document.querySelectorAll('#list li').length === 2")
@@ -314,6 +318,137 @@ def test_two_tabs_share_the_conversations(browser):
         page.wait("document.querySelectorAll('.assistant .acts').length === 2")
         check(other, running)
         other.go("about:blank#end")
+
+
+def set_offline(page: Page, is_offline: bool) -> None:
+    page.send(
+        "Network.emulateNetworkConditions", offline=is_offline, latency=0, downloadThroughput=-1, uploadThroughput=-1
+    )
+
+
+def stream(page: Page, running: Serving, text: str) -> None:
+    """Send a message, and wait for a part of the response."""
+    say(page, text)
+    running.gate.release(12)
+    page.wait(f"[...document.querySelectorAll('{RESPONSE}')].at(-1).innerText.startsWith('abc')")
+
+
+@pytest.mark.parametrize("where", ["here", "in another tab"])
+def test_conversation_that_is_deleted_while_it_streams_stays_deleted(browser, where):
+    with page_of(browser, endless, **BIG, is_gated=True) as (page, running):
+        stream(page, running, "go")
+        tab = page if where == "here" else browser.open(f"http://127.0.0.1:{running.port}/")
+        tab.wait("document.querySelector('#list li')")
+        tab.click("#list .act", "✕")
+        tab.click("#ask button", "Delete")
+        page.wait("!document.querySelector('#list li') && !document.querySelector('#send').hidden")
+        page.reload()
+        page.wait("document.querySelector('#model').options.length")
+        assert page.count("#list li") == 0
+        running.gate.release(100_000)
+        running.wait_until_idle()
+        tab.go("about:blank#end")
+
+
+def test_reload_keeps_the_text_so_far_and_what_is_being_written(browser):
+    with page_of(browser, endless, **BIG, is_gated=True) as (page, running):
+        stream(page, running, "go")
+        running.gate.release(10)
+        page.wait(f"document.querySelector('{RESPONSE}').innerText.length > 18")
+        shown = page.text(RESPONSE)
+        page.click("#list .act", "✎")  # The end of the response leaves the field open.
+        page.type("#list input", "Letters")
+        page.type("#input", "and then")
+        assert page.text("#list .pick") == "Letters …"
+        page.reload()
+        page.wait("document.querySelector('.assistant')")
+        assert page.text(RESPONSE).strip() == shown.strip()
+        assert page.eval("document.querySelector('#input').value") == "and then"
+        page.click("#new")
+        assert page.eval("document.querySelector('#input').value") == ""
+        page.type("#input", "new text")
+        page.click("#list .pick")
+        page.click(".user button", "Edit")
+        page.type(".editor textarea", "stop")
+        page.reload()
+        page.wait("document.querySelector('.editor')")
+        assert page.eval("document.querySelector('.editor textarea').value") == "stop"
+        page.click("#new")
+        assert page.eval("document.querySelector('#input').value") == "new text"
+        running.gate.release(100_000)
+
+
+def test_earlier_responses_stay_until_another_has_begun(browser):
+    with page_of(browser, generating("fine")) as (page, _):
+        for n in (1, 2, 3):
+            say(page, f"turn {n}")
+            page.wait(f"{IS_IDLE} && document.querySelectorAll('.assistant .acts').length === {n}")
+        page.eval("document.querySelectorAll('.user button')[1].click()")
+        page.type(".editor textarea", "other")
+        for is_offline, button, n_kept in ((True, "Cancel", 6), (True, "Remove", 6), (False, "Remove", 2)):
+            set_offline(page, is_offline)
+            page.eval("document.querySelector('.editor textarea').focus()")
+            page.enter()
+            page.click("#ask button", button)
+            page.wait(f"{IS_IDLE} && document.querySelectorAll('.message').length === {n_kept}")
+            if (button, n_kept) == ("Remove", 6):
+                page.wait("document.querySelector('#log > .error')?.innerText.includes('cannot be reached')")
+                set_offline(page, False)
+                page.reload()
+                page.wait("document.querySelectorAll('.message').length === 6")
+        assert page.text(".user .text") == "other"
+        assert page.count("#log > .error, .editor") == 0
+        set_offline(page, True)
+        page.click(".assistant button", "Regenerate")
+        page.wait("document.querySelector('#log > .error')")
+        assert page.text(RESPONSE).strip() == "fine"
+
+
+def test_enter_and_escape_of_an_input_method_do_nothing(browser):
+    with page_of(browser, generating("x")) as (page, _):
+        page.type("#input", "にほん")
+        for key, code in (("Enter", 229), ("Escape", 229)):
+            page.press(key, code)
+        assert page.count(".message") == 0
+        page.click("#input")
+        page.enter()
+        wait_for_response(page, "x")
+
+
+def test_models_that_are_not_loaded_are_listed_without_polling(browser):
+    with serving(generating("x"), is_ready=False) as running:
+        running.server.service._load = lambda *_: None  # A model that is not loaded, and does not load.
+        page = browser.open(f"http://127.0.0.1:{running.port}/")
+        page.wait("document.querySelector('#model').options.length")
+        page.send("Page.addScriptToEvaluateOnNewDocument", source=RECORD_TIMERS)
+        page.reload()
+        page.wait("performance.getEntriesByName(new URL('props', location)).length")
+        page.wait("document.querySelector('#model').options.length")
+        assert page.text("#status").strip() == ""
+        assert page.eval("timers.filter((ms) => ms > 1000).length") == 0
+        page.go("about:blank#end")
+
+
+BLOCK = """for (const name of ["localStorage", "sessionStorage", "indexedDB"]) Object.defineProperty(
+    window, name, { get() { throw new DOMException("Access is denied", "SecurityError"); } });"""
+FULL = """IDBObjectStore.prototype.put = Storage.prototype.setItem = () => {
+    throw new DOMException("over", "QuotaExceededError"); }"""
+
+
+@pytest.mark.parametrize(("script", "notice"), [(BLOCK, "stores nothing"), (FULL, "could not be saved")])
+def test_page_works_without_storage_and_says_so(browser, script, notice):
+    with page_of(browser, generating("Yes.")) as (page, _):
+        page.send("Page.addScriptToEvaluateOnNewDocument", source=script)
+        page.reload()
+        page.wait("document.querySelector('#model').options.length")
+        say(page, "open?")
+        wait_for_response(page, "Yes.")
+        page.wait(f"document.querySelector('#notice').innerText.includes('{notice}')")
+        page.type("#input", "draft")
+        page.click("#new")
+        page.click("#list .pick")
+        assert page.eval("document.querySelector('#input').value") == "draft"
+        page.errors.clear()  # The script's exceptions are raised in event handlers.
 
 
 def test_the_page_is_one_file_without_links(browser):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import logging
 import os
@@ -27,10 +29,10 @@ from localchat.serving.models.service import ServedModel
 
 from .command import restored, run_command
 from .documents import ROOT, run
-from .serving import GOOD, raw_request, serving
+from .serving import GOOD, raw_request, serving, wait_for
 
 DEADLINE_S = 60
-START = "from localchat.server import main; sys.exit(main([]))"
+START = "from localchat.server import main; sys.exit(main(['--port', '0']))"
 
 # --- options ---
 
@@ -116,6 +118,12 @@ def test_keys_of_a_file_are_those_of_its_lines_and_an_option_or_variable_adds_on
     assert read_options(["--api-key", "a"]).api_keys == ["a"]
 
 
+def test_commands_of_tests_listen_on_a_free_port():
+    with mock.patch("localchat.server.listening", side_effect=OSError("refused")) as listening:
+        run_command()
+    assert listening.call_args.args[0].port == 0
+
+
 # --- the environment ---
 
 
@@ -173,6 +181,63 @@ loaded   in [\d.]+ s
 localchat is ready: demo at (http://127\.0\.0\.1:\d+/v1) \(Ctrl-C ends it\)
 try: {re.escape(sys.executable)} -m localchat --base-url \1 "What is your name\?"""
     assert re.search(pattern, "\n" + rest.replace("\r\n", "\n")), rest
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix socket")
+def test_server_without_stdin_stdout_and_stderr_serves(tmp_path: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    path = str(tmp_path / "s")
+    server = [sys.executable, "-m", "localchat.server", "--uds", path, "demo"]
+    with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *server]) as process:
+
+        def is_ready() -> bool:
+            assert process.poll() is None
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(DEADLINE_S)
+                sock.connect(path)
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return b" 200 " in sock.recv(100)
+            return False
+
+        try:
+            wait_for(is_ready, DEADLINE_S)
+        finally:
+            process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+
+
+class Gone(io.StringIO):
+    """A terminal that has vanished."""
+
+    n_writes = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.n_writes += 1
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_terminal_that_is_gone_ends_no_load(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(loading, "Front", mock.Mock())
+    start = loading._Start(ModelFile(DEMO_PATH, "demo"), Options(), has_bar=True)
+    start._show(0.5)
+    start.clear()
+    with restored():
+        logs.log_to_stderr()
+        n_writes = sys.stderr.n_writes
+        logs.report("a line")
+        assert sys.stderr.n_writes == n_writes + 1  # and no traceback
+
+
+def test_list_is_written_in_any_encoding_and_to_a_reader_that_leaves(tmp_path: Path):
+    (tmp_path / "m\xfcller.gguf").touch()
+    command = [sys.executable, "-m", "localchat.server", "--list", "--models-dir", tmp_path]
+    assert "m\\xfcller" in run(command, PYTHONIOENCODING="ascii", HOME=str(tmp_path)).stdout
+    done = run(["sh", "-c", '"$@" | true', "sh", *command], HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_engine_of_a_model_that_cannot_be_used_is_ended(monkeypatch: pytest.MonkeyPatch, caplog: Any):

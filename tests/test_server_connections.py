@@ -5,12 +5,13 @@ import http.client
 import socket
 import stat
 import sys
+import threading
 from unittest import mock
 
 import pytest
 
 from localchat.serving.http import exchange as exchange_module
-from localchat.serving.http.connections import listen_at
+from localchat.serving.http.connections import Connections, listen_at
 from localchat.serving.http.options import Options
 
 from .documents import run
@@ -100,6 +101,26 @@ def test_client_that_may_not_send_is_not_waited_for(status, monkeypatch):
         sock.sendall(raw_request(GOOD)[:-5])
         assert read_all(sock).startswith(b"HTTP/1.1 %d " % status)
         wait_for(lambda: len(running.server.connections._states) == int(status == 503))
+
+
+def test_refused_client_that_stays_frees_its_thread_soon():
+    """With the time that the server really waits."""
+    with serving(settings=Options(port=0, api_keys=("k",))) as running, running.connect() as sock:
+        sock.sendall(raw_request(GOOD)[:-5])
+        assert read_all(sock).startswith(b"HTTP/1.1 401 ")
+        wait_for(lambda: not running.server.connections._states)
+
+
+def test_close_waits_no_longer_than_until_the_last_connection_has_ended():
+    connections, (ours, theirs) = Connections(2), socket.socketpair()
+    with ours, theirs:
+        connections.add(ours)
+        closing = threading.Thread(target=connections.close, args=(600,), daemon=True)
+        closing.start()
+        assert ours.recv(1) == b""  # It has been shut down, and `close` waits.
+        connections.remove(ours)
+        closing.join(DEADLINE_S)
+        assert not closing.is_alive()
 
 
 def test_connection_for_which_no_thread_can_be_started_is_closed(monkeypatch, caplog):

@@ -1,6 +1,7 @@
 """The responses to invalid requests, a full queue and failures, after which the server must stay usable."""
 
 import contextlib
+import errno
 import json
 import logging
 from typing import Any
@@ -209,17 +210,22 @@ def test_unknown_model_is_refused_by_every_endpoint(running):
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "logged"),
+    ("error", "expected", "message", "logged"),
     [
-        (ZeroDivisionError("division"), "internal error: see the server's log", "Traceback"),
-        (MemoryError(), "no memory is left: raise the limit", "no memory is left"),
+        (ZeroDivisionError("division"), 500, "internal error: see the server's log", "Traceback"),
+        (BrokenPipeError(errno.EPIPE, "of a file"), 500, "internal error: see the server's log", "Traceback"),
+        (MemoryError(), 503, "no memory is left: raise the limit", "no memory is left"),
+        (OSError(errno.EMFILE, "Too many open files"), 503, "no file is left: raise the limit", "no file is left"),
+        (RuntimeError("can't start new thread"), 503, "no process or thread can be started", "no process"),
     ],
 )
-def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog, error, message, logged):
+def test_bug_in_a_route_is_500_without_details_and_a_short_machine_is_503(
+    monkeypatch, caplog, error, expected, message, logged
+):
     monkeypatch.setattr(GenerationRun, "take", mock.Mock(side_effect=error))
     with serving() as running, contextlib.closing(running.client()) as client:
         status, body = ask(client)
-        assert status == 500
+        assert status == expected
         assert body["error"]["message"].startswith(message)
         assert logged in caplog.text
         client.request("GET", "/health")

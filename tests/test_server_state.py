@@ -101,6 +101,13 @@ def test_durations_are_cumulative_counts():
     assert "localchat_request_duration_seconds_sum 400.35\n" in text
 
 
+def test_name_of_a_model_is_written_as_it_is_in_metrics():
+    """Prometheus knows no escapes such as \\u00fc."""
+    with serving() as running:
+        running.server.service.default.model.name = 'Mül"ler'
+        assert 'localchat_slots{model="Mül\\"ler"} ' in running.request("GET", "/metrics")[1]
+
+
 # --- home, HEAD and OPTIONS ---
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -27,6 +28,7 @@ from localchat.serving.core.errors import BadRequest
 from localchat.serving.core.fields import Fields
 from localchat.serving.engine.engine import Engine
 from localchat.serving.engine.values import EngineError
+from localchat.serving.http.metrics import Metrics
 from localchat.serving.http.models import state_of
 from localchat.serving.http.options import Options
 from localchat.serving.models.catalog import Catalog
@@ -76,13 +78,13 @@ class Loads:
 class Running:
     """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
 
-    def __init__(self, folder: Path, *, ping_s: float = 20, **options: Any) -> None:
+    def __init__(self, folder: Path, *, ping_s: float = 20, n_ctx: int = 0, **options: Any) -> None:
         for name in NAMES:
             (folder / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
         self.folder, self.loads = folder, Loads()
         self.catalog = Catalog([folder], environment={"HOME": str(folder)})
         self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
-        self.options = Options(port=0, ping_s=ping_s)
+        self.options = Options(port=0, ping_s=ping_s, n_ctx=n_ctx)
         self.port = 0
         self.endpoints: Any = None
 
@@ -372,6 +374,35 @@ def test_lists_have_all_models_and_new_files(tmp_path):
         assert (status, "did you mean 'three'" in body["error"]["message"]) == (404, True)
 
 
+@pytest.mark.parametrize(("n_ctx", "expected"), [(0, {"one": 4096, "own": 512}), (1024, {"one": 1024, "own": 1024})])
+def test_model_that_is_not_loaded_is_shown_with_what_it_is_loaded_with(tmp_path, n_ctx, expected):
+    (tmp_path / "own.jinja").write_text("{{ tools }}")
+    (tmp_path / "models.json").write_text('{"own": {"path": "two.gguf", "ctx": 512, "template": "own.jinja"}}')
+    with running(tmp_path, n_ctx=n_ctx) as server:
+        for name, size in expected.items():
+            shown = server.post("/api/show", model=name)[1]
+            assert shown["model_info"]["llama.context_length"] == size
+            assert (shown["template"] == "{{ tools }}") == (name == "own")
+            entry = ask(server.port, f"/v1/models/{name}")[1]
+            chosen = None if size == 4096 else size
+            assert (entry.get("max_model_len"), entry["meta"].get("n_ctx")) == (chosen, chosen)
+            assert entry["meta"]["n_ctx_train"] == 4096
+            assert server.state(name) == "unloaded"
+
+
+def test_odd_files_spoil_no_list(tmp_path):
+    with running(tmp_path) as server:
+        os.mkfifo(tmp_path / "pipe.gguf")
+        (tmp_path / "m\udcfcller\n.gguf").write_bytes(b"GGUF")
+        (tmp_path / "models.json").write_text('{"pipe": "pipe.gguf", "folder": ".", "a\\ud800": "one.gguf"}')
+        os.utime(tmp_path / "two.gguf", (1 << 33, 1 << 33))
+        names = {model["id"] for model in ask(server.port, "/v1/models")[1]["data"]}
+        assert {"pipe", "folder", "m?ller?", "a?", "two", "demo"} <= names
+        assert {model["name"] for model in ask(server.port, "/api/tags")[1]["models"]} == names
+        for name in names:
+            assert server.post("/api/show", model=name)[0] == 200
+
+
 def test_server_that_closes_while_a_model_loads_ends_the_request(tmp_path):
     with running(tmp_path) as server, ThreadPoolExecutor() as threads:
         server.loads.gate = threading.Semaphore(0)
@@ -428,3 +459,110 @@ def test_server_that_closes_while_a_load_waits_for_a_model_in_use_ends_its_threa
             assert thread is not None
             thread.join(30)
             assert not thread.is_alive()
+
+
+# --- requests that are gone, busy models, errors of the thread ---
+
+
+@pytest.mark.parametrize("leaves_in", ["the queue", "the wait for a busy model"])
+def test_nothing_is_swapped_for_a_request_that_is_gone(tmp_path, leaves_in):
+    with running(tmp_path, max_models=1) as server:
+        assert server.chat("two")[0] == 200
+        two = server.service.find("two")
+        if leaves_in == "the queue":
+            server.loads.gate = threading.Semaphore(0)
+            assert server.post("/models/load", model="three")[0] == 200
+            wait_for(lambda: "three" in server.loads.names)
+        with contextlib.ExitStack() as using:
+            if leaves_in != "the queue":
+                using.enter_context(server.service.using(two))
+            connection = requested(server)
+            wait_for(lambda: server.state("one") == "loading")
+            connection.close()
+            wait_for(lambda: not server.endpoints.n_in_flight)
+            server.loads.gate.release(1000)
+            wait_for(lambda: server.state("one") == "unloaded" and not two.is_ending)
+        assert "one" not in server.loads.names
+        assert leaves_in == "the queue" or (server.chat("two")[0], server.loads.names) == (200, ["two"])
+
+
+def test_first_model_that_becomes_idle_is_ended_and_no_request_for_the_other_waits(tmp_path):
+    now = [100.0]
+    with running(tmp_path, max_models=2, clock=lambda: now[0]) as server, ThreadPoolExecutor() as threads:
+        one, two = (server.service.find(name) for name in ("one", "two"))
+        with server.service.using(one) as long, contextlib.ExitStack() as short:
+            now[0] += 1
+            short.enter_context(server.service.using(two))
+            waiting = threads.submit(server.chat, "three")
+            wait_for(lambda: server.state("three") == "loading" and not server.service._to_load)
+            assert [server.chat(name)[0] for name in ("one", "two")] == [200, 200]
+            short.close()
+            assert waiting.result(30)[0] == 200
+            assert (one.model, one.is_ending, server.state("two")) == (long, False, "unloaded")
+            with server.service.using(server.service.find("three")):
+                waiting = threads.submit(server.chat, "two")
+                wait_for(lambda: server.state("two") == "loading" and not server.service._to_load)
+                now[0] += 60
+                wait_for(lambda: one.is_ending or server.service.find("three").is_ending)  # so that it gets its turn
+            assert waiting.result(30)[0] == 200
+
+
+def test_model_stays_until_the_requests_that_waited_for_it_have_begun(tmp_path):
+    """Waiting models would otherwise displace each other."""
+    with running(tmp_path, max_models=1) as server, ThreadPoolExecutor() as threads:
+        server.loads.gate = threading.Semaphore(0)
+        one, may_begin = server.service.find("one"), threading.Event()
+
+        def use() -> bool:
+            with server.service.using(one, while_waiting=lambda: may_begin.wait(30) and None):
+                return "two" in server.loads.names
+
+        first = threads.submit(use)
+        wait_for(lambda: "one" in server.loads.names)
+        second = threads.submit(server.chat, "two")
+        server.loads.gate.release(1000)
+        wait_for(lambda: one.model is not None)
+        threading.Event().wait(0.1)  # in which another model could take its place
+        may_begin.set()
+        assert (first.result(30), second.result(30)[0]) == (False, 200)
+
+
+class Panic(BaseException):
+    """As of a library in Rust."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Panic("it broke"), 500), (RuntimeError("can't start new thread"), 503), (MemoryError(), 503)]
+)
+def test_any_error_of_the_loading_thread_is_that_of_the_request(tmp_path, monkeypatch, error, status):
+    with running(tmp_path) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr("localchat.serving.models.service.summary_of", mock.Mock(side_effect=error))
+            found, body = server.chat("one")
+            assert (found, body["error"]["message"].startswith("the model 'one' cannot be loaded: ")) == (status, True)
+        assert server.chat("two")[0] == 200
+
+
+def test_loading_thread_that_cannot_start_is_503_and_starts_at_the_next_request(tmp_path):
+    with running(tmp_path) as server:
+        start, refused = threading.Thread.start, RuntimeError("can't start new thread")
+
+        def refusing(thread: threading.Thread) -> None:
+            if thread.name == "localchat-models":
+                raise refused
+            start(thread)
+
+        with mock.patch.object(threading.Thread, "start", refusing):
+            assert server.chat("one")[0] == 503
+        assert server.chat("one")[0] == 200
+
+
+def test_model_that_ends_while_the_metrics_are_written_is_left_out(tmp_path):
+    with running(tmp_path) as server:
+        assert server.chat("one")[0] == 200
+        one = server.service.find("one")
+        values = iter([one.model])
+        ending = mock.PropertyMock(side_effect=lambda: next(values, None))
+        served = type("Ending", (), {"model": ending})()
+        with mock.patch.object(Service, "loaded", return_value=[served]):
+            assert 'localchat_slots{model="one"}' in Metrics().text(server.service)

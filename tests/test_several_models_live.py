@@ -152,6 +152,7 @@ def limited(
     (folder / "models.json").write_text(json.dumps(settings))
     monkeypatch.setattr(process, "COMMAND", [sys.executable, "-c", LIMITED])
     monkeypatch.setenv("LIMITED_MEMORY", str(n_bytes))
+    monkeypatch.setenv("LIMITED_FOLDER", str(folder))
     catalog, options = Catalog([folder], environment={"HOME": str(folder)}), Options(port=0, n_parallel=1)
     first = catalog.find(next(iter(contexts)))
     with contextlib.closing(Loader(first, options)) as loader:

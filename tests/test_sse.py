@@ -104,6 +104,7 @@ def test_decode_by_the_rules_of_the_standard(raw, expected):
 # K39: the extensions for chat servers, and the unfinished event at the end.
 DONE = {"sentinel": "[DONE]"}
 ERROR = {"fields_as_events": ("error",)}
+JSON = {"takes_json": True}
 LENIENT = {
     "done-glued-to-event": (b"data: 1\ndata: [DONE]\n\n", False, DONE, [event("1"), event("[DONE]")]),
     "done-glued-to-next": (b"data:[DONE]\r\ndata: 1\n\n", False, DONE, [event("[DONE]"), event("1")]),
@@ -112,6 +113,14 @@ LENIENT = {
     "done-is-text-when-strict": (b"data: 1\ndata: [DONE]\n\n", False, {}, [event("1\n[DONE]")]),
     "flush-unfinished-line": (b"event: e\ndata: {}", True, {}, [event("{}", "e")]),
     "flush-no-data": (b"id: 1\nevent: x", True, {}, []),
+    "json-after-data": (
+        b'data: 1\n{"a":\n  2}\ndata: 3\n\n',
+        False,
+        JSON,
+        [event("1"), event('{"a":\n  2}'), event("3")],
+    ),
+    "json-before-a-blank": (b"[1\n:]\n]\n\n{\n}", True, JSON, [event("[1"), event("{\n}")]),
+    "json-is-unknown-when-strict": (b'{"a": 2}\n\n', False, {}, []),
     "error-field": (b'error: {"code": 400}\n\n', False, ERROR, [event('{"code": 400}', "error")]),
 }
 

@@ -28,6 +28,7 @@ from .raw_server import (
     Peer,
     Server,
     always,
+    choice,
     chunked,
     piece,
     serving,
@@ -44,9 +45,12 @@ STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 class Terminal:
     """A child process on a pseudo-terminal of its own: type input and read the output."""
 
-    def __init__(self, home: Path, url: str, *arguments: str) -> None:
+    def __init__(self, home: Path, url: str, *arguments: str, **others: str) -> None:
         self._shown = ""
+        # All output, with escape sequences.
+        self.raw = b""
         variables = {**environment(url), "XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}"}
+        variables.update(others)
         command = [sys.executable, "-m", "localchat", *arguments]
         self._pid, self._file = pty.fork()
         if self._pid == 0:
@@ -94,6 +98,7 @@ class Terminal:
             data = os.read(self._file, 65536)
         except OSError:  # The end of a pseudo-terminal, on Linux.
             return False
+        self.raw += data
         self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
         return bool(data)
 
@@ -221,12 +226,14 @@ def run(url: str, home: Path, *arguments: str, **options: Any) -> subprocess.Com
 def test_last_conversation_is_continued(tmp_path):
     with numbered() as server:
         assert "no last conversation" in run(server.url, tmp_path, "-c", "hi").stderr
-        run(server.url, tmp_path, "-s", "be brief", "one")
-        run(server.url, tmp_path, "--no-save", "two")
+        assert Terminal(tmp_path, server.url, "-s", "be brief", "one").close()[0] == 0
+        assert Terminal(tmp_path, server.url, "--no-save", "two").close()[0] == 0
+        run(server.url, tmp_path, "of a script, whose output is no terminal")
         run(server.url, tmp_path, "-c", "three")
+        run(server.url, tmp_path, "-c", "four")
         roles, contents = zip(*sent(server))
-    assert roles == ("system", "user", "assistant", "user")
-    assert contents[1::2] == ("one", "three")
+    assert roles == ("system", *("user", "assistant") * 2, "user")
+    assert contents[1::2] == ("one", "three", "four")
     assert (tmp_path / "localchat" / "last.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -302,3 +309,71 @@ def test_escape_sequences_of_the_model_are_shown_on_a_terminal(tmp_path):
         terminal = Terminal(tmp_path, server.url, "-m", "m", "hi")
         assert terminal.close() == (0, "b\n\\x1b]52;c;eA==\\x07\n")
         assert run(server.url, tmp_path, "hi").stdout == "b\n\x1b]52;c;eA==\x07\n"
+
+
+TITLE = "\x1b]0;title\x07"
+CALL = {"index": 0, "id": TITLE, "function": {"name": TITLE, "arguments": TITLE}}
+# A response with an escape sequence in each place that the terminal shows, and the arguments of the program.
+ESCAPES: dict[str, tuple[bytes, list[str]]] = {
+    "error": (with_length(json.dumps({"error": {"message": TITLE}}).encode(), "400 Bad"), ["hi"]),
+    "text of a status": (with_length(TITLE.encode(), "503 Bad"), ["--retries", "1", "hi"]),
+    "head of a response": (with_length(TITLE.encode()), ["hi"]),
+    "redirect": (with_length(b"", "302 Found", f"Location: /{TITLE}\r\n"), ["hi"]),
+    "error in the stream": (chunked(sse({"error": TITLE})), ["hi"]),
+    "call": (chunked(sse({"choices": [choice({"tool_calls": [CALL]}, "stop")]}), DONE), ["hi"]),
+    "reasoning": (chunked(sse({"choices": [choice({"reasoning": TITLE}, "stop")]}), DONE), ["--show-reasoning", "hi"]),
+    "refusal": (chunked(sse({"choices": [choice({"refusal": TITLE}, "stop")]}), DONE), ["hi"]),
+    "warning": (chunked(piece("a", TITLE), DONE), ["hi"]),
+    "JSON": (chunked(piece(TITLE + "\x9b", "stop"), DONE), ["--json", "hi"]),
+    "names of models": (b"", ["--models"]),
+    "names of models in an error": (b"", ["hi"]),
+}
+
+
+@pytest.mark.parametrize(("raw", "arguments"), ESCAPES.values(), ids=ESCAPES)
+def test_terminal_gets_no_escape_sequence_of_the_server(raw, arguments, tmp_path):
+    names = [TITLE, f"{TITLE}2"] if not raw else ["m"]
+    with always(raw, with_length(json.dumps({"data": names}).encode())) as server:
+        terminal = Terminal(tmp_path, server.url, *arguments, NO_COLOR="1")
+        _, shown = terminal.close()
+    assert "title" in shown
+    assert not {*terminal.raw} & {*range(9), *range(14, 32), 127, 0x9B}, terminal.raw
+
+
+def test_chat_shows_no_escape_sequence_of_the_server(tmp_path):
+    with always(HELLO, with_length(json.dumps({"data": [TITLE]}).encode())) as server:
+        terminal = Terminal(tmp_path, server.url, TERM="dumb")
+        terminal.enter("/model", "title")
+        terminal.enter("/model x", "title")
+        terminal.enter("hi", "Hello\n> ")
+        terminal.end()
+        assert terminal.close()[0] == 0
+    assert b"\x1b" not in terminal.raw, terminal.raw
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_styles"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_reasoning_has_a_style_only_where_it_is_wanted(variables, has_styles, tmp_path):
+    with always(chunked(sse({"choices": [choice({"reasoning": "hm"})]}), piece("a", "stop"), DONE)) as server:
+        terminal = Terminal(tmp_path, server.url, "--show-reasoning", "hi", **variables)
+        assert terminal.close() == (0, "hm\na\n")
+    assert (b"\x1b" in terminal.raw) == has_styles
+
+
+@pytest.mark.parametrize("options", [[], ["--no-save"]], ids=["saves", "does not save"])
+def test_typed_lines_are_edited_and_may_be_long(options, tmp_path):
+    pytest.importorskip("readline", reason="this Python has no readline")
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url, *options)
+        terminal.enter("ac\x1b[Db", "abc>")  # The left arrow key.
+        terminal.wait_for("> ")
+        for digit in "123456":  # A terminal shows what is typed; all of it at once is more than it buffers.
+            terminal.type("x" * 999 + digit)
+            terminal.wait_for(digit)
+        terminal.type("\r")
+        terminal.wait_for("6>\n> ")
+        terminal.end()
+        assert terminal.close()[0] == 0
+        assert len(sent(server)[-1][1]) == 6000
+    assert (tmp_path / "localchat").exists() == (not options)

@@ -61,6 +61,10 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
         [delta("f", '{"a": 1}'), delta(None, '{"a": 2}'), delta("g")],
         [("f", {"a": 1}), ("g", {"a": 2})],
     ),
+    "same id, other index, no arguments": (
+        [delta("f", "", 0, "x"), delta("g", "", 1, "x")],
+        [("f", {}), ("g", {})],
+    ),
     "sent twice in full": ([delta("f", '{"a": 1}', 0, "x"), delta("f", '{"a": 1}', 0, "x")], [("f", {"a": 1})]),
     # Which of the two gets the first arguments is unknown: neither call may be run.
     "one index, interleaved": (

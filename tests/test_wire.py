@@ -182,7 +182,7 @@ def test_error_event_may_be_any_text(data):
     assert parse_frame("error", data) == {"error": data}
 
 
-@pytest.mark.parametrize("data", ["oops", "[1]", "null", "[" * 100_000], ids=lambda data: data[:9])
+@pytest.mark.parametrize("data", ["oops", "[1]", '{"a": 1} {"b": 2}', "[" * 100_000], ids=lambda data: data[:9])
 def test_parse_frame_that_is_not_an_object(data):
     with pytest.raises(ProtocolError) as caught:
         parse_frame("message", data)
@@ -233,17 +233,19 @@ def test_parse_models(body, names):
 
 REASONS = {
     "stop": "stop eos EOS_TOKEN end_turn STOP COMPLETE",
-    "length": "length MAX_TOKENS model_length",
+    "length": "length MAX_TOKENS maxTokens FinishReason.MAX_TOKENS max_output_tokens model_length token_limit "
+    "time_limit model_context_window_exceeded context_length_exceeded incomplete not_finished truncated pause_turn",
     "tool_calls": "tool_calls tool_use function_call",
-    "content_filter": "content_filter SAFETY refusal",
-    "error": "error network_error abort",
+    "content_filter": "content_filter content_filtered SAFETY IMAGE_SAFETY refusal RECITATION sensitive blocklist "
+    "SPII prohibited_content guardrail_intervened ERROR_TOXIC",
+    "error": "error network_error abort insufficient_system_resource MALFORMED_FUNCTION_CALL timeout ERROR_LIMIT",
 }
 
 
 @pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
 def test_normal_reason_k7(reason, words):
     assert {normal_reason(word) for word in words.split()} == {reason}
-    assert normal_reason("because") is None
+    assert [normal_reason(word) for word in ("because", "stop_token", "end_token", "")] == [None] * 4
 
 
 USAGES = {

@@ -124,7 +124,7 @@ class Progress:
     def __init__(self, task: str, log: Path):
         self._task, self._log = task, log
         self._start = time.monotonic()
-        self._is_terminal = sys.stdout.isatty()
+        self._is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._shown_s = 0.0
 
     @property

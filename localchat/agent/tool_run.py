@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from ..client import check_complete
-from ..errors import Cancelled, DoesNotFit, TooManyRounds
+from ..errors import DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
 from ..transport.keywords import RunKeywords
@@ -82,7 +82,7 @@ class _BaseRun:
         self.messages += media.attach(prompt)
         # Whether a response without tool calls is complete.
         self.done = False
-        self._closed = False
+        self._is_closed = False
         # The stream of the current round, and its reply as soon as it is complete.
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
@@ -96,10 +96,7 @@ class _BaseRun:
         """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
-    def _check_closed(self, cause: BaseException | None = None) -> None:
-        """Raise Cancelled if the run was closed before it was done."""
-        if self._closed and not self.done:
-            raise Cancelled("the run was closed", partial=self.reply) from cause
+    _is_done = property(lambda self: self.done)
 
     def _process(self, event: StreamEvent) -> None:
         """Add the reply to the messages at the last event of a round. The caller may stop after this event."""
@@ -125,7 +122,8 @@ class _BaseRun:
         for left in reversed(range(self._max_rounds)):
             self._stream = stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
             self._reply = None
-            self._check_closed()  # The run may have been closed while the stream was made.
+            if self._is_closed:  # While the stream was made.
+                return
             try:
                 while True:
                     event = await stream._next()
@@ -144,14 +142,15 @@ class _BaseRun:
                 names = ", ".join(call.name for call in self.reply.tool_calls)
                 calls = f"the model still calls {names} after {self._max_rounds} rounds"
                 raise TooManyRounds(f"{calls}: raise max_rounds if it needs more", partial=self.reply)
-            results = self._tools.run_calls(self.reply.tool_calls, lambda: self._closed, in_loop=self._in_loop)
+            results = self._tools.run_calls(self.reply.tool_calls, lambda: self._is_closed, in_loop=self._in_loop)
             try:
                 async for result in results:
                     name = {"name": result.call.name} if self._client._settings.takes_tool_names else {}
                     self.messages.append({**result.message, **name})
                     self._options.pop("tool_choice", None)
                     yield result
-                    self._check_closed()
+                    if self._is_closed:
+                        return
             finally:
                 await results.aclose()
 
@@ -159,10 +158,10 @@ class _BaseRun:
         """The first iteration sends the first request, not the entry of the `with` block."""
 
     async def _close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         if self._stream is not None:
             await self._stream._close()
-        with contextlib.suppress(RuntimeError):  # Another thread or task runs the generator, and will see `_closed`.
+        with contextlib.suppress(RuntimeError):  # Another thread or task runs the generator, and will see `_is_closed`.
             await self._events.aclose()
 
 
@@ -182,7 +181,7 @@ class ToolRun(_BaseRun, BlockingEvents[RunEvent]):
         with self:
             for _ in self:
                 pass
-        return self.reply
+        return self._checked(self.reply)
 
 
 class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent]):
@@ -196,4 +195,4 @@ class AsyncToolRun(_BaseRun, AsyncEvents[RunEvent]):
         async with self:
             async for _ in self:
                 pass
-        return self.reply
+        return self._checked(self.reply)

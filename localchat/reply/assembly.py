@@ -253,6 +253,8 @@ class _Choice:
         reason = self.reason()
         if reason == "unknown":
             self._warn(f"unknown finish reason {self.reason_raw!r}")
+        if reason is None:
+            self._warn("the server sent no finish reason: whether the text is complete is not known")
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self._finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self._stop_reason, self.index)
@@ -416,12 +418,16 @@ class Accumulator:
         self._fields.update(chunk)
         self._n_chunks += 1
         error = find_error(chunk)
+        is_explicit = (error is not None and error is not chunk) or "error" in (chunk.get("object"), chunk.get("type"))
         if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
             # It may be an error of an unknown format. Ignoring it would make a text that it cut look complete.
             shown = cut(dump(chunk))
             if not self.started:
                 raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
             error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
+        if error is not None and not is_explicit and self.complete:
+            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
+            error = None
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
             self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
             events.append(self._start)

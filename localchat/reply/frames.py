@@ -33,7 +33,7 @@ class Frames:
         self._content_type = content_type
         self._head = b""
         self._held = bytearray()
-        self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",))
+        self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",), takes_json=True)
         # "sse", "lines" (of JSON) or "json" (one body of several lines); None until it is known.
         self._kind: str | None = None
         # The number of JSON documents outside an event stream, and whether one was not UTF-8.
@@ -132,7 +132,7 @@ def _is_complete(text: str) -> bool:
 def parse_frame(event: str, data: str) -> Json | bool | None:
     """Parse one payload: a JSON object, True for the end mark [DONE], or None for a payload to ignore.
 
-    Ignored are keep-alives (blank data, or a comment that a proxy wrapped into data) and events with another name
+    Ignored are keep-alives (blank data, null, or a comment that a proxy wrapped into data) and events with another name
     that have neither choices nor an error.
 
     Raises:
@@ -141,7 +141,7 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
     text = data.strip()
     if text == "[DONE]":
         return True
-    if not text or text.startswith(":"):
+    if event != "error" and (text in ("", "null") or text.startswith(":")):
         return None
     payload: Any = None
     wrong = "JSON that is not an object"
@@ -151,6 +151,8 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
             json.loads(text)  # Raises the error. raw_decode is tried first, since it is twice as fast on short text.
     except (ValueError, RecursionError) as error:
         payload, wrong = None, f"something that is not JSON ({error})"
+    if isinstance(payload, list) and len(payload) == 1:
+        payload = payload[0]  # Google's servers report an error as a list.
     if event == "error":
         has_error = isinstance(payload, dict) and payload.get("error")
         return payload if has_error else {"error": payload or text}

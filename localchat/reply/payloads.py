@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
@@ -25,19 +26,23 @@ def check_prompt(prompt: object) -> None:
             raise TypeError(f"a message is a dict with role and content, not {type(message).__name__}{hint}")
 
 
-# Finish reasons of servers, in lower case, by the five finish reasons of the client.
+# Finish reasons of servers, by the five finish reasons of the client. Only their letters are compared, in lower case.
 _REASONS = {
-    raw: reason
+    word: reason
     for reason, words in {
-        "stop": "stop end_turn stop_sequence eos eos_token eom complete completed load unload",
-        "length": "length max_tokens max_output_tokens model_length compaction",
-        "tool_calls": "tool_calls tool_call tool_use function_call",
-        "content_filter": "content_filter content_filtered safety recitation refusal sensitive blocklist "
-        "prohibited_content spii guardrail_intervened",
-        "error": "error network_error abort insufficient_system_resource malformed_function_call",
+        "stop": "stop endturn stopsequence eos eostoken eom complete completed load unload",
+        "tool_calls": "toolcalls toolcall tooluse functioncall",
+        "length": "compaction pauseturn repetition toomanytoolcalls",
+        "content_filter": "spii",
     }.items()
-    for raw in words.split()
+    for word in words.split()
 }
+# The words in all other finish reasons, which say that the text was cut. The first that matches decides.
+_CUT_REASONS = (
+    ("content_filter", re.compile("filter|safety|recitation|refus|sensitive|block|prohibited|guardrail|moderat|toxic")),
+    ("error", re.compile("error|abort|cancel|fail|malformed|unexpected|insufficient|timeout|ratelimit|quota")),
+    ("length", re.compile("length|limit|max|context|exceed|budget|truncat|incomplete|notfinished|partial")),
+)
 
 # The fields of token counts, in the order of their precedence. A zero does not hide a count in a later field.
 _INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
@@ -81,9 +86,9 @@ def find_error(payload: Json) -> Any:
         error = place.get("error") if isinstance(place, dict) else None
         if error:
             return error
-    is_error = payload.get("object") == "error" or isinstance(payload.get("message"), str)
-    is_error = is_error or any(payload.get(name) is not None for name in ("detail", "code", "statusCode"))
-    is_success = payload.get("code") in (0, 200, "0", "200")  # Some services send it in every chunk.
+    is_error = payload.get("object") == "error" or non_blank(payload.get("message")) is not None
+    is_error = is_error or any(payload.get(name) not in (None, "") for name in ("detail", "code", "statusCode"))
+    is_success = payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200")  # Some services always send it.
     return payload if is_error and not is_success and not choices else None
 
 
@@ -130,7 +135,9 @@ def dump(value: Any) -> str:
 
 def normal_reason(raw: str) -> str | None:
     """The client's name for a finish reason of a server; None if it is unknown."""
-    return _REASONS.get(raw.strip().lower())
+    letters = re.sub("[^a-z]", "", raw.lower())
+    cuts = (reason for reason, words in _CUT_REASONS if words.search(letters))
+    return _REASONS.get(letters) or next(cuts, None)
 
 
 def parse_usage(raw: Json) -> Usage:

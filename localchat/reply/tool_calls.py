@@ -2,7 +2,8 @@
 
 Which call a delta belongs to: the id decides, then the index. A model generates calls one after another, so a delta
 with neither belongs to the last call. With the same index and no id, another name begins a second call, and the same
-name does so only if the arguments so far are complete JSON and new arguments come with the name or after it.
+name does so only if the arguments so far are complete JSON and new arguments come with the name or after it. A name
+comes in pieces if the pieces have the same index and id, or if only the first has an id.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ class _OpenCall:
         self._latest = ""
         self._is_cumulative = True
 
+    def add_name(self, name: str | None) -> None:
+        """Add a name, a further piece of it, or the name with a further piece."""
+        if name is not None and name != self.name:
+            self.name = name if self.name is None or name.startswith(self.name) else self.name + name
+
     def text(self) -> str:
         """The arguments so far."""
         self._pieces = ["".join(self._pieces)]
@@ -83,6 +89,8 @@ class _OpenCall:
         """The text of the arguments, their value or None, the error, and a warning if the text was repaired."""
         text = self.text()
         arguments, error = _loads(text)
+        if error is None and _loads(text, strict=True)[1] is not None:
+            return dump(arguments), arguments, None, "the arguments of a call were not exact JSON and are written anew"
         rest = text.lstrip()[2:].lstrip()
         if error is not None and text.lstrip().startswith("{}") and _loads(rest)[1] is None:
             return rest, _loads(rest)[0], None, "empty arguments came before the arguments of a call"
@@ -126,7 +134,7 @@ class ToolCalls:
             if call is not None and is_repeated:
                 self._warn(f"call {call.name!r} was sent twice in full")
         call = call or self._open(index, raw)
-        call.name = call.name or name
+        call.add_name(name)
         call.extra.update({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if id is not None and id not in call.ids:
             call.ids.append(id)
@@ -146,6 +154,10 @@ class ToolCalls:
                 self._warn("arguments came without a call to belong to; added to the last call")
             return self._continued(calls or known or self._calls, piece, is_known=bool(known))
         calls = calls or known
+        last = calls[-1] if calls and index in (None, calls[-1].index) else None
+        is_continued = known if id is not None else last is not None and last.ids and index is not None
+        if is_continued and last is not None and last.name not in (name, None) and not last.is_complete():
+            return last  # A piece of the name.
         named = [call for call in calls if call.name in (name, None)]
         call = named[-1] if named else None
         if call is None or call.name is None or not call.is_complete():
@@ -223,16 +235,21 @@ def _arguments_text(arguments: Any) -> str:
     return dump(arguments) if arguments else "{}"  # Some servers send an empty list if there are no arguments.
 
 
-def _loads(text: str) -> tuple[Json | None, str | None]:
-    """Parse arguments: return them and None, or None and the error. Blank text means no arguments."""
+def _loads(text: str, strict: bool = False) -> tuple[Json | None, str | None]:
+    """Parse arguments: return them and None, or None and the error. Blank text means no arguments.
+
+    Unless `strict`, strings may have control characters, such as line ends, and the JSON may itself be a JSON string.
+    """
     if not text.strip():
         return {}, None
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, strict=strict, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         return None, f"the arguments are not JSON: {error}"
     if value is None:
         return {}, None
+    if isinstance(value, str) and not strict:
+        return _loads(value)
     if not isinstance(value, dict):
         return None, f"the arguments are not a JSON object: {cut(text, 60)}"
     return value, None

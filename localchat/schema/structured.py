@@ -123,8 +123,8 @@ def corrected(prompt: Any, error: DoesNotFit) -> list[Json]:
 
 
 def _parse(text: str) -> Any:
-    """Parse JSON, also in a fenced code block, which models often generate without a constraint."""
-    fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?```\s*", text, re.DOTALL)
+    """Parse JSON, also in a fenced code block, which models often generate without a constraint and may not close."""
+    fenced = re.fullmatch(r"\s*```\w*\r?\n(.*?)\r?\n?(?:```)?\s*", text, re.DOTALL)
     try:
         return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:

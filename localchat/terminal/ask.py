@@ -8,10 +8,12 @@ an error, 2 for wrong usage, 3 for a response that was cut, 130 for Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from ..client import Client
@@ -23,6 +25,9 @@ OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 # Control characters and their replacements: escapes, and nothing for the carriage returns of Windows line ends.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
+
+# Seconds without the end of the piped input, after which the program reports that it waits.
+_NOTICE_S = 2.0
 
 NO_PROMPT = "localchat: there is no prompt: give a text, or pipe one in"
 _USAGE = 'usage: python FILE.py "text": send a prompt to the server at OPENAI_BASE_URL. Piped input is put before it.'
@@ -77,8 +82,11 @@ def read_prompt(words: Sequence[str]) -> str:
     Raises:
         ValueError: The input is not UTF-8.
     """
+    piped = ""
     try:
-        piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+        if sys.stdin is not None and not sys.stdin.isatty():
+            with notice("localchat: waiting for the end of the piped input; </dev/null stands for none", _NOTICE_S):
+                piped = sys.stdin.read()
         text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
         text.encode()  # Python reads invalid bytes of arguments as surrogates, which servers refuse.
     except UnicodeError as error:
@@ -110,6 +118,18 @@ def finish_code(finish_reason: str | None) -> int:
 def report(text: str) -> None:
     """Write a line to stderr."""
     print(printable(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def notice(text: str, after_s: float) -> Iterator[threading.Timer]:
+    """Report this text if the block takes longer than these seconds; `cancel` of the timer prevents that."""
+    timer = threading.Timer(after_s, report, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
 
 
 def printable(text: str, stream: TextIO) -> str:

@@ -12,6 +12,7 @@ from ..agent.conversation import read_messages, write_messages
 from ..client import Client
 from ..errors import LocalChatError, ProtocolError, StatusError
 from .ask import OK, report
+from .printing import waiting
 from .session import Session, state_file
 
 _PROMPT, _MORE = "> ", "... "
@@ -26,7 +27,7 @@ def chat(session: Session, images: list[str]) -> int:
         LocalChatError: The list of models cannot be requested, for example because the server is down.
     """
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
-    with _history() if session.saves else contextlib.nullcontext():
+    with _line_editing(session.saves):
         while True:
             line = ""
             try:
@@ -68,7 +69,8 @@ def _read_message() -> str:
 def greeting(client: Client, model: str | None) -> str:
     """The name of the model and the URL of the server, without the query."""
     try:
-        names = [str(name) for name in client.models()]
+        with waiting(client):
+            names = [str(name) for name in client.models()]
     except (ProtocolError, StatusError):  # Some servers have no list of models.
         names = []
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
@@ -78,8 +80,8 @@ def greeting(client: Client, model: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _history() -> Iterator[None]:
-    """Load the history of typed lines for the cursor keys, and save it at the end, if Python has readline."""
+def _line_editing(saves: bool) -> Iterator[None]:
+    """Edit lines, with the history for the cursor keys, if Python has readline. `saves`: save the history."""
     try:
         import readline
     except ImportError:  # Python on Windows and some other builds have no readline.
@@ -93,7 +95,7 @@ def _history() -> Iterator[None]:
     try:
         yield
     finally:
-        if path is not None:
+        if saves and path is not None:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 path.touch(mode=0o600)
@@ -128,7 +130,8 @@ def _execute(session: Session, line: str) -> None:
 def _model(session: Session, name: str) -> None:
     if name:
         session.model = name
-    listed = list(map(str, session.client.models()))
+    with waiting(session.client):
+        listed = list(map(str, session.client.models()))
     for model in listed:
         report(f"{'*' if model == session.model else ' '} {model}")
     if name and name not in listed:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from contextlib import AbstractContextManager
+from threading import Timer
 from typing import Any
 
+from ..client import Client
 from ..events import ReasoningDelta, Reply, StreamEvent
-from .ask import output_text, printable, report
+from .ask import notice, output_text, printable, report
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+# Seconds without output, after which the program reports that it waits for the server.
+_NOTICE_S = 10.0
+
+
+def waiting(client: Client) -> AbstractContextManager[Timer]:
+    """Report that the program waits for the server, if the block takes long; see `notice`."""
+    return notice(f"localchat: waiting for {client.base_url.partition('?')[0]}; Ctrl-C ends this", _NOTICE_S)
 
 
 class Printer:
@@ -26,6 +37,7 @@ class Printer:
         self._holds = hold or as_json
         self._as_json = as_json
         self._show_reasoning = show_reasoning
+        self._has_styles = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
         self._held = ""
         # Whether the last line on stdout, or the last line of reasoning on stderr, is unfinished.
         self._in_line = False
@@ -76,7 +88,7 @@ class Printer:
         if self._show_reasoning and event.choice_index == 0:
             self._in_reasoning = True
             text = printable(event.delta, sys.stderr)
-            print(f"{_DIM}{text}{_PLAIN}" if sys.stderr.isatty() else text, end="", file=sys.stderr, flush=True)
+            print(f"{_DIM}{text}{_PLAIN}" if self._has_styles else text, end="", file=sys.stderr, flush=True)
 
     def _write(self, text: str) -> None:
         if text:

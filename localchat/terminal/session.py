@@ -17,7 +17,7 @@ from ..events import Reply
 from ..extras import media
 from ..transport.keywords import CLIENT_NAMES, StreamKeywords
 from .ask import finish_code, read_prompt, report
-from .printing import Printer
+from .printing import Printer, waiting
 
 Json = dict[str, Any]
 
@@ -41,8 +41,9 @@ class Session:
         self._options = _as_options(dict(arguments.option))
         if arguments.schema:
             self._options["response_format"] = _read_schema(arguments.schema)
-        # Whether this program writes files: the last conversation, and the history of typed lines.
-        self.saves = not arguments.no_save
+        # Whether this program writes files: the last conversation, and the history of typed lines. A single request of
+        # a script, whose output is not a terminal, does not replace the conversation that `--continue` continues.
+        self.saves = not arguments.no_save and (arguments.continues or sys.stdout.isatty())
         # The messages of a question that got no answer.
         self.unanswered: list[Json] = []
         self.messages: list[Json] = _load_last() if arguments.continues else []
@@ -93,9 +94,11 @@ class Session:
         )
         try:
             options = {**self._options, **({"model": self.model} if self.model else {})}
-            with self.client.stream(messages, **options) as stream:
+            with waiting(self.client) as notice, self.client.stream(messages, **options) as stream:
                 for event in stream:
                     printer.add(event)
+                    if event.type.endswith("_delta") and (arguments.show_reasoning or event.type != "reasoning_delta"):
+                        notice.cancel()
             reply: Reply[Any] = stream.reply
             printer.end(reply)
         finally:

@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from ..errors import cut
 
@@ -70,18 +70,30 @@ def parse_base_url(text: str) -> Address:
             raise ValueError("the base URL names a unix socket, which Python does not have on this system")
         path = re.sub("^/+", "/", text[len("unix:") :])  # A path without a slash is relative to the working folder.
         return Address("http", "localhost", 80, "/v1", socket_path=path)
-    parts = urlsplit(text if "://" in text else "http://" + text)
-    if parts.scheme not in PORTS or not parts.hostname:
+    parts = _split(text, "the base URL")
+    if parts.scheme not in PORTS:
         raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
     if "@" in parts.netloc:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
-    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+    host = str(parts.hostname)
+    with contextlib.suppress(UnicodeError):
+        host = host if host.isascii() else host.encode("idna").decode("ascii")
     host = unquote(host) if ":" in host else host  # The % of a zone is quoted.
-    if not host.isprintable() or " " in host:
+    if not host.isprintable() or not host.isascii() or " " in host:
         raise ValueError(f"the base URL has an invalid host: {cut(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
     path = parts.path.rstrip("/").removesuffix("/chat/completions")  # Users often give the URL of the chat endpoint.
     return Address(parts.scheme, host, port, _quoted(path), _quoted(parts.query))
+
+
+def _split(url: str, what: str) -> SplitResult:
+    """The parts of a URL, which may lack http://. It has a host, and a valid port or none."""
+    with contextlib.suppress(ValueError):  # Its message may quote a part of a password.
+        parts = urlsplit(url if "://" in url else "http://" + url)
+        if parts.hostname and parts.port != 0:
+            return parts
+    hint = "it needs a host, a port is a number from 1 to 65535, a / in a password is written %2F"
+    raise ValueError(f"{what} cannot be read: {hint}")
 
 
 def _quoted(text: str) -> str:
@@ -111,12 +123,12 @@ def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
     Requests to this machine and to unix sockets never use a proxy, which could not reach them.
 
     Raises:
-        OSError: The URL of the proxy cannot be used.
+        ValueError: The URL of the proxy cannot be used.
     """
     if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
     if isinstance(proxy, str):
-        return _parse_proxy(proxy)
+        return parse_proxy(proxy)
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     import urllib.request  # Late: it costs 3 ms.
@@ -125,7 +137,7 @@ def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
     if urllib.request.proxy_bypass(address.authority) or _in_networks(address.host, proxies.get("no", "")):
         return None
     url = proxies.get(address.scheme) or proxies.get("all")
-    return _parse_proxy(url) if url else None
+    return parse_proxy(url) if url else None
 
 
 def _in_networks(host: str, no_proxy: str) -> bool:
@@ -139,14 +151,13 @@ def _in_networks(host: str, no_proxy: str) -> bool:
     return False
 
 
-def _parse_proxy(url: str) -> Proxy:
-    try:
-        parts = urlsplit(url if "://" in url else "http://" + url)
-        host, port = parts.hostname, parts.port or 80
-    except ValueError:  # Its message may quote a part of the password, so it is not the cause of the new error.
-        raise OSError("the proxy's URL cannot be read: a / in a password is written %2F") from None
-    if parts.scheme != "http" or not host:
-        raise OSError(f"only http:// proxies are supported, not {parts.scheme}://; set no_proxy to avoid it")
+def parse_proxy(url: str) -> Proxy:
+    """Parse the URL of a proxy; raise ValueError if it cannot be used."""
+    parts = _split(url, "the proxy's URL")
+    host, port = str(parts.hostname), parts.port or 80
+    if parts.scheme != "http":
+        other = f"{parts.scheme}://: proxy=False or no_proxy avoids it"
+        raise ValueError(f"only http:// proxies are supported, not {other}")
     if parts.username is None:
         return Proxy(host, port, {})
     import base64
@@ -168,7 +179,7 @@ def tls_context(verify: Any) -> ssl.SSLContext:
         return verify
     try:
         context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
-    except OSError as error:
+    except (OSError, TypeError) as error:
         raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
     if verify is False:
         context.check_hostname = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         # Public for `AsyncDriver.start_tls`, which replaces it.
         self.transport: Any = None
         # Bytes that are received and not read.
@@ -61,7 +63,7 @@ class AsyncConnection(asyncio.Protocol):
     def is_usable(self) -> bool:
         """Whether an idle connection can be reused: it is open, without unread bytes, and of this event loop."""
         is_open = not self._ended and not self._buffer and not self.transport.is_closing()
-        return is_open and self._loop is asyncio.get_running_loop()
+        return is_open and self._process == os.getpid() and self._loop is asyncio.get_running_loop()
 
     def readable(self) -> asyncio.Future[None]:
         """A future that is done when `take` has bytes or the connection has ended. One read at a time may wait."""
@@ -83,7 +85,13 @@ class AsyncConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection at once, without the closing alert of TLS, which would wait for the server."""
-        with contextlib.suppress(RuntimeError):  # The event loop is closed, so its connections are too.
+        if self._process != os.getpid():
+            return  # After a fork, the child shares the selector of the parent's loop, which has to keep the socket.
+        # A child may have the socket too. Other loops than asyncio's may have none (AttributeError, TypeError). If the
+        # loop is closed (RuntimeError), its connections are too.
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            self.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(RuntimeError):
             self.transport.abort()
 
 

@@ -68,9 +68,9 @@ class Call:
     async def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         """Send a request and receive the head of the response, with retries. A `body` of None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
-        self._headers, self._body, self.headers = self.settings.request_headers(headers), b"", {}
-        if body is not None:
-            self._body = _as_json(body)
+        self._body, self.headers = b"" if body is None else _as_json(body), {}
+        self._headers = self.settings.request_headers(headers, body is not None)
+        if body is not None or method.upper() in ("POST", "PUT", "PATCH"):  # These always have a body; it may be empty.
             self._headers["Content-Length"] = str(len(self._body))
         for tries in itertools.count():
             shown = self._target.partition("?")[0], self.settings.address.shown
@@ -182,14 +182,15 @@ class Call:
         self._log("status %d", status)
         self._inflate = None
         names = ("content-encoding", "transfer-encoding")
-        encoding, transfer = (self.headers.get(name, "").strip().lower() for name in names)
+        # Some proxies send a header twice.
+        encoding, transfer = (",".join(sorted({*self._response.values(name)} - {"identity"})) for name in names)
         if not 200 <= status < 300:
             raw = await self.drain(ERROR_BODY_S)
             raw = inflate_error(raw, encoding, MAX_DRAINED_BYTES)
             raise status_error(self.settings, status, self.headers, raw.decode("utf-8", "replace"))
-        if transfer not in ("", "identity", "chunked"):
+        if transfer not in ("", "chunked"):
             raise ProtocolError(f"the server uses the transfer encoding {transfer!r}, which the client did not offer")
-        if encoding not in ("", "identity"):
+        if encoding:
             self._inflate = Inflate(encoding, self.settings.max_bytes)
 
     def _drop(self) -> None:
@@ -216,7 +217,7 @@ class Call:
                 await self._start_tls(proxy)
             else:
                 self._connection.proxy = proxy
-        except (OSError, UnicodeError, ProtocolError, IncompleteStream) as error:
+        except (OSError, ValueError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
     async def _open(self, proxy: Proxy | None) -> Any:

@@ -33,8 +33,8 @@ _ZLIB_ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 def check_header(name: str, value: str) -> None:
     """Raise ValueError for a name or a value that HTTP does not allow, and for a header of the framing."""
-    if not _TOKEN.fullmatch(name):
-        raise ValueError(f"not a valid header name: {cut(name, 40)!r}")
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise ValueError(f"not a valid header name: {cut(str(name), 40)!r}")
     if name.lower() in _FRAMING_HEADERS.split():
         raise ValueError(f"the client sets the header {name} itself: leave it out")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
@@ -116,12 +116,12 @@ class ResponseReader:
             self._set_framing(is_http_10=match[1] == "0")
 
     def _set_framing(self, is_http_10: bool) -> None:
-        connection = self._values("connection")
-        lengths = set(self._values("content-length"))
+        connection = self.values("connection")
+        lengths = set(self.values("content-length"))
         self.keeps_alive = "keep-alive" in connection if is_http_10 else "close" not in connection
         if self.status in (204, 304) or not self._has_body:
             self.ended = True
-        elif self._values("transfer-encoding")[-1:] == ["chunked"]:
+        elif self.values("transfer-encoding")[-1:] == ["chunked"]:
             self._held = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
             self._step = ResponseReader._take_chunks
         elif lengths:
@@ -135,7 +135,7 @@ class ResponseReader:
             self.keeps_alive = False
             self._step = ResponseReader._take_until_close
 
-    def _values(self, name: str) -> list[str]:
+    def values(self, name: str) -> list[str]:
         """The values of a header, in lower case."""
         return [value for value in (item.strip().lower() for item in self.headers.get(name, "").split(",")) if value]
 
@@ -199,19 +199,32 @@ class Inflate:
 
         self._zlib: Any = zlib
         self._limit = limit
-        self._inflate = zlib.decompressobj(wbits=47)
+        # None before the first two bytes of a member, which are held until both are there.
+        self._inflate: Any = None
+        self._held = b""
+        self._has_ended = False
 
     def feed(self, data: bytes) -> bytes:
-        out = b""
+        out, data, self._held = b"", self._held + data, b""
         while data:
+            if self._inflate is None:
+                if len(data) < 2:
+                    self._held = data
+                    break
+                # Some servers send deflate without the header of zlib. After a member, it is padding.
+                has_header = data[:2] == b"\x1f\x8b" or (
+                    data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+                )
+                if self._has_ended and not has_header:
+                    break
+                self._inflate = self._zlib.decompressobj(wbits=47 if has_header else -15)
             try:
                 out += self._inflate.decompress(data, self._limit + 1)
             except self._zlib.error as error:
                 raise ProtocolError(f"the compressed response is damaged: {error}") from error
             data = b""
             if self._inflate.eof:
-                data = self._inflate.unused_data
-                self._inflate = self._zlib.decompressobj(wbits=47)
+                data, self._inflate, self._has_ended = self._inflate.unused_data, None, True
         return out
 
 

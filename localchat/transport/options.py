@@ -6,12 +6,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from ..errors import LocalChatError, ProtocolError
 from ..reply.payloads import find_error, is_chunk
-from .addresses import is_loopback, parse_base_url
+from .addresses import is_loopback, parse_base_url, parse_proxy, tls_context
 from .http1 import check_header
 from .keywords import ClientKeywords, check_keywords
 from .timeouts import Timeout
@@ -26,6 +26,10 @@ DEFAULT_MAX_RETRIES = 2
 
 # The variables of the environment that a client reads when it is made.
 _VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
+
+# The types of arguments of Client that nothing else checks.
+_TEXTS = dict.fromkeys(("base_url", "api_key", "model"), (str,))
+_TYPES: dict[str, Any] = {**_TEXTS, "on_retry": (Callable,), "headers": (Mapping,), "proxy": (str, bool)}
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -48,6 +52,11 @@ class Settings:
         **options: Unpack[ClientKeywords],
     ) -> None:
         check_keywords(options, ClientKeywords, "Client")
+        named: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
+        for name, types in _TYPES.items():
+            if not isinstance(named.get(name), (*types, type(None))):
+                expected = " or ".join(kind.__name__ for kind in types)
+                raise TypeError(f"{name} is a {expected}, not a {type(named[name]).__name__}")
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.
@@ -61,8 +70,12 @@ class Settings:
         self.on_retry = options.get("on_retry")
         self.headers = dict(options.get("headers") or {})
         self.proxy = options.get("proxy")
-        self.verify = options.get("verify", True)
-        self.max_bytes = options.get("max_bytes", DEFAULT_MAX_BYTES)
+        if isinstance(self.proxy, str):
+            parse_proxy(self.proxy)
+        self.verify = True if options.get("verify") is None else options["verify"]
+        if not isinstance(self.verify, bool):
+            tls_context(self.verify)
+        self.max_bytes = _whole_number("max_bytes", options, DEFAULT_MAX_BYTES, 1)
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.takes_stream_options = True
@@ -93,7 +106,7 @@ class Settings:
             settings.takes_tool_names = self.takes_tool_names
         return settings
 
-    def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
+    def request_headers(self, extra: Mapping[str, str], has_body: bool = True) -> dict[str, str]:
         """The headers of a request, with `extra` headers.
 
         Raises:
@@ -101,7 +114,7 @@ class Settings:
         """
         headers = {
             "Host": self.address.host_header,
-            "Content-Type": "application/json",
+            **({"Content-Type": "application/json"} if has_body else {}),
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",
             "Cache-Control": "no-store",
@@ -111,10 +124,9 @@ class Settings:
             headers["Authorization"] = f"Bearer {self.key}"
         # A later header replaces an earlier one of the same name in any case.
         pairs = [*headers.items(), *self.headers.items(), *extra.items()]
-        by_name = {name.lower(): (name, value) for name, value in pairs}
-        for name, value in by_name.values():
+        for name, value in pairs:
             check_header(name, value)
-        return dict(by_name.values())
+        return dict({name.lower(): (name, value) for name, value in pairs}.values())
 
     def mask_error(self, error: LocalChatError) -> None:
         """Mask the key in an error: some servers repeat it in their messages."""
@@ -147,11 +159,11 @@ def _clean_key(key: str) -> str:
     return key
 
 
-def _whole_number(name: str, options: Any, default: int) -> int:
+def _whole_number(name: str, options: Any, default: int, least: int = 0) -> int:
     """Remove a whole number from the options and return it, or the default."""
     value = options.pop(name, None)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValueError(f"{name} is a whole number from 0, not {value!r}")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        raise ValueError(f"{name} is a whole number from {least}, not {value!r}")
     return default if value is None else value
 
 

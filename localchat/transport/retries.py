@@ -8,6 +8,7 @@ import math
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urljoin
@@ -58,11 +59,18 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds in `retry-after-ms` or `retry-after`; None if there is neither, or if it is a date."""
+    """The seconds in `retry-after-ms` or `retry-after`, or until the date in it; None if there is neither."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         with contextlib.suppress(ValueError):
-            seconds = float(headers.get(name, "")) * unit
+            seconds = float(headers.get(name, "").partition(",")[0]) * unit
             return seconds if math.isfinite(seconds) else None
+    if "retry-after" not in headers:
+        return None
+    from email.utils import mktime_tz, parsedate_tz  # Late: only a date needs it.
+
+    after, now = (parsedate_tz(headers.get(name, "")) for name in ("retry-after", "date"))
+    with contextlib.suppress(ValueError, OverflowError):  # By the clock of the server, if it sends its time.
+        return after and max(mktime_tz(after) - (mktime_tz(now) if now else time.time()), 0.0)
     return None
 
 
@@ -129,10 +137,11 @@ def read_json(settings: Settings, what: str, raw: bytes) -> Any:
     """
     try:
         body = json.loads(raw)
+        is_error = isinstance(body, dict) and "data" not in body and find_error(body) is not None
+        reported = parse_error(settings.mask_payload(body)) if is_error else None
     except (ValueError, RecursionError) as error:
         head = settings.mask(cut(raw.decode("utf-8", "replace")))
         raise ProtocolError(f"the {what} not JSON: {head}", head=head) from error
-    if isinstance(body, dict) and "data" not in body and find_error(body) is not None:
-        reported = parse_error(settings.mask_payload(body))
+    if reported is not None:
         raise StreamError(reported.message, error_type=reported.error_type, code=reported.code)
     return body

@@ -10,6 +10,7 @@ import contextlib
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,9 @@ from .pool import configure
 Result = TypeVar("Result")
 
 READ_BYTES = 65536
+
+# Unlike epoll and kqueue, these need no file descriptor, of which the process may have none left.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 # On Windows, Ctrl-C does not interrupt a blocking read, so a read is divided into short ones.
 _STEP_S = 0.2 if os.name == "nt" else None
@@ -52,7 +56,7 @@ class Connection:
         """Whether this process made the connection, and the server keeps it open. A closed one is readable."""
         if self.process != os.getpid() or self.sock.fileno() < 0:
             return False
-        with selectors.DefaultSelector() as selector:
+        with _Selector() as selector:
             selector.register(self.sock, selectors.EVENT_READ)
             return not selector.select(0)
 
@@ -67,6 +71,7 @@ class Connection:
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self.shut()  # A process that was forked may have the socket too.
         self.sock.close()
 
     __del__ = close  # For a client that the program did not close.
@@ -74,11 +79,17 @@ class Connection:
 
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine that awaits only operations of a Driver, which block and never suspend it. Returns its result."""
+    hooks = sys.get_asyncgen_hooks()
+    if any(hooks):  # An event loop runs in this thread. At its end it would close the generators of the coroutine.
+        sys.set_asyncgen_hooks(None, None)
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: Result = end.value
         return result
+    finally:
+        if any(hooks):
+            sys.set_asyncgen_hooks(*hooks)
     raise RuntimeError("the coroutine waits for something else")
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import Cancelled, DoesNotFit, IncompleteStream, LocalChatError, ProtocolError, StreamError, TimedOut
@@ -46,8 +47,8 @@ class Response:
         self._accumulator = accumulator
         self._expected = expected
         self._parsed: Any = None
-        # Set after the last event.
-        self.succeeded = False
+        # Set when the head of the response is received, and after the last event.
+        self.begun = self.succeeded = False
         self._frames = Frames("")
         # Whether the body is one complete response, not a stream.
         self._is_complete_response = False
@@ -73,6 +74,7 @@ class Response:
         call, accumulator = self._call, self._accumulator
         try:
             await self._send()
+            self.begun = True
             yield None
             frames = self._frames = Frames(call.headers.get("content-type", ""))
             n_bytes, cause = 0, None
@@ -107,19 +109,29 @@ class Response:
 
     def _take(self, frames: Iterable[ServerSentEvent]) -> Iterator[StreamEvent]:
         """The events of these payloads. `_ended` is set if one of them ends the response."""
-        accumulator, deadlines = self._accumulator, self._call.deadlines
-        for frame in frames:
-            payload = parse_frame(frame.event, frame.data)
-            self._done = payload is True
-            if isinstance(payload, dict):
-                self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
-                events = accumulator.add(self._call.settings.mask_payload(payload))
-                if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
-                    deadlines.event()
-                yield from events
-            if self._done or accumulator.error:
-                self._ended = True
-                break
+        accumulator, deadlines, left = self._accumulator, self._call.deadlines, iter(frames)
+        while not self._done and not accumulator.error:
+            frame = None
+            try:
+                frame = next(left, None)
+                if frame is None:
+                    break
+                payload = parse_frame(frame.event, frame.data)
+                self._done = payload is True
+                if isinstance(payload, dict):
+                    self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
+                    events = accumulator.add(self._call.settings.mask_payload(payload))
+                    if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
+                        deadlines.event()
+                    yield from events
+            except (ProtocolError, RecursionError) as error:
+                if not accumulator.complete and isinstance(error, ProtocolError):
+                    raise
+                if not accumulator.complete:
+                    raise ProtocolError("the server sent JSON that is nested too deeply") from error
+                yield from accumulator.warn(f"ignored after the finish reason: {self._call.settings.mask(str(error))}")
+                self._ended = self._ended or frame is None  # The frames end with their error.
+        self._ended = self._ended or self._done or accumulator.error is not None
         # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
         if self._ended and self._frames.was_damaged and not accumulator.error:
             yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
@@ -151,26 +163,38 @@ class Response:
 class BaseEvents(Generic[AnyEvent]):
     """Events that a generator makes, however the caller waits for them.
 
-    A subclass has the generator, the coroutines `_open` and `_close`, and `_check_closed`, which raises Cancelled if
-    `close` ended the generator.
+    The end of the generator is the end of the events only if `_is_done`. Otherwise it failed, or was closed or
+    interrupted (Ctrl-C, a cancelled task, the end of an event loop), and every further read raises.
     """
 
+    # A subclass has these; `_open` and `_close` are coroutines.
     _events: Any
     _open: Any
     _close: Any
-    _check_closed: Any
+    _is_done: Any
+    _is_closed: Any
+    reply: Any
+    # The error that ended the generator.
+    _failure: Exception | None = None
 
-    async def _next(self) -> AnyEvent | None:
-        """The next event, None at the end."""
+    async def _next(self, is_opening: bool = False) -> AnyEvent | None:
+        """The next event, None at the end. With `is_opening`, also None when the head of the response is received."""
         try:
-            await self._open()
-            event: AnyEvent | None = await self._events.__anext__()
-            return event
-        except (StopAsyncIteration, RuntimeError) as error:  # RuntimeError: another thread or task is closing it.
-            self._check_closed(error)
-            if isinstance(error, StopAsyncIteration):
+            while True:
+                event: AnyEvent | None = await self._events.__anext__()
+                if event is not None or is_opening:
+                    return event
+        except StopAsyncIteration:
+            if self._is_done:
                 return None
-            raise
+        except Exception as error:
+            if not (self._is_closed and isinstance(error, RuntimeError)):  # Another thread or task is closing it.
+                self._failure = error
+                raise
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        cause = "closed" if self._is_closed else "interrupted"
+        raise Cancelled(f"the response was {cause} before its end: send the request again", partial=self.reply)
 
 
 class BlockingEvents(BaseEvents[AnyEvent]):
@@ -195,9 +219,8 @@ class BlockingEvents(BaseEvents[AnyEvent]):
     @property
     def text(self) -> Iterator[str]:
         """The pieces of the text of the first choice, as they are received."""
-        for event in self:
-            if event.type == "content_delta" and event.choice_index == 0:
-                yield event.delta
+        # Not a generator, which would end after an error.
+        return map(attrgetter("delta"), filter(_is_text, self))
 
     def close(self) -> None:
         """Cancel at once, from any thread. The server notices the closed connection and stops."""
@@ -224,12 +247,27 @@ class AsyncEvents(BaseEvents[AnyEvent]):
         return event
 
     @property
-    async def text(self) -> AsyncIterator[str]:
+    def text(self) -> AsyncIterator[str]:
         """The pieces of the text of the first choice, as they are received."""
-        async for event in self:
-            if event.type == "content_delta" and event.choice_index == 0:
-                yield event.delta
+        return _AsyncText(self)
 
     async def close(self) -> None:
         """Cancel at once, from any task of the event loop."""
         await self._close()
+
+
+class _AsyncText(AsyncIterator[str]):
+    """The text of events. A generator would end after an error."""
+
+    def __init__(self, events: AsyncEvents[Any]) -> None:
+        self._events = events
+
+    async def __anext__(self) -> str:
+        async for event in self._events:
+            if _is_text(event):
+                return str(event.delta)
+        raise StopAsyncIteration
+
+
+def _is_text(event: Any) -> bool:
+    return bool(event.type == "content_delta" and event.choice_index == 0)

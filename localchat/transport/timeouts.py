@@ -15,6 +15,9 @@ _TIMEOUT_REASONS = {
     "total": "no complete response",
 }
 
+# A wait of an operation is never longer: sockets refuse more than about 24 days.
+_MAX_WAIT_S = 1e6
+
 
 class Timeout(NamedTuple):
     """Timeouts in seconds; None means no limit."""
@@ -42,7 +45,8 @@ class Timeout(NamedTuple):
         for limit in value if isinstance(value, Timeout) else (value,):
             is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
             if limit is not None and not (is_number and 0 < limit < float("inf")):
-                raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {limit!r}")
+                no_limit = "Timeout(first=None, idle=None, stall=None) waits without a limit"
+                raise ValueError(f"a timeout is a number of seconds above 0, not {limit!r}: {no_limit}")
         return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
 
 
@@ -98,7 +102,7 @@ class Deadlines:
                 seconds, kind = end - now, name
         if seconds is not None and seconds <= 0:
             raise timed_out(kind)
-        return seconds, kind
+        return None if seconds is None else min(seconds, _MAX_WAIT_S), kind
 
     def at_most(self, seconds: float) -> float:
         """These seconds, or the seconds left of the total if they are fewer."""

@@ -69,9 +69,9 @@ def _tools(body: Fields) -> tuple[parts.Tool, ...]:
         if (tool.text("type") or "custom") != "custom":
             tool.skip()
         else:
-            schema = tool.required_object("input_schema").raw
-            named = {name: tool.raw.get(name) for name in ("name", "description", "strict")}
-            tools.append(parts.function_tool(tool.child({**named, "parameters": schema}, tool.path)))
+            tool.required_object("input_schema")
+            named = {name: tool.raw.get(name) for name in ("name", "description", "strict", "input_schema")}
+            tools.append(parts.function_tool(tool.child(named, tool.path), "input_schema"))
     return tuple(tools)
 
 

@@ -123,13 +123,13 @@ def _is_input(value: Any) -> bool:
 # --- tools ---
 
 
-def function_tool(function: Fields) -> Tool:
-    """The tool `{"type": "function", "function": {...}}` of a function."""
+def function_tool(function: Fields, field: str = "parameters") -> Tool:
+    """The tool `{"type": "function", "function": {...}}` of a function, with the schema in `field`."""
     function.required_text("name")
     function.text("description")
-    function.object("parameters")
-    parameters = without_null_keywords(function.raw.get("parameters"))
-    return {"type": "function", "function": without_nulls({**function.raw, "parameters": parameters})}
+    function.object(field)
+    own = {name: value for name, value in function.raw.items() if name != field}
+    return {"type": "function", "function": without_nulls({**own, "parameters": read_schema(function, field)})}
 
 
 def read_tools(body: Fields) -> tuple[Tool, ...]:
@@ -254,16 +254,52 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
 
 
 def read_schema(holder: Fields, name: str) -> Any:
-    """A JSON schema: an object, true or false; None if the field is absent."""
+    """A JSON schema: an object, true or false; None if the field is absent. Refuses a malformed keyword."""
     holder.check_size(name)
     value = holder.get(name)
-    if value is not None and not isinstance(value, (dict, bool)):
+    if value is None:
+        return None
+    if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")
-    return without_null_keywords(value)
+    value = without_null_keywords(value)
+    for pointer, part in subschemas(value):
+        for keyword, expected in _malformed(part):
+            path = f"{holder.at(name)}#{pointer}" + (f"/{keyword}" if keyword else "")
+            raise BadRequest(f"'{path}' must be {expected}, got {show(part[keyword] if keyword else part)}", path)
+    return value
 
 
-# Keywords whose values are data, in which null is a value.
-_DATA_KEYWORDS = ("default", "const", "enum", "examples", "example")
+# Keywords whose value is a schema, a list of schemas, or an object of schemas. Values of other keywords are data.
+_ONE = frozenset(("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames"))
+_ONE |= {"then", "unevaluatedItems", "unevaluatedProperties"}
+_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_MAPS = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
+_TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
+_COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
+_BOUNDS = ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
+
+
+def subschemas(schema: Any) -> Iterator[tuple[str, Any]]:
+    """A schema and all schemas inside it, each with the JSON pointer to it."""
+    stack = [("", schema)]
+    while stack:
+        pointer, schema = stack.pop()
+        yield pointer, schema
+        stack += reversed([(pointer + step, child) for step, child in child_schemas(schema)])
+
+
+def child_schemas(schema: Any) -> Iterator[tuple[str, Any]]:
+    """The schemas directly inside a schema, each with the JSON pointer to it from there."""
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        items: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, list) and (keyword in _LISTS or keyword == "items"):
+            items = enumerate(value)
+        elif isinstance(value, dict) and keyword in _MAPS:
+            items = (item for item in value.items() if keyword != "dependencies" or not isinstance(item[1], list))
+        elif keyword in _ONE:
+            yield f"/{keyword}", value
+        for name, child in items:
+            yield f"/{keyword}/{str(name).replace('~', '~0').replace('/', '~1')}", child
 
 
 def without_null_keywords(schema: Any) -> Any:
@@ -272,8 +308,42 @@ def without_null_keywords(schema: Any) -> Any:
         return [without_null_keywords(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {
-        name: value if name in _DATA_KEYWORDS and not isinstance(value, dict) else without_null_keywords(value)
-        for name, value in schema.items()
-        if value is not None or name in ("default", "const")
-    }
+    given = {name: value for name, value in schema.items() if value is not None or name in ("const", "default")}
+    for name, value in given.items():
+        if name in _MAPS and isinstance(value, dict):
+            children = value.items()
+            given[name] = {key: without_null_keywords(child) for key, child in children if child is not None}
+        elif name in _ONE | _LISTS:
+            given[name] = without_null_keywords(value)
+    return given
+
+
+def _malformed(schema: Any) -> Iterator[tuple[str, str]]:
+    """The keywords of a schema whose values have the wrong type, each with what is expected; "" for the schema."""
+    if not isinstance(schema, (dict, bool)):
+        yield "", "a JSON schema"
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if keyword == "type":
+            names = value if isinstance(value, list) else [value]
+            is_right = bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+            expected = f"one of {', '.join(sorted(_TYPES))}, or a list of these"
+        elif keyword in _MAPS:
+            is_right, expected = isinstance(value, dict), "an object of JSON schemas"
+        elif keyword in _LISTS:
+            is_right, expected = isinstance(value, list), "a list of JSON schemas"
+        elif keyword in ("required", "enum"):
+            is_right, expected = isinstance(value, list), "a list"
+            if keyword == "required" and is_right:
+                is_right, expected = all(isinstance(name, str) for name in value), "a list of names"
+        elif keyword in ("$ref", "pattern"):
+            is_right, expected = isinstance(value, str), "a string"
+        elif keyword in _COUNTS:
+            is_right, expected = is_number and value >= 0 and value % 1 == 0, "an integer of at least 0"
+        elif keyword in _BOUNDS:
+            is_old = isinstance(value, bool) and keyword.startswith("exclusive")  # In draft 4.
+            is_right, expected = is_old or (is_number and (keyword != "multipleOf" or value > 0)), "a number"
+        else:
+            continue
+        if not is_right:
+            yield keyword, expected

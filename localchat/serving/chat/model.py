@@ -67,6 +67,14 @@ class Model:
         """The part of the memory that is mapped from files."""
         return self.engine.facts.n_mapped_bytes
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the engine process has ended, so that the model must be loaded again."""
+        return self.engine.has_died
+
+    def stop(self) -> None:
+        self.engine.stop()
+
     def close(self) -> None:
         self.engine.close()
 

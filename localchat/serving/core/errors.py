@@ -5,6 +5,7 @@ Messages name the expected and the given value. Details of internal errors are o
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,11 @@ SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: see the server's log"
 # The message for a MemoryError, which has no text.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
+NO_FILES = "no file is left: raise the limit of open files (ulimit -n)"
+NO_THREADS = "no process or thread can be started: raise the limit (ulimit -u, or that of the container)"
+_BY_ERRNO = {
+    errno.ENOMEM: NO_MEMORY, errno.EMFILE: NO_FILES, errno.ENFILE: NO_FILES, errno.EAGAIN: NO_THREADS,
+}  # fmt: skip
 
 # Retry-After of QueueFull and TooManyConnections in seconds. It is short, since every request that ends frees a place.
 RETRY_QUEUE_S = 2
@@ -92,6 +98,22 @@ class TooManyConnections(QueueFull, status=503, code="too_many_connections"):
 
 class InferenceError(ApiError, status=500, type="inference_error"):
     """The engine failed. `param` is None, since the request is not the cause."""
+
+    is_transient = False  # Whether another try may succeed at once.
+
+
+class OutOfResources(InferenceError, status=503, retry_after_s=RETRY_QUEUE_S, is_transient=True):
+    """The machine has no memory, open file, process or thread left for this request."""
+
+
+def out_of_resources(error: BaseException) -> OutOfResources | None:
+    """The error response for an error of the machine; None for other errors."""
+    if isinstance(error, MemoryError):
+        return OutOfResources(NO_MEMORY)
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return OutOfResources(NO_THREADS)
+    text = _BY_ERRNO.get(error.errno or 0) if isinstance(error, OSError) else None
+    return None if text is None else OutOfResources(text)
 
 
 class NotSupported(ApiError, status=501, code="not_supported"):

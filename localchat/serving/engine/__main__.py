@@ -1,8 +1,8 @@
-"""`python -m localchat.serving.engine NUMBER`: an engine process, which the server starts; see process.py.
+"""`python -m localchat.serving.engine NUMBER FILE`: an engine process, which the server starts; see process.py.
 
-NUMBER is that of the inherited connection to the server. Calls run on their own threads, and the engine on another one,
-which sends the output of each step. The process ends with the connection: when the server closes it, and when the
-server is killed.
+NUMBER is that of the inherited connection to the server, FILE that of the open file whose offset both share. Calls run
+on their own threads, and the engine on another one, which sends the output of each step. The process ends with the
+connection, when the server ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logging.handlers import QueueHandler
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..core.errors import ApiError
+from ..core.errors import INTERNAL_ERROR, ApiError, out_of_resources
 from . import load
 from .engine import Engine
 from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, TokenTexts
@@ -46,14 +46,16 @@ class Sender:
     def send(self, *message: Any) -> None:
         try:
             data = pickle.dumps(message)
-        except Exception:
+        except BaseException:
             log.exception("a message cannot be sent")
             if message[0] not in ("result", "error"):
                 return
             data = pickle.dumps(("error", message[1], EngineError("its result cannot be sent")))
-        # An error means that the server has ended, which ends this process as well.
-        with self._lock, contextlib.suppress(OSError):
-            self._connection.send_bytes(data)
+        with self._lock:
+            try:
+                self._connection.send_bytes(data)
+            except OSError:  # The server has ended, or would wait for this message.
+                os._exit(1)
 
     def put_nowait(self, record: logging.LogRecord) -> None:
         """Send a record of the log to the server's process, which has its format."""
@@ -82,10 +84,13 @@ class Calls:
             else:
                 value = getattr(self.engine, method)(*arguments, **options)
             answer = "result", id, value
-        except Exception as error:
-            if not isinstance(error, ApiError):
-                log.debug("the call %s failed", method, exc_info=True)
-            answer = "error", id, error
+        except BaseException as error:  # A panic of a library in Rust is no Exception.
+            known = error if isinstance(error, ApiError) else out_of_resources(error)
+            if known is None:
+                log.error("the call %s failed", method, exc_info=True)
+            # Errors of other classes may not exist in the server's process.
+            text = str(error) or type(error).__name__ if method == "load" else INTERNAL_ERROR
+            answer = "error", id, known or EngineError(text)
         if id is not None:
             self._sender.send(*answer)
 
@@ -123,17 +128,32 @@ class Calls:
         os._exit(1)
 
 
-def _serve(connection: Connection, calls: Calls) -> None:
-    """Receive calls until the server closes or ends."""
-    threads = ThreadPoolExecutor(_MAX_THREADS)
-    while (call := connection.recv()) is not None:
+def _serve(connection: Connection, received: int, calls: Calls) -> None:
+    """Receive calls until the server ends."""
+    threads, n_received = ThreadPoolExecutor(_MAX_THREADS), 0
+    while True:
+        try:
+            data = connection.recv_bytes()
+        except (EOFError, OSError):
+            return
+        call = pickle.loads(data)
         if call[0] is None:
             calls.answer(*call)
-        else:
+            continue
+        n_received = max(n_received, call[0] + 1)
+        if sys.platform != "win32":
+            os.lseek(received, n_received, os.SEEK_SET)
+        try:
             threads.submit(calls.answer, *call)
+        except RuntimeError as error:
+            # The call stays in the queue of the pool, so a thread that becomes free runs it. The call "load" has
+            # started one at least.
+            if call[1] == "load":
+                raise
+            log.warning("a call waits for another one: %s", out_of_resources(error) or error)
 
 
-def main(number: int) -> None:
+def main(number: int, received: int) -> None:
     # Signals of a terminal or of systemd reach all processes of the server, and only the server decides on the end.
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -151,9 +171,7 @@ def main(number: int) -> None:
         connection = Connection(number)
     sender = Sender(connection)
     try:
-        _serve(connection, Calls(sender))
-    except (EOFError, OSError):
-        pass  # The server has ended.
+        _serve(connection, received, Calls(sender))
     except BaseException:
         traceback.print_exc()
         sender.close()
@@ -163,4 +181,4 @@ def main(number: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

@@ -109,6 +109,12 @@ def context_size(
     return size
 
 
+def limit_of_request(options: LoadOptions, n_ctx_train: int) -> int:
+    """The limit of one request, if memory allows: that of the options or of the training."""
+    n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
+    return min(n_ctx, options.n_cells) if options.n_cells else n_ctx
+
+
 def _size(
     options: LoadOptions, n_ctx_train: int, n_weight_bytes: int, has_streams: bool, memories: Sequence[CacheMemory]
 ) -> ContextSize:
@@ -117,7 +123,7 @@ def _size(
     is_on_gpus = all(memory.gpus for memory in memories)
     if per_token and not is_on_gpus:
         n_default = min(n_default, int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token))
-    n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # `n_ctx_train` is 0 in a damaged header.
+    n_ctx = limit_of_request(options, n_ctx_train)
     n_stream = math.ceil(n_ctx / STEP) * STEP
     n_streams = min(options.n_parallel + IDLE_STREAMS, n_default // n_stream)
     if has_streams and not options.n_cells and n_streams > options.n_parallel:

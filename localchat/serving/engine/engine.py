@@ -31,6 +31,7 @@ from .values import (
     End,
     EngineDied,
     EngineError,
+    EngineGone,
     EngineStats,
     EngineStopped,
     GenerationRequest,
@@ -68,6 +69,8 @@ class Engine:
         self.facts = backend.facts
         self.texts = backend.texts
         self.tokenize, self.embed, self.pair_tokens = backend.tokenize, backend.embed, backend.pair_tokens
+        # Whether its process has ended: never, since this is the process.
+        self.has_died = False
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         # The limit of open sequences: those that run or wait.
@@ -152,7 +155,7 @@ class Engine:
             NotSupported: The model makes embeddings only.
             QueueFull: Too many sequences wait.
             EngineStopped: The engine is closed.
-            EngineDied: The engine has failed.
+            EngineGone: The engine has failed.
         """
         for request in requests:
             _check(request, self.facts)
@@ -163,7 +166,7 @@ class Engine:
         ]
         with self._lock:
             if self._stopped is not None:
-                raise self._stopped
+                raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
             n_open = len(self._open)
             if n_open + len(sequences) > self.max_open:
                 raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
@@ -196,7 +199,12 @@ class Engine:
             add_bos = False
         return tokens
 
-    def stats(self) -> EngineStats:
+    def stop(self) -> None:
+        """Ends all sequences with EngineStopped before the next step."""
+        self.post(self._end_all)
+
+    def stats(self, timeout_s: float = 0) -> EngineStats:
+        """`timeout_s` is for the front of an engine; this returns at once."""
         n_active, n_idle = self._cache.n_cells()
         return replace(
             self._stats,
@@ -339,6 +347,10 @@ class Engine:
         with self._lock:
             del self._open[id]
         sequence.deliver(end=end)
+
+    def _end_all(self) -> None:
+        for id in list(self._open):
+            self._end(id, EngineStopped())
 
     def _stop(self, error: BaseException) -> None:
         """Ends all requests, for good: after `close`, and after every error of the engine thread, since the state of

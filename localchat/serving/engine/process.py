@@ -2,8 +2,8 @@
 
 When the process dies, all its requests end with EngineDied, which names the cause. Two threads belong to it: one
 receives messages, one reads what the native libraries write. A message to the process is a pickled call, `(id, method,
-arguments, options)`, of a method of `Engine` or of `Calls` in `__main__.py`; without a result if the id is None. None
-ends the process. From it come tuples whose first item is their kind:
+arguments, options)`, of a method of `Engine` or of `Calls` in `__main__.py`; without a result if the id is None. From
+it come tuples whose first item is their kind:
 
     ("result", id, value)             the result of a call
     ("error", id, error)              the error of a call
@@ -15,9 +15,11 @@ ends the process. From it come tuples whose first item is their kind:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -27,18 +29,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
 from .run import RequestRun
-from .values import EngineDied, EngineStopped, GenerationRequest, LoadOptions, ModelFacts, StepOutput, TokenTexts
+from .values import (
+    EngineDied,
+    EngineError,
+    EngineGone,
+    EngineStats,
+    EngineStopped,
+    GenerationRequest,
+    LoadOptions,
+    ModelFacts,
+    StepOutput,
+    TokenTexts,
+)
 
 log = logging.getLogger("localchat.engine")
 
 # The loggers whose levels the process takes from this one.
 _LOGGERS = ("localchat", "localchat.engine.llama")
-# How long an engine process may take to end: its last step, and the memory of its model.
+# How long the system may take to end a killed process: to free the memory of its model.
 _CLOSE_S = 10.0
 # How long a process may live after its connection has ended.
 _DEATH_S = 1.0
@@ -55,7 +69,11 @@ class EngineProcess:
         self._on_progress = on_progress
         self._is_closing = False
         self._ids = itertools.count()
-        # Guards the next two and `death`. The calls whose result is still to come, by their ids.
+        # Why this process killed it, if its messages cannot be received or sent.
+        self._fault = ""
+        # Guards the next three and `death`. The call of "stats" that is running.
+        self._stats: Future[EngineStats] | None = None
+        # The calls whose result is still to come, by their ids.
         self._lock = threading.Lock()
         self._calls: dict[int, Future[Any]] = {}
         # The runs that have not ended, by the ids of their calls of "enqueue".
@@ -63,49 +81,82 @@ class EngineProcess:
         self._sending = threading.Lock()
         self._last_lines: deque[str] = deque(maxlen=30)
         self._connection, theirs = Pipe()
-        with theirs:
-            self._process = _started(theirs)
+        # Both processes share the offset of this open file: that one sets it to the id of the last call it received.
+        self._received = os.open(__file__, os.O_RDONLY)
         self._threads = [
             threading.Thread(target=run, name=f"localchat-engine-{run.__name__}", daemon=True)
             for run in (self._read_output, self._read)
         ]
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
-        self.loaded: Future[tuple[ModelFacts, TokenTexts]] = self.call("load", path, options, levels)
-        for thread in self._threads:
-            thread.start()
+        with contextlib.ExitStack() as undoing:
+            undoing.callback(os.close, self._received)
+            with theirs:
+                self._process = _started(theirs, self._received)
+            undoing.callback(self._process.kill)
+            self.loaded: Future[tuple[ModelFacts, TokenTexts]] = self.call("load", path, options, levels)
+            for thread in self._threads:
+                thread.start()
+            undoing.pop_all()
 
     @property
     def is_serving(self) -> bool:
         return self.loaded.done() and self.loaded.exception() is None and self.death is None
 
     def call(self, method: str, *arguments: Any, run: RequestRun | None = None, **options: Any) -> Future[Any]:
-        """Call a method in the process. Its error may be EngineDied, which this may also raise. `run` gets the output
-        of a call of "enqueue"."""
-        id, future = next(self._ids), Future[Any]()
+        """Call a method in the process. Its error may be EngineDied, or EngineGone if the process did not receive the
+        call. `run` gets the output of a call of "enqueue"."""
+        future = Future[Any]()
         with self._lock:
             if self.death is not None:
-                raise self.death
+                raise self.death if isinstance(self.death, EngineStopped) else EngineGone(str(self.death))
+            id = next(self._ids)
             self._calls[id] = future
             if run is not None:
                 self._runs[id] = run
-        self._send((id, method, arguments, options))
+        with contextlib.ExitStack() as undoing:  # The arguments may be such that they cannot be sent.
+            undoing.callback(self._runs.pop, id, None)
+            undoing.callback(self._calls.pop, id, None)
+            self._send((id, method, arguments, options))
+            undoing.pop_all()
         return future
+
+    def stats(self, timeout_s: float) -> EngineStats:
+        """The statistics of the engine. Raises EngineError if the process does not respond in time."""
+        with self._lock:
+            # A process that does not respond gets no further calls, which could fill the connection.
+            asked = self._stats
+            if asked is None or asked.done():
+                asked = Future()
+                threading.Thread(target=self._ask_stats, args=(asked,), daemon=True).start()
+                self._stats = asked
+        try:
+            return asked.result(timeout_s)
+        except FutureTimeout:
+            raise EngineError(f"the engine process has not responded for {timeout_s:.2g} s: is it stopped?") from None
+
+    def _ask_stats(self, asked: Future[EngineStats]) -> None:
+        """Runs on a thread of its own, since `_send` waits if the process does not read."""
+        try:
+            asked.set_result(self.call("stats").result())
+        except BaseException as error:
+            asked.set_exception(error)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> RequestRun:
         run = RequestRun(len(requests), lambda sequence: self._send((None, "cancel", (sequence,), {})))
         run.ids = self.call("enqueue", requests, run=run).result()
         return run
 
-    def close(self) -> None:
-        """End the process, and wait until it has ended. Its calls and runs end with EngineStopped."""
+    def stop(self) -> None:
+        """End the process; do not wait. Its calls and runs end with EngineStopped.
+
+        It is killed, even if it is stopped or hangs: it has nothing to save.
+        """
         self._is_closing = True
-        # On a thread, since it blocks if the process does not read.
-        threading.Thread(target=self._send, args=(None,), daemon=True).start()
-        try:
-            self._process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            log.warning("the engine process does not end, it is killed")
-            self._process.kill()
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process, and wait until it has ended."""
+        self.stop()
         self.join(_CLOSE_S)
 
     def join(self, timeout_s: float = _DEATH_S) -> None:
@@ -117,8 +168,12 @@ class EngineProcess:
         try:
             with self._sending:
                 self._connection.send(message)
-        except OSError:
-            pass  # The process has ended: the thread that receives messages ends all calls and runs.
+        except OSError as error:
+            # The process has ended, or a part of the message may have been sent. The thread that receives messages ends
+            # all calls and runs.
+            if not isinstance(error, ConnectionError):
+                self._fault = f"a message could not be sent ({error})"
+            self._process.kill()
 
     # --- the threads of the process ---
 
@@ -132,13 +187,23 @@ class EngineProcess:
 
     def _read(self) -> None:
         try:
-            while True:
-                self._receive(*self._connection.recv())
-        except (EOFError, OSError):
-            pass
-        except Exception:
+            while (message := self._next_message()) is not None:
+                self._receive(*message)
+        except BaseException as error:
+            self._fault = f"a message of it cannot be read ({error!r})"
+            self._process.kill()
             log.exception("a message of the engine process cannot be read")
-        self._end()
+        finally:
+            self._end()
+
+    def _next_message(self) -> tuple[Any, ...] | None:
+        """The next message; None if the connection has ended."""
+        try:
+            data = self._connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
+        message: tuple[Any, ...] = pickle.loads(data)
+        return message
 
     def _receive(self, kind: str, *values: Any) -> None:
         if kind == "step":
@@ -148,7 +213,8 @@ class EngineProcess:
                 if not run.undelivered:
                     del self._runs[id]
         elif kind == "progress":
-            self._on_progress(values[0])
+            with contextlib.suppress(Exception):  # such as that of a terminal that is gone
+                self._on_progress(values[0])
         elif kind == "log":
             logging.getLogger(values[0].name).handle(values[0])
         elif kind == "result":
@@ -159,22 +225,32 @@ class EngineProcess:
 
     def _end(self) -> None:
         """The connection has ended, as the process died or was closed: end all calls and runs with the reason."""
+        death: EngineDied | EngineStopped = EngineDied("the engine process has ended")
         try:
-            status = self._process.wait(_DEATH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        self._threads[0].join(_DEATH_S)
-        death = EngineStopped() if self._is_closing else self._died(status)
+            try:
+                status = self._process.wait(_DEATH_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                status = self._process.wait()
+            self._threads[0].join(_DEATH_S)
+            death = EngineStopped() if self._is_closing else self._died(status)
+        finally:
+            self._end_calls(death)
+
+    def _end_calls(self, death: EngineDied | EngineStopped) -> None:
         with self._lock:
             was_serving, self.death = self.is_serving, death
-            calls, runs = list(self._calls.values()), list(self._runs.values())
-        if was_serving and not self._is_closing:
+            calls, runs = dict(self._calls), list(self._runs.values())
+        if was_serving and isinstance(death, EngineDied):
             log.error("%s; %d requests were running", death, len(runs))
             for line in self._last_lines:
                 log.info("it wrote: %s", line)
-        for call in calls:
-            call.set_exception(death)
+        n_received = os.lseek(self._received, 0, os.SEEK_CUR)
+        os.close(self._received)
+        for id, call in calls.items():
+            # Windows: there is no such file, so every call counts as received.
+            is_received = sys.platform == "win32" or id < n_received or isinstance(death, EngineStopped)
+            call.set_exception(death if is_received else EngineGone(str(death)))
         for run in runs:
             for index in list(run.undelivered):
                 run.deliver(StepOutput(index, time.perf_counter(), end=death))
@@ -184,6 +260,8 @@ class EngineProcess:
 
     def _died(self, status: int) -> EngineDied:
         name = signal_name(status)
+        if self._fault and name == "SIGKILL":
+            return EngineDied(f"the engine process was ended: {self._fault}")
         text = f"was killed by {name}" if name else f"ended with exit code {status}"
         cause = next((match[0] for line in reversed(self._last_lines) if (match := _CAUSE.search(line))), None)
         if name == "SIGKILL":
@@ -208,7 +286,7 @@ def signal_name(status: int) -> str | None:
 COMMAND = [sys.executable, "-m", "localchat.serving.engine"]
 
 
-def _started(connection: Connection) -> subprocess.Popen[bytes]:
+def _started(connection: Connection, received: int) -> subprocess.Popen[bytes]:
     """A process that inherits a connection. It imports this copy of the package, wherever that is."""
     package_parent = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
@@ -219,9 +297,9 @@ def _started(connection: Connection) -> subprocess.Popen[bytes]:
         inherited["startupinfo"] = subprocess.STARTUPINFO(lpAttributeList={"handle_list": [number]})
         inherited["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP  # without Ctrl-C
     else:
-        inherited["pass_fds"] = (number,)
+        inherited["pass_fds"] = (number, received)
     return subprocess.Popen(
-        [*COMMAND, str(number)],
+        [*COMMAND, str(number), str(received)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -38,9 +39,18 @@ class TokenSampler:
         self._backend = backend
         self._texts = texts
         n_threads = 1 if backend.facts.n_vocab < _MIN_PARALLEL_VOCAB else min(_MAX_THREADS, os.cpu_count() or 1)
-        self._n_shares = n_threads
-        # Its threads start when they are needed.
         self._helpers = ThreadPoolExecutor(max(n_threads - 1, 1), "localchat-sample")
+        # All threads start here: one that could not be started in a step would end the engine.
+        all_are_started = threading.Event()
+        try:
+            for _ in range(n_threads - 1):
+                self._helpers.submit(all_are_started.wait)
+        except RuntimeError as error:
+            log.warning("one thread samples all tokens: %s", error)
+            n_threads = 1
+        finally:
+            all_are_started.set()
+        self._n_shares = n_threads
 
     def close(self) -> None:
         self._helpers.shutdown()

@@ -287,13 +287,17 @@ class EngineError(InferenceError):
     """The engine cannot load a model or run a request. The message has the cause and a remedy."""
 
 
-class EngineDied(EngineError):
+class EngineDied(EngineError, is_transient=True):
     """The engine failed with requests in flight, or its process ended, perhaps before it had loaded the model."""
 
     def __init__(self, message: str, killed_by: str | None = None):
         super().__init__(message)
         self.killed_by = killed_by
         """The name of the signal that killed it; None if it ended by itself."""
+
+
+class EngineGone(EngineDied):
+    """The engine had failed, or its process had ended, before it took the request. Another process may run it."""
 
 
 class EngineStopped(ShuttingDown):

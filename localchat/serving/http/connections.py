@@ -140,7 +140,8 @@ def has_disconnected(sock: socket.socket) -> bool:
             poll = select.poll()
             poll.register(sock, _PEER_CLOSED)
             return bool(poll.poll(0))
-        with selectors.DefaultSelector() as selector:
+        # These need no file descriptor, of which none may be left.
+        with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
             selector.register(sock, selectors.EVENT_READ)
             # The method of the base class, since SSLSocket's `recv` takes no flags.
             return bool(selector.select(0)) and not socket.socket.recv(sock, 1, socket.MSG_PEEK)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from ... import __version__
@@ -27,10 +27,11 @@ from ..core import errors
 from ..core.fields import Fields, parse_body
 from ..core.request import TextRequest
 from ..core.text import printable
+from ..engine.values import EngineGone
 from ..models.service import Service
 from .access import METHODS, Access
 from .connections import has_disconnected
-from .exchange import MAX_LOGGED_CHARS, Exchange
+from .exchange import MAX_LOGGED_CHARS, ClientGoneError, Exchange
 from .metrics import TYPE, Metrics
 from .models import ModelEndpoints
 from .options import Options
@@ -41,6 +42,9 @@ log = logging.getLogger("localchat.server")
 # At most this many names of unknown fields are logged and stored, since clients choose the names.
 MAX_LOGGED_FIELDS = 100
 
+# A request uses this many processes of a model at most, if each ends before it receives the request.
+_MAX_USES = 3
+
 _HOME = """localchat: {}
 
 Base URL for clients: this address with the path /v1. GET /v1 lists the endpoints.
@@ -48,6 +52,7 @@ Documentation: README.md (start), docs/server.md (options), docs/client.md, docs
 """
 
 Handler = Callable[[Exchange], None]
+Result = TypeVar("Result")
 
 # Endpoints that monitoring polls. They are not logged, unless they fail otherwise than while the model loads.
 _PROBES = ("/health", "/metrics", "/slots")
@@ -72,7 +77,7 @@ class Endpoints:
         self._store = responses.ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
-        text, vectors, models = self._text, self._vectors, ModelEndpoints(service)
+        text, vectors, models = self._text, self._vectors, ModelEndpoints(service, options)
         self._parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )
@@ -190,11 +195,10 @@ class Endpoints:
             request: TextRequest = self._parsed(exchange, parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
-            model = self._model(exchange, request.model, request.keep_alive_s, stream)
             start: Callable[..., GenerationRun] = start_chat
             if isinstance(request, completions.CompletionRequest):
                 start = start_text
-            run = start(model, request, encoder_type.id_prefix)
+            run = self._used(exchange, request, lambda model: start(model, request, encoder_type.id_prefix), stream)
             exchange.id = run.head.id
             try:
                 with run:
@@ -205,28 +209,40 @@ class Endpoints:
 
         return handle
 
-    def _model(
-        self,
-        exchange: Exchange,
-        name: str,
-        keep_alive_s: float | None = None,
-        stream: Stream | None = None,
-    ) -> Model:
-        """The model that a request names, loaded until the end of the exchange. `stream` gets pings while it loads."""
+    def _used(
+        self, exchange: Exchange, request: Any, use: Callable[[Model], Result], stream: Stream | None = None
+    ) -> Result:
+        """What `use` returns for the model that a request names, which is loaded until the end of the exchange.
+
+        `stream` gets pings while it loads. If its process ends before it receives a call of `use`, the request waits
+        until the model has been loaded again.
+        """
 
         def wait() -> None:
             self._check(exchange)
             if stream is not None:
                 stream.ping()
 
-        return exchange.closing.enter_context(self._service.using(self._service.find(name), keep_alive_s, wait))
+        served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
+        for n_left in reversed(range(_MAX_USES)):
+            with contextlib.ExitStack() as closing:
+                model = closing.enter_context(self._service.using(served, keep_alive_s, wait))
+                try:
+                    result = use(model)
+                except EngineGone:
+                    if not n_left or not model.has_died:
+                        raise
+                    continue
+                exchange.closing.push(closing.pop_all())
+                return result
+        raise AssertionError("the last use returns or raises")
 
     def _check(self, exchange: Exchange) -> None:
         """Raise an error if the client has disconnected or the server stops."""
         if self._service.is_stopped:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         if has_disconnected(exchange.socket):
-            raise ConnectionAbortedError
+            raise ClientGoneError
 
     # --- vectors, tokens and templates ---
 
@@ -239,17 +255,17 @@ class Endpoints:
         """The handler of an endpoint that computes vectors or scores."""
 
         def handle(exchange: Exchange) -> None:
-            request, model = self._parsed_for_model(exchange, parse)
-            run = VectorRun(model, partial(self._check, exchange))
-            results = compute(run, request)
-            exchange.summary = f"{len(results)} results of {run.n_tokens} tokens"
-            exchange.send_json(200, body(model.name, request, results, run.n_tokens))
+            request = self._parsed(exchange, parse)
+
+            def use(model: Model) -> tuple[str, Sequence[Any], int]:
+                run = VectorRun(model, partial(self._check, exchange))
+                return model.name, compute(run, request), run.n_tokens
+
+            name, results, n_tokens = self._used(exchange, request, use)
+            exchange.summary = f"{len(results)} results of {n_tokens} tokens"
+            exchange.send_json(200, body(name, request, results, n_tokens))
 
         return handle
-
-    def _parsed_for_model(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> tuple[Any, Model]:
-        request = self._parsed(exchange, parse)
-        return request, self._model(exchange, request.model, getattr(request, "keep_alive_s", None))
 
     def _parsed(self, exchange: Exchange, parse: Callable[[Fields], Any]) -> Any:
         body = parse_body(exchange.read())
@@ -263,25 +279,31 @@ class Endpoints:
         return request
 
     def _tokenize(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, embeddings.parse_tokenize)
-        engine = model.engine
-        with wire_errors("content"):
-            ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
-        exchange.send_json(200, embeddings.tokens_body(ids, request, lambda token: engine.texts.piece(token, True)))
+        request = self._parsed(exchange, embeddings.parse_tokenize)
+        options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
+
+        def use(model: Model) -> Any:
+            with wire_errors("content"):
+                ids = model.engine.tokenize(request.text, **options)
+            return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
+
+        exchange.send_json(200, self._used(exchange, request, use))
 
     def _detokenize(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, embeddings.parse_detokenize)
+        request = self._parsed(exchange, embeddings.parse_detokenize)
+        model = self._used(exchange, request, lambda model: model)
         check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
         pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
         exchange.send_json(200, {"content": b"".join(pieces).decode("utf-8", "replace")})
 
     def _apply_template(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, self._parse_chat)
-        exchange.send_json(200, {"prompt": prompt_text(model, request)})
+        request = self._parsed(exchange, self._parse_chat)
+        exchange.send_json(200, {"prompt": self._used(exchange, request, lambda model: prompt_text(model, request))})
 
     def _count_tokens(self, exchange: Exchange) -> None:
-        request, model = self._parsed_for_model(exchange, messages.parse_count_tokens)
-        exchange.send_json(200, {"input_tokens": prompt_length(model, request)})
+        request = self._parsed(exchange, messages.parse_count_tokens)
+        n_tokens = self._used(exchange, request, lambda model: prompt_length(model, request))
+        exchange.send_json(200, {"input_tokens": n_tokens})
 
     # --- stored responses ---
 

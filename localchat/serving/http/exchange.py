@@ -40,6 +40,10 @@ CLIENT_GONE = 499
 SEND_BYTES = 64 * 1024
 
 
+class ClientGoneError(Exception):
+    """The client has disconnected, or does not read. Only errors of its own socket mean that."""
+
+
 class Exchange:
     """A request and its response."""
 
@@ -104,7 +108,10 @@ class Exchange:
 
     def read(self) -> bytes:
         """The body of the request; see `read_body`."""
-        body = read_body(self._stream, self.version, self.headers, self._options.max_body_bytes)
+        try:
+            body = read_body(self._stream, self.version, self.headers, self._options.max_body_bytes)
+        except OSError as error:
+            raise ClientGoneError from error
         self._has_body = False
         return body
 
@@ -135,7 +142,6 @@ class Exchange:
 
     def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
-        self.socket.settimeout(self._options.write_timeout_s)
         self.keep_alive = self.keep_alive and not self._has_body
         request_id = self._given_id or "req-" + uuid.uuid4().hex
         lines = [
@@ -151,8 +157,12 @@ class Exchange:
 
     def _send(self, payload: bytes) -> None:
         unsent = memoryview(payload)
-        while unsent:
-            unsent = unsent[self.socket.send(unsent[:SEND_BYTES]) :]
+        try:
+            self.socket.settimeout(self._options.write_timeout_s)
+            while unsent:
+                unsent = unsent[self.socket.send(unsent[:SEND_BYTES]) :]
+        except OSError as error:
+            raise ClientGoneError from error
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Call `route`, which sends the response. If `route` raises an error, send an error response."""
@@ -161,14 +171,12 @@ class Exchange:
                 route(self)
         except errors.ApiError as error:
             self._send_error(error)
-        except OSError:
+        except ClientGoneError:
             self._set_incomplete()
-        except MemoryError:
-            log.error("%s failed: %s", self._request_line, errors.NO_MEMORY)
-            self._send_error(errors.InferenceError(errors.NO_MEMORY))
-        except Exception:
-            log.exception("%s failed", self._request_line)
-            self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
+        except BaseException as error:
+            short = errors.out_of_resources(error)
+            log.error("%s failed: %s", self._request_line, short or "internal error", exc_info=short is None)
+            self._send_error(short or errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _send_error(self, error: errors.ApiError) -> None:
         self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
@@ -182,7 +190,7 @@ class Exchange:
             else:
                 # Closing the connection is the only way to show that the response is incomplete.
                 self._set_incomplete()
-        except OSError:
+        except ClientGoneError:
             self._set_incomplete()
 
     def _set_incomplete(self) -> None:

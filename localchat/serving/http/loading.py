@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import gc
 import logging
+import os
 import shlex
 import sys
 import time
@@ -14,7 +15,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import NO_MEMORY
+from ..core.errors import OutOfResources, out_of_resources
 from ..engine.front import Front
 from ..engine.values import (
     EngineDied,
@@ -69,7 +70,7 @@ class Loader:
         """Load a model. The first call is for the model with which the loader was made.
 
         Raises:
-            EngineError: It cannot be loaded; the message has the path and the reason in one line.
+            EngineError: It cannot be loaded; the message has the path and the reason in one line. Or OutOfResources.
             NotEnoughMemory: As `Front.start`, except for the first model.
             EngineStopped: `close` was called.
         """
@@ -83,7 +84,7 @@ class Loader:
         try:
             engine = start.engine.result()
             model = self._model(file, engine)
-        except Exception as error:
+        except BaseException as error:
             start.front.close()
             start.clear()
             if isinstance(error, EngineStopped) or (isinstance(error, NotEnoughMemory) and not is_first):
@@ -95,7 +96,10 @@ class Loader:
                 self.on_failure()
             else:
                 log.error("cannot load %s", reason)
-            raise EngineError(reason) from error
+            if isinstance(error, EngineDied):
+                raise EngineDied(reason, error.killed_by) from error
+            is_short = isinstance(error, OutOfResources) or out_of_resources(error) is not None
+            raise (OutOfResources if is_short else EngineError)(reason) from error
         finally:
             self._loading = None
         start.clear()
@@ -111,13 +115,12 @@ class Loader:
         from ..chat.model import Model
 
         options = self._options
-        template = file.settings.get("template")
         return Model(
             file.name,
             engine,
             max_tokens=options.max_tokens,
             defaults={**file.settings.get("sampling", {}), **options.defaults},
-            chat_template=None if template is None else Path(template).read_text(encoding="utf-8"),
+            chat_template=template_of(file),
             keep_tools=options.keep_tools,
             reasoning_budget=options.reasoning_budget,
             reasoning_message=options.reasoning_budget_message,
@@ -146,7 +149,8 @@ class _Start:
     def __init__(self, file: ModelFile, options: LoadOptions, has_bar: bool) -> None:
         self.served: ServedModel[Model] | None = None
         self._name = file.name
-        self._is_bar = has_bar and sys.stderr is not None and sys.stderr.isatty()
+        is_terminal = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+        self._is_bar = has_bar and is_terminal and os.environ.get("TERM") != "dumb"
         self._began_at = self._logged_at = time.monotonic()
         self._shown_percent = -1
         self.front = Front(str(file.path), options, self._show)
@@ -161,7 +165,7 @@ class _Start:
     def clear(self) -> None:
         """Remove the bar."""
         if self._shown_percent >= 0:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._write("\r\x1b[K")
             self._shown_percent = -1
 
     def _show(self, done: float) -> None:
@@ -172,10 +176,15 @@ class _Start:
         if self._is_bar and percent != self._shown_percent:
             self._shown_percent = percent
             bar = ("#" * round(done * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
-            print(f"\rloading {self._name} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
+            self._write(f"\rloading {self._name} [{bar}] {percent:3} %")
         elif not self._is_bar and time.monotonic() - self._logged_at > _LOG_PAUSE_S:
             self._logged_at = time.monotonic()
             log.info("loading %s: %d %% after %.0f s", self._name, percent, self.seconds)
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # The terminal may be gone, which does not end the load.
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
@@ -188,6 +197,12 @@ def load_options(file: ModelFile, options: Options) -> LoadOptions:
     return LoadOptions(**found)
 
 
+def template_of(file: ModelFile) -> str | None:
+    """The chat template that a mapping file sets; None: that of the model. Raises OSError or ValueError."""
+    path = file.settings.get("template")
+    return None if path is None else Path(path).read_text(encoding="utf-8")
+
+
 def reason_of(path: Path, error: BaseException) -> str:
     """Why a model file cannot be loaded, in one line."""
     # If the header has an error, this message is clearer than that of llama.cpp.
@@ -197,8 +212,7 @@ def reason_of(path: Path, error: BaseException) -> str:
         return str(header_error)
     except (OSError, MemoryError) as header_error:
         error = header_error
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return f"{path}: {NO_MEMORY}"
+    error = out_of_resources(error) or error
     # Some errors, such as the import error of numpy, have many lines. The last one names the cause.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[-1] if lines else type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 log = logging.getLogger("localchat.server")
 
@@ -12,7 +13,7 @@ _PLAIN = "is_plain"
 
 def log_to_stderr() -> None:
     """Write the log of this package to stderr from now on. Without a stderr, as in some services, write nothing."""
-    handler = logging.StreamHandler()
+    handler = _Handler()
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     package_log = logging.getLogger("localchat")
     package_log.handlers = [handler]
@@ -30,6 +31,13 @@ def report_failure(message: str) -> int:
     """Write why the server cannot start, and return the exit status."""
     log.error("localchat.server: %s", message, extra={_PLAIN: True})
     return 1
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9 and 3.10 refuse the argument.
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A terminal that is gone or a full disk loses the line, without a traceback for each."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 class _Formatter(logging.Formatter):

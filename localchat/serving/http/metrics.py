@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..chat.model import Model
 from ..engine.front import AnyEngine
-from ..engine.values import EngineStats, Histogram, ModelFacts
+from ..engine.values import EngineError, EngineStats, Histogram, ModelFacts
 from ..models.service import Service
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+# How long all engines together may take to respond, and each one after that.
+_STATS_S, _LEAST_STATS_S = 3.0, 0.2
 _DURATION_BOUNDS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
@@ -40,18 +44,27 @@ class Metrics:
             lines = [*_metric("counter", "requests_total", help, samples)]
             help = "Time from the head of a request to its end."
             lines += _histogram("request_duration_seconds", help, {"": self._duration_s})
-        models = [served.model for served in service.loaded() if served.model is not None]
+        models = [model for served in service.loaded() if (model := served.model) is not None]
         engines = {model.name: model.engine for model in models if model.engine.failure is None}
         lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(engines)))])
-        return "\n".join([*lines, *(_of_engines(engines) if engines else ()), ""])
+        stats = dict(_stats(engines))
+        return "\n".join([*lines, *(_of_engines(engines, stats) if stats else ()), ""])
 
 
-def _of_engines(engines: Mapping[str, AnyEngine]) -> Iterator[str]:
+def _stats(engines: Mapping[str, AnyEngine]) -> Iterator[tuple[str, EngineStats]]:
+    """The statistics of the engines that respond in time, such as those whose process is not stopped."""
+    deadline = time.monotonic() + _STATS_S
+    for name, engine in engines.items():
+        with contextlib.suppress(EngineError):
+            yield name, engine.stats(max(deadline - time.monotonic(), _LEAST_STATS_S))
+
+
+def _of_engines(engines: Mapping[str, AnyEngine], stats_by_name: Mapping[str, EngineStats]) -> Iterator[str]:
     """The metrics of engines, with the names of their models as labels."""
     # JSON escapes what Prometheus does.
-    labels = [f"model={json.dumps(name, ensure_ascii=False)}" for name in engines]
-    stats = [engine.stats() for engine in engines.values()]
-    for rows in zip(*(_figures(of_one, engine.facts) for of_one, engine in zip(stats, engines.values()))):
+    labels = [f"model={json.dumps(name, ensure_ascii=False)}" for name in stats_by_name]
+    stats = [*stats_by_name.values()]
+    for rows in zip(*(_figures(of_one, engines[name].facts) for name, of_one in stats_by_name.items())):
         kind, name, help, _ = rows[0]
         yield from _metric(kind, name, help, [(f"{{{label}}}", row[-1]) for label, row in zip(labels, rows)])
     help = "Time from the submission of a sequence to its first token."

@@ -12,10 +12,13 @@ from typing import Any
 from ..api import ollama
 from ..chat.model import Model
 from ..core.fields import parse_body
-from ..models.gguf import GGUFError, read_header
+from ..engine.context_size import limit_of_request
+from ..models.gguf import read_header
 from ..models.model_file import summary_of
 from ..models.service import ServedModel, Service
 from .exchange import Exchange
+from .loading import load_options, template_of
+from .options import Options
 
 # The time, in the year 2318, at which /api/ps says that a model is unloaded that stays loaded.
 _NEVER = 10982044800
@@ -25,18 +28,20 @@ _MAX_METADATA_CHARS = 1000
 
 @dataclass(frozen=True)
 class ModelEndpoints:
-    """The handlers. Lists also have models that are not loaded, with what the start of their files says."""
+    """The handlers. Lists also have models that are not loaded, with what the start of their files says, and the
+    context with which the options load them."""
 
     service: Service[Model]
+    options: Options
 
     def list(self, exchange: Exchange) -> None:
         served = self.service.served()
         # The same models in OpenAI's format, and in that of llama.cpp and Ollama.
         models = [_ollama_entry(one) for one in served]
-        exchange.send_json(200, {"object": "list", "data": [_entry(one) for one in served], "models": models})
+        exchange.send_json(200, {"object": "list", "data": [self._entry(one) for one in served], "models": models})
 
     def get(self, exchange: Exchange) -> None:
-        exchange.send_json(200, _entry(self.service.find(exchange.tail)))
+        exchange.send_json(200, self._entry(self.service.find(exchange.tail)))
 
     def load(self, exchange: Exchange) -> None:
         """Load a model in the background, as llama-server's router does."""
@@ -64,28 +69,56 @@ class ModelEndpoints:
         exchange.send_json(200, {"models": models})
 
     def show(self, exchange: Exchange) -> None:
-        exchange.send_json(200, _details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
+        exchange.send_json(200, self._details(self.service.find(ollama.parse_show(parse_body(exchange.read())))))
 
+    def _entry(self, served: ServedModel[Model]) -> dict[str, Any]:
+        """The entry of a model in OpenAI's format."""
+        file, header, model = served.file, summary_of(served.file), served.model
+        if model is not None:
+            meta = model.meta()
+        else:
+            description = f"{header.architecture} {header.quantisation}".strip()
+            meta = {"description": description, "size": file.n_bytes, "n_ctx_train": header.n_ctx_train}
+            if n_ctx := load_options(file, self.options).n_ctx:  # Otherwise it depends on the free memory.
+                meta["n_ctx"] = n_ctx
+        return {
+            "id": file.name,
+            "object": "model",
+            "created": file.stamp // 10**9,
+            "owned_by": "localchat",
+            # vLLM's name for `n_ctx`.
+            **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
+            "meta": meta,
+            "status": {"value": state_of(served), **({"error": served.failure} if served.failure else {})},
+            "capabilities": [*_capabilities(served)],
+        }
 
-def _entry(served: ServedModel[Model]) -> dict[str, Any]:
-    """The entry of a model in OpenAI's format."""
-    file, header, model = served.file, summary_of(served.file), served.model
-    if model is not None:
-        meta = model.meta()
-    else:
-        description = f"{header.architecture} {header.quantisation}".strip()
-        meta = {"description": description, "size": file.n_bytes, "n_ctx_train": header.n_ctx_train}
-    return {
-        "id": file.name,
-        "object": "model",
-        "created": file.stamp // 10**9,
-        "owned_by": "localchat",
-        # vLLM's name for `n_ctx`.
-        **({"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}),
-        "meta": meta,
-        "status": {"value": state_of(served), **({"error": served.failure} if served.failure else {})},
-        "capabilities": [*_capabilities(served)],
-    }
+    def _details(self, served: ServedModel[Model]) -> dict[str, Any]:
+        """What /api/show reports. Clients read `context_length` there, the context size in use or at the next load."""
+        entry, model = _ollama_entry(served), served.model
+        metadata: Mapping[str, str] = {}
+        if model is not None:
+            metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
+        else:
+            own_template = None
+            with contextlib.suppress(OSError, ValueError):  # The description then has fewer fields.
+                own_template = template_of(served.file)
+                metadata = {name: str(v) for name, v in read_header(served.file.path).items() if v is not None}
+            template = metadata.get("tokenizer.chat_template", "") if own_template is None else own_template
+            n_ctx = limit_of_request(load_options(served.file, self.options), summary_of(served.file).n_ctx_train)
+        short = {name: text for name, text in metadata.items() if len(text) <= _MAX_METADATA_CHARS}
+        info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
+        family = entry["details"]["family"]
+        info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
+        return {
+            "modelfile": f"FROM {served.file.name}\n",
+            "parameters": "",
+            "template": template,
+            "details": entry["details"],
+            "model_info": info,
+            "capabilities": [*_capabilities(served, template)],
+            "modified_at": entry["modified_at"],
+        }
 
 
 def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
@@ -106,34 +139,10 @@ def _ollama_entry(served: ServedModel[Model]) -> dict[str, Any]:
             "parameter_size": f"{n_params / 1e9:.1f}B" if n_params >= 1e9 else f"{n_params / 1e6:.2f}M",
             "quantization_level": header.quantisation or "unknown",
         },
-        "modified_at": ollama.time_text(file.stamp // 10**9),
+        # A file may have a time that is no date.
+        "modified_at": ollama.time_text(min(max(file.stamp // 10**9, 0), _NEVER)),
         "type": "model",
         "capabilities": [*_capabilities(served)],
-    }
-
-
-def _details(served: ServedModel[Model]) -> dict[str, Any]:
-    """What /api/show reports. Clients read `context_length` there: of a loaded model it is the context size in use."""
-    entry, model = _ollama_entry(served), served.model
-    metadata: Mapping[str, str] = {}
-    if model is not None:
-        metadata, template, n_ctx = model.engine.facts.metadata, model.template.source, model.engine.facts.n_ctx
-    else:
-        with contextlib.suppress(GGUFError, OSError):  # The description then has fewer fields.
-            metadata = {name: str(v) for name, v in read_header(served.file.path).items() if v is not None}
-        template, n_ctx = metadata.get("tokenizer.chat_template", ""), summary_of(served.file).n_ctx_train
-    short = {name: text for name, text in metadata.items() if len(text) <= _MAX_METADATA_CHARS}
-    info: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in short.items()}
-    family = entry["details"]["family"]
-    info.update({f"{family}.context_length": n_ctx, "general.parameter_count": _n_params(served)})
-    return {
-        "modelfile": f"FROM {served.file.name}\n",
-        "parameters": "",
-        "template": template,
-        "details": entry["details"],
-        "model_info": info,
-        "capabilities": [*_capabilities(served, template)],
-        "modified_at": entry["modified_at"],
     }
 
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .model_file import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, modified_at
-from .sources import QUANTISATION, SOURCES, models_below, read_mapping
+from .model_file import DEMO, DEMO_PATH, ModelFile, ModelFileError, model_at, printable, summary_of
+from .sources import QUANTISATION, SOURCES, Scan, changed_at, home_in, models_below, read_mapping
 
 log = logging.getLogger("localchat.server")
 
 # Where models are looked for without --models-dir.
-DEFAULT_FOLDER = "~/.localchat/models"
+DEFAULT_FOLDER = ".localchat/models"  # In the home directory.
 # The mapping files that a models folder may have.
 MAPPING_FILES = ("models.toml", "models.json")
 # An error shows at most this many names.
 MAX_SHOWN_NAMES = 8
+# Its second name is the first one if a file of the user has the name "demo".
+_BUILT_IN = ModelFile(DEMO_PATH, DEMO, "built-in", ("built-in/demo",))
 
 
 class Catalog:
@@ -37,33 +38,39 @@ class Catalog:
 
         `environment` has HOME and the variables that other programs use for their folders.
         """
-        self._folders = tuple(folders) or (Path(DEFAULT_FOLDER.replace("~", environment.get("HOME", "~"), 1)),)
+        home = home_in(environment)
+        self._folders = tuple(folders) or ((home / DEFAULT_FOLDER,) if home else ())
         self._mapping = mapping
         self._environment = environment
-        # The modification times of all scanned folders and mapping files, and the models that were found in them.
+        # What has been logged, and the models of each mapping file when it was last valid.
+        self._reported: set[str] = set()
+        self._mapped: dict[Path, list[ModelFile]] = {}
+        # When the scanned folders and mapping files were changed, and the models that were found in them.
         self._scanned: tuple[dict[Path, int], tuple[ModelFile, ...]] | None = None
 
     def models(self) -> tuple[ModelFile, ...]:
         """All models, each under a name that no other one has, in the order in which names are resolved."""
-        if self._scanned is not None and all(modified_at(path) == mtime for path, mtime in self._scanned[0].items()):
+        if self._scanned is not None and all(changed_at(path) == stamp for path, stamp in self._scanned[0].items()):
             return self._scanned[1]
-        stamps: dict[Path, int] = {}
+        scan = Scan(self._reported)
         named: dict[str, ModelFile] = {}
-        by_path: dict[Path, str] = {}
-        for source in self._sources(stamps):
+        by_file: dict[str, str] = {}
+        for source in (*self._sources(scan), [_BUILT_IN]):
             # A name that an earlier source has keeps its meaning.
             taken = {name for model in named.values() for name in _names(model)}
             for model in source:
-                names = [name for name in (model.name, *model.aliases) if name.casefold() not in taken]
-                first = by_path.get(model.path)
+                names = [printable(name) for name in (model.name, *model.aliases)]
+                names = [name for name in names if name and name.casefold() not in taken]
+                file = os.path.realpath(model.path)
+                first = by_file.get(file)
                 if first is not None and not model.settings:  # One file under several names is one model.
                     named[first] = replace(named[first], aliases=(*named[first].aliases, *names))
                 elif names and names[0].casefold() not in named:
                     key = names[0].casefold()
                     named[key] = replace(model, name=names[0], aliases=tuple(names[1:]))
-                    by_path.setdefault(model.path, key)
-        models = (*named.values(), ModelFile(DEMO_PATH, DEMO, "built-in"))
-        self._scanned = (stamps, models)
+                    by_file.setdefault(file, key)
+        models = tuple(named.values())
+        self._scanned = (scan.stamps, models)
         return models
 
     def find(self, name: str, *, takes_paths: bool = False) -> ModelFile:
@@ -74,14 +81,15 @@ class Catalog:
         """
         name = name.strip()
         if takes_paths and name == DEMO:
-            return ModelFile(DEMO_PATH, DEMO, "built-in")
+            return _BUILT_IN
         is_written_as_path = name.endswith(".gguf") or name.startswith((".", "/", "~")) or "://" in name
         if takes_paths and (is_written_as_path or os.path.exists(name)):
             return model_at(name)
         models = self.models()
-        wanted = name.casefold().removesuffix(".gguf")
-        for match in (_has_name, _has_tag, _is_base):
-            found = [model for model in models if match(model, wanted)]
+        whole = name.casefold()
+        wanted = whole.removesuffix(".gguf")
+        for match, text in ((_has_name, whole), (_has_name, wanted), (_has_tag, wanted), (_is_base, wanted)):
+            found = [model for model in models if match(model, text)]
             if len(found) == 1:
                 return found[0]
             if found:
@@ -95,23 +103,35 @@ class Catalog:
         name = self._environment.get("LOCALCHAT_MODEL")
         if name:
             return self.find(name, takes_paths=True)
-        *found, built_in = self.models()
+        found = [model for model in self.models() if model.source != _BUILT_IN.source]
+        # A damaged file beside the only model changes nothing.
+        found = [model for model in found if not summary_of(model).problem] or found
         if len(found) > 1:
             log.info("%d models were found, and none is named: this server has the built-in one", len(found))
-        return found[0] if len(found) == 1 else built_in
+        return found[0] if len(found) == 1 else _BUILT_IN
 
-    def _sources(self, stamps: dict[Path, int]) -> Iterator[Iterable[ModelFile]]:
-        """The models of each source. Adds the modification times of what it reads to `stamps`."""
+    def _sources(self, scan: Scan) -> Iterator[Iterable[ModelFile]]:
+        """The models of each source."""
         mappings = [self._mapping] if self._mapping else [f / name for f in self._folders for name in MAPPING_FILES]
         for path in mappings:
-            stamps[path] = modified_at(path)
-            if stamps[path] or self._mapping:
-                yield read_mapping(path)
+            scan.stamps[path] = changed_at(path)
+            if scan.stamps[path] or self._mapping:
+                yield self._models_of(path, scan)
         for folder in self._folders:
-            yield models_below(folder, stamps)
+            yield models_below(folder, scan)
         for source in SOURCES:
             for root in source.roots(self._environment):
-                yield source.models(root, stamps)
+                yield source.models(root, scan)
+
+    def _models_of(self, mapping: Path, scan: Scan) -> list[ModelFile]:
+        """The models of a mapping file. While a change of it is invalid, they are those before the change."""
+        try:
+            self._mapped[mapping] = read_mapping(mapping)
+        except ModelFileError as error:
+            if self._scanned is None:
+                raise
+            scan.report(f"{error}; its models stay those before this change")
+        return self._mapped.get(mapping, [])
 
     def _on_offer(self, wanted: str, models: Sequence[ModelFile]) -> str:
         names = {model.name.casefold(): model.name for model in models}
@@ -136,8 +156,7 @@ def _has_tag(model: ModelFile, wanted: str) -> bool:
     family, _, tag = wanted.partition(":")
     if tag == "latest":
         return family in _names(model)
-    pattern = re.compile(f"{re.escape(family)}[-._]{re.escape(tag)}")
-    return tag != "" and any(pattern.fullmatch(name) for name in _names(model))
+    return tag != "" and not {f"{family}{mark}{tag}" for mark in "-._"}.isdisjoint(_names(model))
 
 
 def _is_base(model: ModelFile, wanted: str) -> bool:

@@ -1,14 +1,17 @@
 """Reads the header of a GGUF file (metadata and tensor list) with the standard library alone.
 
 Supports versions 2 and 3. Arrays, such as a vocabulary, are skipped. An invalid file raises GGUFError, which names the
-format of a file that is not GGUF: a download often saves another one under the name of the model.
+format of a file that is not GGUF: a download often saves another one under the name of the model. The counts and
+lengths in a header are checked against the size of the file and against limits before they are used. The file is not
+mapped into memory: a mapped file that another program cuts ends the process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
+import os
 import re
+import stat
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +19,12 @@ from typing import Any, BinaryIO
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+# The key of the number of tensors beside the metadata, as in llama.cpp's gguf package.
+TENSOR_COUNT = "GGUF.tensor_count"
 # What is read of a header for a list of models. The values that describe a model come first, and take some kilobytes.
 MAX_START_BYTES = 1 << 16
+# The limits of a header: about ten times the largest of published models.
+MAX_HEADER_BYTES, MAX_COUNT, MAX_TEXTS = 1 << 27, 1 << 16, 1 << 22
 
 # The codes of the struct module for GGUF's scalar types.
 _SCALARS: Mapping[int, str] = {
@@ -35,8 +42,12 @@ _OTHER_FILES: Mapping[bytes, str] = {
 }
 
 
-class GGUFError(ValueError):
-    """The file is not a GGUF file, is truncated, or has an unsupported version or type of value."""
+class ModelFileError(ValueError):
+    """An argument, a mapping file or a header does not give a model."""
+
+
+class GGUFError(ModelFileError):
+    """The file is not a GGUF file, is truncated, or has an unsupported version, type of value or size of header."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -44,37 +55,46 @@ class GGUFError(ValueError):
 
 def read_header(path: Path) -> Mapping[str, Any]:
     """The metadata of a model file. Checks that the data of each tensor begins within the file."""
-    with path.open("rb") as file:
-        _check_magic(path, file)
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = _Reader(path, data)
-            n_tensors, n_values = reader.counts()
-            metadata = {reader.string(): reader.value() for _ in range(n_values)}
-            if n_tensors:  # llama.cpp checks the whole data.
-                reader.skip(max(reader.tensor_start() for _ in range(n_tensors)) + 1)
-            return metadata
+    with _opened(path) as file:
+        reader = _Reader(path, file, MAX_HEADER_BYTES)
+        n_tensors, n_values = reader.counts()
+        metadata = {reader.string(): reader.value() for _ in range(n_values)}
+        if n_tensors:  # llama.cpp checks the whole data.
+            reader.check_size(max(reader.tensor_start() for _ in range(n_tensors)) + 1 + reader.at)
+        return metadata
 
 
 def read_start(path: str | Path) -> Mapping[str, Any]:
-    """The metadata before that of the tokenizer. Reads at most `MAX_START_BYTES`, and checks no tensors."""
-    path = Path(path)
-    with path.open("rb") as file:
-        _check_magic(path, file)
-        file.seek(0)
-        reader = _Reader(path, file.read(MAX_START_BYTES))
-    found: dict[str, Any] = {}
-    _, n_values = reader.counts()
-    with contextlib.suppress(GGUFError):  # The values go on after what was read.
-        for _ in range(n_values):
-            key = reader.string()
-            if key.startswith("tokenizer."):
-                break
-            found[key] = reader.value()
-    return found
+    """The metadata before that of the tokenizer, and `TENSOR_COUNT`. Reads at most `MAX_START_BYTES`."""
+    with _opened(Path(path)) as file:
+        reader = _Reader(Path(path), file, MAX_START_BYTES)
+        n_tensors, n_values = reader.counts()
+        found: dict[str, Any] = {TENSOR_COUNT: n_tensors}
+        with contextlib.suppress(GGUFError):  # The values go on after what is read.
+            for _ in range(n_values):
+                key = reader.string()
+                if key.startswith("tokenizer."):
+                    break
+                found[key] = reader.value()
+        return found
 
 
-def _check_magic(path: Path, file: BinaryIO) -> None:
-    start = file.read(64)
+def read_bytes(path: Path, n_bytes: int) -> bytes:
+    """The first bytes of a regular file. Raises GGUFError for a pipe or a device, which could block, or OSError."""
+    with _opened(path) as file:
+        return file.read(n_bytes)
+
+
+def _opened(path: Path) -> BinaryIO:
+    no_wait = getattr(os, "O_NONBLOCK", 0)  # A pipe would wait for its other end.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait))  # noqa: SIM115  # returned
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise GGUFError(path, "it is not a regular file")
+    return file
+
+
+def _check_magic(path: Path, start: bytes) -> None:
     if not start.startswith(MAGIC):
         found = f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
         kinds = (f"it is {kind}" for pattern, kind in _OTHER_FILES.items() if re.match(pattern, start))
@@ -82,12 +102,18 @@ def _check_magic(path: Path, file: BinaryIO) -> None:
 
 
 class _Reader:
-    """Reads values one after another. A value that extends beyond the end of the file raises GGUFError."""
+    """Reads values one after another. A value that extends beyond the end of the file, or beyond the first `limit`
+    bytes, raises GGUFError."""
 
-    def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
+    def __init__(self, path: Path, file: BinaryIO, limit: int) -> None:
         self._path = path
-        self._data = data
-        self._at = len(MAGIC)
+        self._file = file
+        self._limit = limit
+        self._n_bytes = os.fstat(file.fileno()).st_size
+        self._data = file.read(MAX_START_BYTES)
+        _check_magic(path, self._data[:64])
+        self.at = len(MAGIC)
+        self._n_texts = 0  # In arrays.
 
     def counts(self) -> tuple[int, int]:
         """The numbers of tensors and of values, after the version."""
@@ -95,7 +121,12 @@ class _Reader:
         if version not in VERSIONS:
             known = " or ".join(map(str, VERSIONS))
             raise GGUFError(self._path, f"GGUF version {version}, expected {known}")
-        return self.number("Q"), self.number("Q")
+        n_tensors, n_values = self.number("Q"), self.number("Q")
+        # The least sizes of a tensor and of a value: two lengths, a type and an offset; a length, a type and a byte.
+        self.check_size(self.at + 24 * n_tensors + 13 * n_values)
+        if max(n_tensors, n_values) > MAX_COUNT:
+            raise GGUFError(self._path, f"{n_tensors} tensors and {n_values} values, the limit is {MAX_COUNT} of each")
+        return n_tensors, n_values
 
     def number(self, code: str) -> Any:
         at = self.skip(struct.calcsize(f"<{code}"))
@@ -116,14 +147,16 @@ class _Reader:
     def tensor_start(self) -> int:
         """The start of a tensor's data, in bytes from the start of all tensor data."""
         self.string()
-        for _ in range(self.number("I")):
-            self.number("Q")
-        self.number("I")
+        self.skip(8 * self.number("I") + 4)  # The shape and the type.
         return int(self.number("Q"))
 
     def _skip_array(self) -> None:
         kind, length = self.number("I"), self.number("Q")
         if kind == _STRING:
+            self.check_size(self.at + 8 * length)
+            self._n_texts += length
+            if self._n_texts > MAX_TEXTS:
+                raise GGUFError(self._path, f"arrays of {self._n_texts} texts, the limit is {MAX_TEXTS}")
             for _ in range(length):
                 self.skip(self.number("Q"))
         else:  # Published models do not nest arrays.
@@ -137,9 +170,19 @@ class _Reader:
 
     def skip(self, size: int) -> int:
         """Skip a value of `size` bytes. Returns the position of its first byte."""
-        start, self._at = self._at, self._at + size
-        if self._at > len(self._data):
-            # The usual cause is an interrupted download.
-            sizes = f"the file has {len(self._data)} bytes, and needs at least {self._at}"
-            raise GGUFError(self._path, f"{sizes}: it was cut, so copy or download it again")
+        start, self.at = self.at, self.at + size
+        if self.at > len(self._data):
+            self.check_size(self.at)
+            if self.at > self._limit:
+                raise GGUFError(self._path, f"a header of {self.at} bytes or more, the limit is {self._limit}")
+            self._data += self._file.read(max(self.at - len(self._data), len(self._data)))
+            self.check_size(self.at, len(self._data))  # Another program may cut the file meanwhile.
         return start
+
+    def check_size(self, n_needed: int, n_bytes: int | None = None) -> None:
+        """Raise GGUFError if the file has fewer bytes than it needs."""
+        n_bytes = self._n_bytes if n_bytes is None else n_bytes
+        if n_needed > n_bytes:
+            # The usual cause is an interrupted download.
+            sizes = f"the file has {n_bytes} bytes, and needs at least {n_needed}"
+            raise GGUFError(self._path, f"{sizes}: it was cut, so copy or download it again")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .gguf import GGUFError, read_start
+from .gguf import TENSOR_COUNT, read_start
+from .gguf import ModelFileError as ModelFileError
 from .memory import gigabytes
 
 # The argument for the built-in model, and its name.
@@ -20,9 +21,21 @@ DEMO_PATH = Path(__file__).with_name("demo.gguf")
 
 # The end of the file name of a part of a split model. llama.cpp opens all parts if it gets the path of the first one.
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
-# Projectors and other files beside a model, which are no models.
+# Projectors and other files beside a model, by the name of a file whose header cannot be read.
 _NO_MODEL = re.compile(r"mmproj|imatrix|-vocab|ggml-vocab", re.IGNORECASE)
+# The same by their `general.type`, or else by their architecture.
+_KINDS: Mapping[str, str] = {
+    "adapter": "an adapter (LoRA) for a model",
+    "imatrix": "an importance matrix",
+    "mmproj": "a projector for a model",
+    "clip": "a projector for a model",
+    "controlvector": "a control vector for a model",
+}
+# Characters that a name cannot have: a line of the log or of a table would end there, or JSON cannot have them.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
+# The characters of an architecture that lists show.
+_MAX_SHOWN_CHARS = 60
 # The names of llama.cpp's file types, by number (enum llama_ftype).
 _QUANTISATIONS: Mapping[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
@@ -58,10 +71,6 @@ class ModelFile:
         return modified_at(self.path)
 
 
-class ModelFileError(ValueError):
-    """An argument or a mapping file does not name a model file."""
-
-
 def model_at(argument: str) -> ModelFile:
     """The model at a path: a file, a part of a split model, or a folder with one. Raises ModelFileError or OSError."""
     if re.match(r"[a-z]+://", argument):
@@ -76,20 +85,26 @@ def model_at(argument: str) -> ModelFile:
 
 def name_of(path: Path) -> str:
     """The name of a model file: the file name without ".gguf" and without the number of a part."""
-    return printable(_PART.sub("", path.stem))
+    return printable(_PART.sub("", path.stem)) or path.suffix
 
 
 def printable(name: str) -> str:
-    """A name with "?" in place of bytes that are not valid UTF-8, which JSON cannot have."""
-    return name.encode("utf-8", "replace").decode()
+    """A name with "?" in place of bytes that are not valid UTF-8 and of control characters."""
+    return _UNPRINTABLE.sub("?", name).strip()
 
 
 def is_model_name(file_name: str) -> bool:
-    """Whether a file of this name is a model, or the first part of one."""
-    if not file_name.endswith(".gguf") or file_name.startswith("._") or _NO_MODEL.search(file_name):
+    """Whether a file of this name may be a model, or the first part of one."""
+    if not file_name.lower().endswith(".gguf") or file_name.startswith("._"):
         return False
     part = _PART.search(file_name[: -len(".gguf")])
     return part is None or part[1] == "00001"
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file is a model by its header, or by its name if the header cannot be read."""
+    summary = summary_of(ModelFile(path, ""))
+    return summary.is_model and not (summary.problem and _NO_MODEL.search(path.name))
 
 
 def first_part(path: Path) -> Path:
@@ -101,7 +116,7 @@ def parts_of(path: Path) -> list[Path]:
     match = _PART.search(path.stem)
     if match is None:
         return [path]
-    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf"))
+    return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}{path.suffix}"))
 
 
 def modified_at(path: Path) -> int:
@@ -113,7 +128,8 @@ def modified_at(path: Path) -> int:
 
 
 def _only_model(folder: Path) -> Path:
-    files = sorted(path for path in folder.glob("*.gguf") if is_model_name(path.name))
+    paths = (folder / name for name in sorted(os.listdir(folder)) if is_model_name(name))
+    files = [path for path in paths if path.is_file() and is_model(path)]
     if not files:
         raise ModelFileError(f"{folder} is a folder without a model (.gguf)")
     if len(files) > 1:
@@ -131,35 +147,47 @@ class Summary:
     n_ctx_train: int = 0  # The context of the training, 0 if it is not known.
     n_params: int = 0  # The number of parameters, 0 if it is not known.
     is_embedding: bool = False  # Whether the model computes vectors of texts.
-    problem: str = ""  # Why the header cannot be read; "" if it can.
+    problem: str = ""  # Why the file cannot be loaded, as far as its header says; "" if it may be.
+    is_model: bool = True  # False for projectors and other files beside a model.
 
 
 def summary_of(model: ModelFile) -> Summary:
     """The summary of a model file, from a cache while the file does not change."""
     try:
         stat = model.path.stat()
-    except OSError as error:
-        return Summary(problem=f"{model.path}: {error.strerror}")
-    return _summary(model.path, stat.st_mtime_ns, stat.st_size)
+        return _summary(model.path, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:  # It is not cached, since it may be short, such as too many open files.
+        return Summary(problem=printable(f"{model.path}: {error.strerror}"))
 
 
 @functools.lru_cache(maxsize=20_000)
 def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
     try:
         found = read_start(path)
-    except (GGUFError, OSError) as error:
-        return Summary(problem=str(error))
-    architecture = str(found.get("general.architecture", ""))
-    context, n_params = found.get(f"{architecture}.context_length"), found.get("general.parameter_count")
+    except ModelFileError as error:
+        return Summary(problem=printable(str(error)))
+    # A value may have any type, or be None: an array.
+    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    architecture = texts.get("general.architecture", "")
+    kind = _KINDS.get(texts.get("general.type", "")) or _KINDS.get(architecture)
+    if not found[TENSOR_COUNT] and not _PART.search(path.stem):  # The first part of a split model may have none.
+        kind = kind or "a vocabulary without weights"
+    if kind is not None:
+        return Summary(problem=printable(f"{path}: it is {kind}, not a model"), is_model=False)
     return Summary(
-        architecture,
+        printable(architecture[:_MAX_SHOWN_CHARS]),
         quantisation_of(found.get("general.file_type")),
-        context if isinstance(context, int) else 0,
-        n_params if isinstance(n_params, int) else 0,
+        _count(found.get(f"{architecture}.context_length")),
+        _count(found.get("general.parameter_count")),
         f"{architecture}.pooling_type" in found,
     )
 
 
+def _count(value: object) -> int:
+    """A number of a header, or 0 if it cannot be a count."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
+
+
 def quantisation_of(file_type: object) -> str:
     """The name of a file type of llama.cpp, given as a number or its text; "" if it is unknown."""
-    return _QUANTISATIONS.get(int(str(file_type)), "") if str(file_type).isdecimal() else ""
+    return next((name for number, name in _QUANTISATIONS.items() if str(number) == str(file_type)), "")

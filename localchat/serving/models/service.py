@@ -21,20 +21,28 @@ log = logging.getLogger("localchat.server")
 
 # A model that could not be loaded is tried again after this many seconds, or when its file has changed.
 RETRY_S = 60.0
+# A load that crashes is tried again at the next request, up to this many times in a row.
+MAX_TRIES = 3
 # How often a request that waits for a model checks whether its client is still there.
 _POLL_S = 0.25
 # How long the requests that waited for a model have to begin, before another model may take its place.
 _FIRST_USE_S = 5.0
+# How long the thread that loads models may take to end.
+_CLOSE_S = 10.0
 # What an engine process takes at most beside the weights and the context, such as libraries and kernels.
 _PROCESS_BYTES = 1 << 30
 
 
 class LoadedModel(Protocol):
-    """What the service needs of a loaded model. Its memory is free when `close` returns."""
+    """What the service needs of a loaded model. Its memory is free when `close` returns; `stop` ends its requests."""
 
     @property
     def failure(self) -> BaseException | None:
         """Why its engine accepts no requests now; None: it does."""
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its engine process has ended: the next request loads it again."""
 
     @property
     def n_bytes(self) -> int:
@@ -43,6 +51,8 @@ class LoadedModel(Protocol):
     @property
     def n_mapped_bytes(self) -> int:
         """The part of it that is mapped from files."""
+
+    def stop(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -65,10 +75,17 @@ class ServedModel(Generic[M]):
     """When it was queued to be loaded."""
     is_ending: bool = False
     """Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again."""
+    is_wanted: bool = False
+    """Whether it is to be loaded even if no request waits for it."""
     failure: str = ""
     """Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time."""
+    error_class: type[errors.InferenceError] = errors.InferenceError
+    """The class of the error of the requests that waited for it."""
+    failed_at: float = -math.inf
     retry_at: float = 0.0
     failed_stamp: int = 0
+    n_failed: int = 0
+    """The failed loads in a row."""
     n_users: int = 0
     """The requests that use it."""
     n_waiting: int = 0
@@ -126,16 +143,20 @@ class Service(Generic[M]):
         """End all models. Call this after the last request has ended."""
         self.stop()
         if self._thread is not None:
-            self._thread.join()
-        for served in self._models.values():
-            if served.model is not None:
-                served.model.close()
+            self._thread.join(_CLOSE_S)
+        with contextlib.ExitStack() as closing:
+            for served in self.loaded():
+                if served.model is not None:
+                    closing.callback(served.model.close)
 
     def stop(self) -> None:
-        """End the requests in flight, which check `is_stopped`, and load no more."""
+        """End the requests in flight, which check `is_stopped` or wait for an engine, and load no more."""
         with self._changed:
             self.is_stopped = True
             self._changed.notify_all()
+        for served in self.loaded():
+            if (model := served.model) is not None:
+                model.stop()
 
     # --- names ---
 
@@ -210,6 +231,8 @@ class Service(Generic[M]):
             _working(model)
         elif not self.default.used_at:
             raise self._loading(self.default)
+        else:
+            self._check_failure(self.default, math.inf)
 
     @contextlib.contextmanager
     def using(
@@ -233,9 +256,10 @@ class Service(Generic[M]):
         with self._changed:
             served.n_waiting += 1
         try:
+            began_at = self.clock()
             while model is None:
                 with self._changed:
-                    if self._queue_unless_loaded(served):
+                    if self._queue_unless_loaded(served, began_at, is_wanted=not self.waits):
                         model = served.model
                         served.n_users += 1
                     elif not self.waits or self._load is None:
@@ -258,7 +282,7 @@ class Service(Generic[M]):
     def load(self, served: ServedModel[M]) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
         with self._changed:
-            self._queue_unless_loaded(served)
+            self._queue_unless_loaded(served, is_wanted=True)
 
     def unload(self, served: ServedModel[M]) -> None:
         """End a model as soon as no request uses it. Returns at once."""
@@ -273,23 +297,33 @@ class Service(Generic[M]):
             served.expires_at = served.used_at + seconds
         self._changed.notify_all()
 
-    def _queue_unless_loaded(self, served: ServedModel[M]) -> bool:
-        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now."""
+    def _queue_unless_loaded(self, served: ServedModel[M], since: float = math.inf, *, is_wanted: bool) -> bool:
+        """Queue a model to be loaded unless it is loaded. Returns whether requests can use it now.
+
+        Raises the error of a load that has failed since this time, or is not to be tried again yet.
+        """
         if self.is_stopped:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
-        if served.model is not None and not served.is_ending:
+        if served.model is not None and not served.is_ending and not served.model.has_died:
             return True
-        if served.failure and self.clock() < served.retry_at and served.failed_stamp == served.file.stamp:
-            raise errors.InferenceError(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
+        self._check_failure(served, since)
+        if self._thread is None and self._load is not None:
+            thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
+            thread.start()
+            self._thread = thread
+        if self._load is not None:
+            served.is_wanted = served.is_wanted or is_wanted
         if not served.is_loading and self._load is not None:
             served.is_loading, served.progress, served.began_at = True, 0.0, self.clock()
             served.expires_at = math.inf
             self._to_load.append(served)
             self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
-                self._thread.start()
         return False
+
+    def _check_failure(self, served: ServedModel[M], since: float) -> None:
+        is_over = self.clock() >= served.retry_at and served.failed_at < since
+        if served.failure and not is_over and served.failed_stamp == served.file.stamp:
+            raise served.error_class(f"the model {served.file.name!r} cannot be loaded: {served.failure}")
 
     def _loading(self, served: ServedModel[M]) -> errors.ModelLoading:
         """The error for a model that is not loaded, with an estimate of the remaining time."""
@@ -302,52 +336,87 @@ class Service(Generic[M]):
     # --- the thread that loads and ends models ---
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                unused = [served for served in self.loaded() if not served.n_users]
-                idle = min(unused, key=lambda served: served.expires_at, default=None)
-                left_s = math.inf if idle is None else idle.expires_at - self.clock()
-                if self.is_stopped:
-                    return
-                if left_s > 0 and not self._to_load:
-                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
-                    continue
-                next_one = self._to_load.popleft() if left_s > 0 else None
-                if next_one is None and idle is not None:
-                    idle.is_ending = True
-            if next_one is not None:
-                self._load_one(next_one)
-            elif idle is not None:
-                self._end(idle, "no request uses it")
+        while not self.is_stopped:
+            try:
+                self._load_or_end_one()
+            except BaseException:  # Requests wait for this thread.
+                log.exception("loading or ending a model failed")
+                with self._changed:
+                    self._changed.wait(_POLL_S)
+
+    def _load_or_end_one(self) -> None:
+        """Load the next model of the queue, or end one that has expired; wait while there is neither."""
+        with self._changed:
+            unused = [served for served in self.loaded() if not served.n_users]
+            idle = min(unused, key=lambda served: served.expires_at, default=None)
+            left_s = math.inf if idle is None else idle.expires_at - self.clock()
+            if left_s > 0 and not self._to_load:
+                self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                return
+            next_one = self._to_load.popleft() if left_s > 0 else None
+            if next_one is None and idle is not None:
+                idle.is_ending = True
+        if next_one is not None:
+            self._load_one(next_one)
+        elif idle is not None:
+            self._end(idle, "no request uses it")
 
     def _load_one(self, served: ServedModel[M]) -> None:
-        assert self._load is not None
         model: M | None = None
-        reason = summary_of(served.file).problem  # A damaged file takes no other model's place.
-        if reason:
-            log.error("cannot load %s", reason)
-        while not reason and self._max_models and len(self.loaded()) >= self._max_models and not self.is_stopped:
+        failure: BaseException | None = None
+        try:
+            model = self._loaded(served)
+        except BaseException as error:
+            log.debug("loading failed", exc_info=True)
+            failure = error
+        short = None if failure is None else errors.out_of_resources(failure)
+        with self._changed:
+            served.model, served.is_loading, served.is_wanted = model, False, False
+            served.failure = "" if failure is None else str(short or failure) or type(failure).__name__
+            served.failed_at, served.failed_stamp = self.clock() if failure else -math.inf, served.file.stamp
+            served.n_failed = served.n_failed + 1 if failure else 0
+            is_short = short is not None or isinstance(failure, errors.OutOfResources)
+            served.error_class = errors.OutOfResources if is_short else errors.InferenceError
+            is_transient = is_short or getattr(failure, "is_transient", False)
+            served.retry_at = served.failed_at + (0 if is_transient and served.n_failed < MAX_TRIES else RETRY_S)
+            self._keep(served, self._idle_unload_s)
+            # Otherwise the models of waiting requests could take each other's place for ever.
+            self._changed.wait_for(
+                lambda: not served.n_waiting or served.is_loading or self.is_stopped,  # `is_loading`: queued again
+                _FIRST_USE_S,
+            )
+
+    def _loaded(self, served: ServedModel[M]) -> M | None:
+        """The model, which is loaded beside others or in their place. None: no request waits for it any more, or the
+        server stops."""
+        assert self._load is not None
+        if (dead := served.model) is not None:
+            if not dead.has_died:  # It was to be ended for another model, whose request is gone.
+                return dead
+            with self._changed:
+                served.model = None
+            dead.close()
+        if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
+            log.error("cannot load %s", problem)
+            raise errors.InferenceError(problem)
+        while self._max_models and len(self.loaded()) >= self._max_models:
+            if not self._is_needed(served):
+                return None
             self._end_least_recent(served)
-        while model is None and not reason and not self.is_stopped:
+        while self._is_needed(served):
             try:
-                model = self._load(served, self._others())
+                return self._load(served, self._others())
             except NotEnoughMemory as error:
                 # End no model if ending all of them would not free enough.
                 freed = sum(other.model.n_bytes + _PROCESS_BYTES for other in self.loaded() if other.model)
                 if error.n_missing > freed:
-                    reason = str(error)
-                    log.error("cannot load %s: %s", served.file.name, reason)
-                else:
-                    self._end_least_recent(served, only_idle=not error.n_missing)
-            except Exception as error:
-                log.debug("loading failed", exc_info=True)
-                reason = str(error)
-        with self._changed:
-            served.model, served.is_loading = model, False
-            served.failure, served.retry_at, served.failed_stamp = reason, self.clock() + RETRY_S, served.file.stamp
-            self._keep(served, self._idle_unload_s)
-            # Otherwise the models of waiting requests could take each other's place for ever.
-            self._changed.wait_for(lambda: not served.n_waiting or self.is_stopped, _FIRST_USE_S)
+                    log.error("cannot load %s: %s", served.file.name, error)
+                    raise
+                self._end_least_recent(served, only_idle=not error.n_missing)
+        return None
+
+    def _is_needed(self, served: ServedModel[M]) -> bool:
+        return not self.is_stopped and (served.is_wanted or served.n_waiting > 0)
 
     def _others(self) -> OtherModels:
         with self._changed:
@@ -356,28 +425,47 @@ class Service(Generic[M]):
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 
     def _end_least_recent(self, new: ServedModel[M], *, only_idle: bool = False) -> None:
-        """End the least recently used model for a new one. Idle ones come first, others end after their requests."""
-        with self._changed:
-            victim = min(self.loaded(), key=lambda served: (served.n_users > 0, served.used_at))
-            if only_idle and victim.n_users:  # It has become busy meanwhile.
+        """End the least recently used idle model for a new one. While there is none, wait for the first that becomes
+        idle, as long as the new one is needed.
+
+        New requests could keep all models busy. If there is only one, or after some seconds, those for the least
+        recently used one wait.
+        """
+        began_at = self.clock()
+        blocked: ServedModel[M] | None = None
+        try:
+            while self._is_needed(new):
+                with self._changed:
+                    loaded = self.loaded()
+                    victim = min(loaded, key=lambda served: (served.n_users > 0, served.used_at), default=None)
+                    if victim is None or (only_idle and victim.n_users):  # It has become busy meanwhile.
+                        return
+                    if victim.n_users:
+                        if blocked is None and (len(loaded) == 1 or self.clock() - began_at >= _FIRST_USE_S):
+                            blocked, victim.is_ending = victim, True
+                        self._changed.wait(_POLL_S)
+                        continue
+                    victim.is_ending = True
+                self._end(victim, f"{new.file.name} takes its place")
                 return
-            victim.is_ending = True
-        self._end(victim, f"{new.file.name} takes its place")
+        finally:
+            if blocked is not None:
+                with self._changed:
+                    blocked.is_ending = False
+                    self._changed.notify_all()
 
     def _end(self, served: ServedModel[M], why: str) -> None:
-        """End a model whose `is_ending` is set, after the requests that use it. Its memory is free when this returns,
-        unless the server stops."""
+        """End a model that no request uses, whose `is_ending` is set. Its memory is free when this returns."""
         with self._changed:
-            self._changed.wait_for(lambda: not served.n_users or self.is_stopped)
-            if self.is_stopped:
-                return
             model, served.model = served.model, None
         assert model is not None, "only this thread ends models"
-        model.close()
-        log.info("the model %s has been unloaded: %s", served.file.name, why)
-        with self._changed:
-            served.is_ending = False
-            self._changed.notify_all()
+        try:
+            model.close()
+            log.info("the model %s has been unloaded: %s", served.file.name, why)
+        finally:
+            with self._changed:
+                served.is_ending = False
+                self._changed.notify_all()
 
 
 def _working(model: M) -> M:

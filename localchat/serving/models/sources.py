@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,19 +27,26 @@ from typing import Any
 from ..core.errors import BadRequest
 from ..core.fields import Fields
 from ..core.params import read_sampling
-from .model_file import ModelFile, ModelFileError, first_part, is_model_name, name_of, printable
+from .gguf import read_bytes
+from .model_file import ModelFile, ModelFileError, first_part, is_model, is_model_name, name_of, printable
+
+log = logging.getLogger("localchat.server")
 
 _KEYS = "path, aliases, ctx, parallel, gpu_layers, draft, template, sampling"
 
-# Folders deeper than this below a root are not scanned.
-_MAX_DEPTH = 6
+# The least numbers of settings, as on the command line; 0 tokens mean the default. llama.cpp has 32-bit numbers.
+_LEAST, _MAX_NUMBER = {"ctx": 0, "parallel": 1, "gpu_layers": -1}, (1 << 31) - 1
+# The limits of the folders below a root: deeper ones and further ones are not scanned.
+_MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
+# The limit of a mapping file, and of a file of another program that names a model.
+_MAX_BYTES = 1 << 20
 QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
 def read_mapping(path: Path) -> list[ModelFile]:
     """The models of a mapping file. Raises ModelFileError, which names the file and the line or the key."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, _MAX_BYTES).decode("utf-8-sig")
         data = importlib.import_module("tomllib").loads(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(data, dict):
             raise ModelFileError(f"{path}: the mapping file must be an object of names")
@@ -50,22 +59,24 @@ def read_mapping(path: Path) -> list[ModelFile]:
         raise ModelFileError(f"{path}: the mapping file cannot be read: {error.strerror}") from error
     except ModelFileError:
         raise
-    except (ValueError, BadRequest) as error:
+    except (ValueError, RecursionError, BadRequest) as error:
         raise ModelFileError(f"{path}: {error}") from error
 
 
 def _model(path: Path, body: Fields, name: str) -> ModelFile:
     value = body.raw[name]
     given = body.child({"path": value}, name) if isinstance(value, str) else body.required_object(name)
-    settings: dict[str, Any] = {key: given.integer(key) for key in ("ctx", "parallel", "gpu_layers")}
+    settings: dict[str, Any] = {key: given.integer(key) for key in _LEAST}
+    for key, low in _LEAST.items():
+        given.integer(key, low, _MAX_NUMBER)
     for key in ("draft", "template"):
         file = given.text(key)
-        settings[key] = str(path.parent / os.path.expanduser(file)) if file else None
+        settings[key] = str(_beside(path, file)) if file else None
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)
         sampling.report_unknown()
-    weights = path.parent / os.path.expanduser(given.required_text("path"))
+    weights = _beside(path, given.required_text("path"))
     aliases = given.items("aliases", "names")
     given.report_unknown()
     unknown = given.ignored(strict=False)
@@ -75,98 +86,194 @@ def _model(path: Path, body: Fields, name: str) -> ModelFile:
     return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings)
 
 
-# The modification times of the folders that were read; a scan adds them. They show whether to scan again.
-Stamps = dict[Path, int]
+def _beside(mapping: Path, file: str) -> Path:
+    path = mapping.parent / os.path.expanduser(file)
+    if b"\0" in os.fsencode(path):  # Half of a surrogate pair is a ValueError here.
+        raise ValueError(f"the path {file!r} has a null character")
+    return path
 
 
-def files_below(folder: Path, stamps: Stamps, depth: int = _MAX_DEPTH) -> Iterator[Path]:
-    """The files below a folder, in alphabetical order. Links to folders are not followed."""
+class Scan:
+    """One search for models: when each folder was changed that it has read, and what it skips."""
+
+    def __init__(self, reported: set[str]) -> None:
+        """`reported` has what earlier scans have logged, which is not logged again."""
+        self.stamps: dict[Path, int] = {}  # They show whether to scan again.
+        self._reported = reported
+
+    def skip(self, path: Path, problem: str) -> None:
+        self.report(f"{path} is skipped: {problem}")
+
+    def report(self, text: str) -> None:
+        text = printable(text)
+        if text not in self._reported:
+            self._reported.add(text)
+            log.warning("%s", text)
+
+    def entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """The files and folders in a folder, in alphabetical order, without those whose kind cannot be read."""
+        self.stamps[folder] = changed_at(folder)
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.skip(folder, str(error.strerror))
+            return []
+        usable = []
+        for entry in entries:
+            try:
+                if entry.is_dir() or entry.is_file():
+                    usable.append(entry)
+                elif is_model_name(entry.name):
+                    self.skip(folder / entry.name, "it is neither a file nor a link to one")
+            except OSError as error:  # Such as a loop of links.
+                self.skip(folder / entry.name, str(error.strerror))
+        return usable
+
+
+def changed_at(path: Path) -> int:
+    """When a file or folder or its permissions were changed, in nanoseconds; 0 if there is none."""
     try:
-        stamps[folder] = folder.stat().st_mtime_ns
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:  # It does not exist, or may not be read.
-        stamps.setdefault(folder, 0)
-        return
-    for entry in entries:
-        if not entry.is_dir():
-            yield folder / entry.name
-        elif depth and not entry.is_symlink():
-            yield from files_below(folder / entry.name, stamps, depth - 1)
+        found = path.stat()
+    except OSError:
+        return 0
+    return max(found.st_mtime_ns, found.st_ctime_ns)
 
 
-def models_below(root: Path, stamps: Stamps, source: str = "models folder") -> Iterator[ModelFile]:
+def files_below(root: Path, scan: Scan) -> Iterator[Path]:
+    """The files below a folder, in alphabetical order within each folder, last those behind links to folders. Each
+    folder is read once, so loops of links end."""
+    seen: set[str] = set()
+    todo, links = [(root, _MAX_DEPTH)], deque[tuple[Path, int]]()
+    while todo or links:
+        folder, depth = todo.pop() if todo else links.popleft()
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        if len(seen) == _MAX_FOLDERS:
+            scan.skip(root, f"it has more than {_MAX_FOLDERS} folders, of which the others are not read")
+            return
+        seen.add(real)
+        below: list[tuple[Path, int]] = []
+        for entry in scan.entries(folder):
+            if not entry.is_dir():
+                yield folder / entry.name
+            elif depth:
+                (links if entry.is_symlink() else below).append((folder / entry.name, depth - 1))
+        todo += reversed(below)
+
+
+def model_files_below(root: Path, scan: Scan) -> Iterator[Path]:
+    """The files below a folder that are models by their headers."""
+    for path in files_below(root, scan):
+        if is_model_name(path.name):
+            if is_model(path):
+                yield path
+            else:
+                scan.stamps[path] = changed_at(path)  # It may become one, such as a download.
+
+
+def models_below(root: Path, scan: Scan, source: str = "models folder") -> Iterator[ModelFile]:
     """The models below a folder: named after the file, or after the folders too if two files have one name."""
     by_name: dict[str, list[Path]] = {}
-    for path in files_below(root, stamps):
-        if is_model_name(path.name):
-            by_name.setdefault(name_of(path).casefold(), []).append(path)
+    for path in model_files_below(root, scan):
+        by_name.setdefault(name_of(path).casefold(), []).append(path)
     for paths in by_name.values():
         for path in paths:
-            whole = printable((path.parent / name_of(path)).relative_to(root).as_posix())
+            whole = (path.parent / name_of(path)).relative_to(root).as_posix()
             is_only = len(paths) == 1
             yield ModelFile(path, name_of(path) if is_only else whole, source, (whole,) if is_only else ())
 
 
-def _repository_models(
-    root: Path, stamps: Stamps, source: str, repository_of: Callable[[Path], str]
-) -> Iterator[ModelFile]:
-    """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several."""
-    by_repository: dict[str, list[Path]] = {}
-    for path in files_below(root, stamps):
-        repository = repository_of(path.relative_to(root))
-        if repository and is_model_name(path.name):
-            by_repository.setdefault(repository, []).append(path)
+def _repository_models(files: Iterable[tuple[str, Path]], source: str) -> Iterator[ModelFile]:
+    """Models in folders of repositories, named "publisher/repository", with ":quantisation" if there are several.
+
+    `files` are the files with the names of their repositories. Of files with one name, the first one counts.
+    """
+    by_repository: dict[str, dict[str, Path]] = {}
+    for repository, path in files:
+        by_repository.setdefault(repository, {}).setdefault(name_of(path), path)
     for repository, paths in by_repository.items():
-        for path in paths:
-            tag = QUANTISATION.search(name_of(path))
-            name = f"{repository}:{tag[1] if tag else name_of(path)}"
-            shown = printable(repository if len(paths) == 1 else name)
-            yield ModelFile(path, shown, source, (name_of(path), printable(name)))
+        for short, path in paths.items():
+            tag = QUANTISATION.search(short)
+            name = f"{repository}:{tag[1] if tag else short}"
+            yield ModelFile(path, repository if len(paths) == 1 else name, source, (short, name))
 
 
-def _hub_repository(path: Path) -> str:
-    """models--publisher--repository/snapshots/<commit>/file.gguf"""
-    parts = path.parts
-    is_snapshot = len(parts) >= 4 and parts[0].startswith("models--") and parts[1] == "snapshots"
-    return parts[0][len("models--") :].replace("--", "/", 1) if is_snapshot else ""
+def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
+    """models--publisher--repository/snapshots/<commit>/file.gguf; the file refs/main has the commit in use."""
+    for repository in scan.entries(root):
+        if repository.name.startswith("models--") and repository.is_dir():
+            folder = root / repository.name
+            main = folder / "refs" / "main"
+            scan.stamps[main] = changed_at(main)
+            try:
+                commit = read_bytes(main, _MAX_BYTES).decode("utf-8", "replace").strip()
+            except (ModelFileError, OSError) as error:
+                commit = ""
+                if not isinstance(error, FileNotFoundError):
+                    scan.skip(main, str(error))
+            for snapshot in sorted(scan.entries(folder / "snapshots"), key=lambda entry: entry.name != commit):
+                for path in model_files_below(folder / "snapshots" / snapshot.name, scan) if snapshot.is_dir() else ():
+                    yield repository.name[len("models--") :].replace("--", "/", 1), path
 
 
-def _lm_studio_repository(path: Path) -> str:
+def _lm_studio_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
     """publisher/repository/file.gguf"""
-    return "/".join(path.parts[:2]) if len(path.parts) >= 3 else ""
+    for path in model_files_below(root, scan):
+        parts = path.relative_to(root).parts
+        if len(parts) >= 3:
+            yield "/".join(parts[:2]), path
 
 
-def _ollama_models(root: Path, stamps: Stamps) -> Iterator[ModelFile]:
+def _ollama_models(root: Path, scan: Scan) -> Iterator[ModelFile]:
     """A manifest names the layers of a model; one of them is the file with the weights."""
-    for path in files_below(root / "manifests", stamps):
-        host, *names, tag = path.relative_to(root / "manifests").parts
+    for path in files_below(root / "manifests", scan):
+        host, *names = path.relative_to(root / "manifests").parts[:-1] or ("",)
         if host == "registry.ollama.ai" and names[:1] == ["library"]:
             names = names[1:]
         elif host != "registry.ollama.ai":
             names = [host, *names]
-        blob = _weights(path, root / "blobs")
-        if blob is not None and names:
-            name = printable("/".join(names))
-            yield ModelFile(blob, f"{name}:{tag}", "Ollama", (name,) if tag == "latest" else ())
+        if path.name.startswith(".") or not any(names):  # Such as .DS_Store.
+            continue
+        blob = _weights(path, root / "blobs", scan)
+        if blob is not None:
+            name = "/".join(names)
+            yield ModelFile(blob, f"{name}:{path.name}", "Ollama", (name,) if path.name == "latest" else ())
 
 
-def _weights(manifest: Path, blobs: Path) -> Path | None:
+def _weights(manifest: Path, blobs: Path, scan: Scan) -> Path | None:
+    """The file with the weights of a model; None if there is none, as for a model that runs elsewhere."""
+    scan.stamps[manifest] = changed_at(manifest)
     try:
-        layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+        layers = json.loads(read_bytes(manifest, _MAX_BYTES).decode("utf-8"))["layers"] or ()
         digests = [layer["digest"] for layer in layers if layer["mediaType"] == "application/vnd.ollama.image.model"]
-        if len(digests) != 1 or not re.fullmatch(r"sha256:[0-9a-f]{64}", digests[0]):
-            return None
-    except (OSError, ValueError, KeyError, TypeError):
+        is_digest = [re.fullmatch(r"sha256:[0-9a-f]{64}", digest) is not None for digest in digests]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        scan.skip(manifest, f"the manifest cannot be read: {type(error).__name__}: {error}")
+        return None
+    if is_digest != [True]:
         return None
     path = blobs / digests[0].replace(":", "-")
-    return path if path.is_file() else None
+    if not os.path.isfile(path):
+        scan.stamps[path] = changed_at(path)
+        scan.skip(manifest, f"there is no file {path}")
+        return None
+    return path if is_model(path) else None
+
+
+def home_in(environment: Mapping[str, str]) -> Path | None:
+    home = environment.get("HOME") or environment.get("USERPROFILE")
+    return Path(home) if home else None
 
 
 @dataclass(frozen=True)
 class Source:
     """The models of another program."""
 
-    models: Callable[[Path, Stamps], Iterator[ModelFile]]
+    models: Callable[[Path, Scan], Iterator[ModelFile]]
     folders: tuple[str, ...]  # Below the home directory, unless one of the variables is set.
     variables: Mapping[str, str] = field(default_factory=dict)  # Of the environment, each with the path below it.
 
@@ -174,22 +281,22 @@ class Source:
         for variable, below in self.variables.items():
             if environment.get(variable):
                 return [Path(environment[variable]) / below]
-        home = environment.get("HOME") or environment.get("USERPROFILE")
-        return [Path(home) / folder for folder in self.folders] if home else []
+        home = home_in(environment)
+        return [home / folder for folder in self.folders] if home else []
 
 
 SOURCES = (
     Source(
-        lambda root, stamps: _repository_models(root, stamps, "Hugging Face", _hub_repository),
+        lambda root, scan: _repository_models(_hub_files(root, scan), "Hugging Face"),
         (".cache/huggingface/hub",),
         {"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "", "HF_HOME": "hub"},
     ),
     Source(
-        lambda root, stamps: _repository_models(root, stamps, "LM Studio", _lm_studio_repository),
+        lambda root, scan: _repository_models(_lm_studio_files(root, scan), "LM Studio"),
         (".lmstudio/models", ".cache/lm-studio/models"),
     ),
     Source(
-        lambda root, stamps: models_below(root, stamps, "llama.cpp"),
+        lambda root, scan: models_below(root, scan, "llama.cpp"),
         (".cache/llama.cpp", "Library/Caches/llama.cpp"),
         {"LLAMA_CACHE": ""},
     ),
