@@ -116,8 +116,7 @@ class BaseClient:
         kind = target.get("type") if isinstance(target, Mapping) else None
         # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
-        # These raise for wrong values, before a request is sent.
-        self._settings.request_headers(options.headers)
+        self._settings.request_headers(options.headers)  # Like the next two lines, this raises for wrong values.
         Accumulator(options.n_choices, options.think_tags)
         options.body("completions" if what == "complete" else CHAT_PATH, None)
         if target is not None and is_schema:

@@ -150,9 +150,8 @@ def _imports(nodes: Iterable[ast.stmt]) -> list[str]:
         if isinstance(node, ast.Import):
             modules.update(map(ast.unparse, node.names))
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
-            names.setdefault(node.module or "", set()).update(
-                ast.unparse(one) for one in node.names if one.name != "overload"
-            )
+            used = [ast.unparse(alias) for alias in node.names if alias.name != "overload"]
+            names.setdefault(node.module or "", set()).update(used)
     lines = [f"import {name}" for name in sorted(modules)]
     return lines + [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
 
@@ -181,7 +180,8 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
         first, end = min([node.lineno, *(decorator.lineno for decorator in decorators)]), node.end_lineno or node.lineno
         lines[first - 1 : end] = [""] * (end - first + 1)
     # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
-    return re.sub("\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
+    text = re.sub(r'(?<=not_in_this_file\(")(.*)\n\n', r"\1\n", "\n".join(lines).strip("\n"))
+    return re.sub("\n{4,}", "\n\n\n", re.sub("\n{3,}(?= )", "\n\n", text))
 
 
 def _is_overload(function: ast.FunctionDef) -> bool:
