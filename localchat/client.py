@@ -196,7 +196,7 @@ class BaseClient:
             options.media = {}
         model = options.model or await self._default_model(call, options)
         body = options.body(path, model, settings.takes_stream_options)
-        is_weakened = False
+        refused = set()
         while True:
             try:
                 await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
@@ -204,9 +204,10 @@ class BaseClient:
             except (BadRequestError, UnprocessableError) as error:
                 named = [one for one in body.get("messages", ()) if one.get("role") == "tool" and "name" in one]
                 if "stream_options" in body and "stream_options" in error.body:
-                    is_weakened = body.pop("stream_options") is not None
+                    del body["stream_options"]
+                    refused.add("takes_stream_options")
                 elif named and re.search(r"\bname\b", error.body):  # A strict server: OpenAI's messages have no name.
-                    settings.takes_tool_names = False
+                    refused.add("takes_tool_names")
                     for message in named:
                         del message["name"]
                 elif expected is None or not expected.weaken(error):
@@ -218,8 +219,8 @@ class BaseClient:
                 body["model"] = await self._default_model(call, options)
                 if body["model"] in (None, model):
                     raise
-        if is_weakened:
-            settings.takes_stream_options = False
+        for name in refused:
+            setattr(settings, name, False)
 
     async def _default_model(self, call: Call, options: CallOptions) -> str | None:
         """The model of the client, or the only one of the server; None if the server lists none."""
