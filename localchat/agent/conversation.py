@@ -53,7 +53,7 @@ class _BaseConversation:
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return kind(self._client, [*before, *media.attach(prompt)], on_done=add_turn, **options)
+        return kind(self._client, [*before, *media.attach(prompt)], _on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""

@@ -39,7 +39,7 @@ class _BaseRun:
         max_rounds: The largest number of requests.
         on_call: The approval hook; see `Toolbox`, which also describes `parallel` and `raise_errors`.
         allow_truncated: Whether `finish` returns a reply that a limit or a filter cut.
-        on_done: Called with the run when `done` is set.
+        _on_done: Called with the run when `done` is set.
         options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
             model generate a response without tool calls.
     """
@@ -58,7 +58,7 @@ class _BaseRun:
         parallel: bool | int = False,
         raise_errors: bool = False,
         allow_truncated: bool = False,
-        on_done: Callable[[Any], object] | None = None,
+        _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(max_rounds, int) or max_rounds < 1:
@@ -68,7 +68,7 @@ class _BaseRun:
         self._client = client
         self._tools = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
         self._max_rounds = max_rounds
-        self._on_done = on_done
+        self._on_done = _on_done
         self._allow_truncated = allow_truncated
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
