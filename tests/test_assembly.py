@@ -126,11 +126,19 @@ def test_signed_reasoning_is_in_the_message_as_a_whole_response_has_it(pieces, i
     sent = [{"choices": [{"delta": {"reasoning": "Hm.", name: piece}}]} for piece in pieces]
     whole = {"choices": [{"message": {"content": "a", "reasoning": "Hm.", name: items}, "finish_reason": "stop"}]}
     before = copy.deepcopy(sent)
-    for chunks in (sent, [whole], [*sent, whole]):
+    for chunks, n in ((sent, len(sent)), ([whole], 1), ([*sent[:1], whole], 1)):
         message = accumulated(*chunks)[1].reply().message
-        assert message[name] == items
-        assert message["reasoning"].startswith("Hm.")
+        assert (message[name], message["reasoning"]) == (items, "Hm." * n)
     assert sent == before
+
+
+@pytest.mark.parametrize("name", ["reasoning_details", "thinking_blocks"])
+def test_text_of_signed_reasoning_is_the_reasoning_if_there_is_no_other(name):
+    items = [{"type": "thinking", "thinking": "Hm", "signature": "s"}]
+    chunks: list[Any] = [{"choices": [{kind: {"content": "a", name: items}}]} for kind in ("delta", "message")]
+    for given in (chunks, chunks[:1], chunks[1:]):
+        reply = accumulated(*given)[1].reply()
+        assert (reply.reasoning, reply.message) == ("Hm", {"role": "assistant", "content": "a", name: items})
 
 
 def test_other_fields_that_servers_require_back_are_in_the_message():
