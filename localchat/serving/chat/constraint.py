@@ -35,6 +35,7 @@ from .lark import (
     error_in,
     error_place,
     gbnf_rule,
+    is_empty,
     json_rule,
     layout_regex,
     loosened,
@@ -167,8 +168,12 @@ class _Grammar:
                 raise ValueError("a choice has a NUL")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
-            return self._rules.regex(f"(?:{_without_anchors(value)})")
-        return self._rules.rule(gbnf_rule(value))
+            rule = self._rules.regex(f"(?:{_without_anchors(value)})")
+        else:
+            rule = self._rules.rule(gbnf_rule(value))
+        if is_empty(self._rules.render(rule)):
+            raise ValueError("no text matches it")
+        return rule
 
     def _formatted(self, text: str) -> str:
         """Text of a response format or, if there are tools, tool calls."""
