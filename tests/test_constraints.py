@@ -204,6 +204,7 @@ REFUSED = {
     "endless grammar": (formatted("grammar", 'root ::= "a" r\nr ::= "b" root'), "grammar", "no text of the rule"),
     "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
+    "choices": (formatted("choice", tuple(map(str, range(10001)))), "choice", "10001 texts, the limit is 10000"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "prefill"),
@@ -333,6 +334,10 @@ UNENFORCEABLE = {
     "too few names": (
         {"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2},
         "/minProperties",
+    ),
+    "several large objects": (
+        {"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2},
+        "/prefixItems/1",
     ),
     "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
     "names that differ": ({"type": "object", "minProperties": 2}, "/minProperties"),

@@ -50,7 +50,9 @@ _NAMES = re.compile(r"\^(?:([\w-]+)|\((?:\?:)?([\w-]+(?:\|[\w-]+)*)\))\$", re.AS
 # names, for which the time is quadratic, and the items of all lists that have a minimum or maximum.
 _MAX_PROPERTIES, _MAX_PATTERNS, _MAX_ITEMS = 3000, 30, 100_000
 # The limit of the pairs of a pattern and a property, each of which is compared.
-_MAX_NAMES = 20_000
+_MAX_NAMES = 5000
+# The limit of the branches of `oneOf` that are compared in pairs here; llguidance compares others.
+_MAX_BRANCHES = 150
 # What may be between the parts of JSON, as in llama.cpp: a space, or a line break with an indentation.
 _SPACE = "[ ]|\\n[ ]{0,40}"
 # To find the place of an error, this many times the text of the whole schema is compiled, and a minimum of characters.
@@ -545,10 +547,15 @@ def _endless(schema: Any) -> bool:
 def error_place(schema: Any) -> tuple[str, str]:
     """The JSON pointer of the innermost subschema that is refused, and the reason; "" if there is no error."""
     is_lenient = isinstance(schema, dict) and bool(schema.get("x-guidance", {}).get("lenient"))
-    n_items = n_names = 0
+    n_items = n_names = n_pairs = 0
     for pointer, node in subschemas(schema):
         keyword, reason = _own_error(node, schema, is_lenient=is_lenient)
         n_items += max(node.get("maxItems", 0), node.get("minItems", 0)) if isinstance(node, dict) else 0
+        n_pairs += len(node.get("properties", ())) ** 2 if isinstance(node, dict) else 0
+        if not reason and n_pairs > _MAX_PROPERTIES**2:
+            reason = (
+                f"its large objects have too many properties together; the limit of one object is {_MAX_PROPERTIES}"
+            )
         if not reason and n_items > _MAX_ITEMS:
             reason = f"'minItems' and 'maxItems' of the schema add up to {n_items}, the limit is {_MAX_ITEMS}"
         if not reason and isinstance(node, dict) and node.get("patternProperties"):
