@@ -126,8 +126,7 @@ class AsyncClient(BaseClient):
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import AsyncToolRun
 
-        given: dict[str, Any] = {**options}
-        return AsyncToolRun(self, self._run_options(prompt, given), tools, **given)
+        return AsyncToolRun(self, prompt, tools, **options)
 
     def conversation(self, **options: Any) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""

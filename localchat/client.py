@@ -116,8 +116,7 @@ class BaseClient:
         kind = target.get("type") if isinstance(target, Mapping) else None
         # A mapping whose `type` is not one of JSON Schema is a `response_format` itself, which is sent as it is.
         is_schema = not isinstance(kind, str) or kind in _JSON_TYPES
-        # These raise for wrong values, before a request is sent.
-        self._settings.request_headers(options.headers)
+        self._settings.request_headers(options.headers)  # Like the next two lines, this raises for wrong values.
         Accumulator(options.n_choices, options.think_tags)
         options.body("completions" if what == "complete" else CHAT_PATH, None)
         if target is not None and is_schema:
@@ -126,12 +125,6 @@ class BaseClient:
 
             options.expected = ExpectedValue(target)
         return options
-
-    def _run_options(self, prompt: Any, options: dict[str, Any]) -> Any:
-        """Check the options of a run, and return its prompt."""
-        prompt = self._chat_options(prompt, options, RunKeywords, "run").prompt
-        options.pop("messages", None)
-        return prompt
 
     def _call(self, driver: Any, options: CallOptions) -> Call:
         return Call(self._settings, self._pool, driver, options.timeout, options.max_retries)
@@ -156,8 +149,8 @@ class BaseClient:
                     pass
                 break
             except DoesNotFit as error:
-                if path == CHAT_PATH and not options.allow_truncated and error.partial is not None:
-                    check_complete(error.partial, options.fields)
+                if path == CHAT_PATH and not options.allow_truncated:
+                    check_complete(response.reply, options.fields)
                 if not left:
                     raise
                 from .schema.structured import corrected
@@ -203,18 +196,18 @@ class BaseClient:
             options.media = {}
         model = options.model or await self._default_model(call, options)
         body = options.body(path, model, settings.takes_stream_options)
-        is_weakened = False
+        refused = set()
         while True:
             try:
                 await call.send("POST", path, body if expected is None else expected.apply(body), options.headers)
                 break
             except (BadRequestError, UnprocessableError) as error:
-                named = [message for message in body.get("messages", ()) if message.get("role") == "tool"]
-                named = [message for message in named if "name" in message]
+                named = [one for one in body.get("messages", ()) if one.get("role") == "tool" and "name" in one]
                 if "stream_options" in body and "stream_options" in error.body:
-                    is_weakened = body.pop("stream_options") is not None
+                    del body["stream_options"]
+                    refused.add("takes_stream_options")
                 elif named and re.search(r"\bname\b", error.body):  # A strict server: OpenAI's messages have no name.
-                    settings.takes_tool_names = False
+                    refused.add("takes_tool_names")
                     for message in named:
                         del message["name"]
                 elif expected is None or not expected.weaken(error):
@@ -226,8 +219,8 @@ class BaseClient:
                 body["model"] = await self._default_model(call, options)
                 if body["model"] in (None, model):
                     raise
-        if is_weakened:
-            settings.takes_stream_options = False
+        for name in refused:
+            setattr(settings, name, False)
 
     async def _default_model(self, call: Call, options: CallOptions) -> str | None:
         """The model of the client, or the only one of the server; None if the server lists none."""
@@ -448,8 +441,7 @@ class Client(BaseClient):
         """Like `run`, but return an iterator over the events, which include the results of tools."""
         from .agent.tool_run import ToolRun
 
-        given: dict[str, Any] = {**options}
-        return ToolRun(self, self._run_options(prompt, given), tools, **given)
+        return ToolRun(self, prompt, tools, **options)
 
     def conversation(self, **options: Any) -> Conversation:
         """A list of messages that grows turn by turn. The options are those of Conversation."""

@@ -265,8 +265,7 @@ class Choice(Frozen):
     logprobs: tuple[Any, ...] = ()
     # The field in which the server sends reasoning and accepts it in the next request; None if there was none.
     reasoning_field: str | None = None
-    # Sources that the text cites, for example; each as the server sent it.
-    annotations: tuple[Any, ...] = ()
+    annotations: tuple[Any, ...] = ()  # Sources that the text cites, for example, as the server sent them.
     # Other fields of the message that the next request has to contain unchanged, such as signed reasoning.
     extra: Mapping[str, Any] = _EMPTY
 

@@ -48,6 +48,14 @@ def test_response_that_may_continue_needs_the_end_mark(chunks, words, finish):
     assert accumulated(*chunks)[1].reply().finish_reason_raw == finish
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_later_finish_reason_counts_if_it_says_a_cut(reason):
+    for first, last in (("stop", reason), (reason, "stop"), ("tool_calls", reason)):
+        assert accumulated(text_chunk("a", first), text_chunk("", last))[1].reply().finish_reason == reason
+    with pytest.raises(StreamError):
+        accumulated(text_chunk("a", "stop"), text_chunk("", "error"))
+
+
 def test_choices_that_are_missing_or_have_no_index():
     """They are numbered by their position."""
     choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
@@ -118,11 +126,19 @@ def test_signed_reasoning_is_in_the_message_as_a_whole_response_has_it(pieces, i
     sent = [{"choices": [{"delta": {"reasoning": "Hm.", name: piece}}]} for piece in pieces]
     whole = {"choices": [{"message": {"content": "a", "reasoning": "Hm.", name: items}, "finish_reason": "stop"}]}
     before = copy.deepcopy(sent)
-    for chunks in (sent, [whole], [*sent, whole]):
+    for chunks, n in ((sent, len(sent)), ([whole], 1), ([*sent[:1], whole], 1)):
         message = accumulated(*chunks)[1].reply().message
-        assert message[name] == items
-        assert message["reasoning"].startswith("Hm.")
+        assert (message[name], message["reasoning"]) == (items, "Hm." * n)
     assert sent == before
+
+
+@pytest.mark.parametrize("name", ["reasoning_details", "thinking_blocks"])
+def test_text_of_signed_reasoning_is_the_reasoning_if_there_is_no_other(name):
+    items = [{"type": "thinking", "thinking": "Hm", "signature": "s"}]
+    chunks: list[Any] = [{"choices": [{kind: {"content": "a", name: items}}]} for kind in ("delta", "message")]
+    for given in (chunks, chunks[:1], chunks[1:]):
+        reply = accumulated(*given)[1].reply()
+        assert (reply.reasoning, reply.message) == ("Hm", {"role": "assistant", "content": "a", name: items})
 
 
 def test_other_fields_that_servers_require_back_are_in_the_message():
@@ -248,6 +264,7 @@ def test_c2_unknown_payload_after_text_is_an_error(payload, words):
 
 KNOWN_PAYLOADS: dict[str, dict[str, Any]] = {
     "empty": {},
+    "error without a value": {"choices": [], "error": {"message": None, "code": 0}},
     "blank message and detail": {"choices": [], "message": "", "detail": ""},
     "code of a success": {"code": 0, "message": "Success", "choices": []},
     "only null detail (C20)": {"detail": None},

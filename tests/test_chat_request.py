@@ -242,6 +242,7 @@ def said(role: str, **fields: Any) -> dict[str, Any]:
 
 
 # Wrong fields, and the path that the error names.
+PARAMETERS = "tools[0].function.parameters"
 WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
     ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ({"logit_bias": {"": 1}}, "logit_bias."),
@@ -260,6 +261,14 @@ WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
     ({"functions": [{}]}, "functions[0].name"),
     ({"tools": [TOOL, {"type": "web"}]}, "tools[1].type"),
     ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+    # A schema is checked whatever enforces it.
+    *(
+        ({"tools": [{"function": {"name": "f", "parameters": {"type": "objct"}, **more}}]}, f"{PARAMETERS}#/type")
+        for more in ({}, {"strict": False}, {"strict": True})
+    ),
+    ({"tools": [{"function": {"name": "f", "parameters": {"properties": {"a": 1}}}}]}, f"{PARAMETERS}#/properties/a"),
+    ({"json_schema": {"items": {"required": True}}}, "json_schema#/items/required"),
+    ({"json_schema": {"$defs": {"a/b": {"maxLength": -1}}}}, "json_schema#/$defs/a~1b/maxLength"),
     ({"tools": [TOOL], "tool_choice": using(mode="none")}, "tool_choice.allowed_tools.mode"),
     ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice.tools"),
     ({"tools": [TOOL], "tool_choice": using({"name": "other"})}, "tool_choice"),

@@ -168,7 +168,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for url in ("", "http://", "h:0", "http://p:99999", "http://user:zqz/x@p:80")
     ),
     ({"verify": "/no/such/file"}, "verify must name a file of certificates, not '/no/such/file'"),
-    ({"verify": 5.5}, "verify must name a file of certificates, not 5.5"),
+    ({"verify": 0}, "verify must name a file of certificates, not 0"),
 ]
 
 
@@ -195,7 +195,7 @@ FORMATS = {
     "json-without-finish-reason": with_length(HELLO_JSON.replace(b"finish_reason", b"other")),
     "pretty-json": with_length(PRETTY_JSON),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + HELLO_JSON),
-    "chunked-twice": HELLO.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: identity, chunked\r\n\r\n", 1),
+    "chunked-twice": HELLO.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 1),
     "deflate-without-header": with_length(zlib.compress(EVENTS)[2:-4], headers="Content-Encoding: deflate\r\n"),
     "gzip-twice": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n" * 2),
     "gzip": with_length(gzip.compress(EVENTS), headers="Content-Encoding: gzip\r\n"),

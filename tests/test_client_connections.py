@@ -341,6 +341,16 @@ def test_host_or_proxy_that_cannot_be_used(host, proxy, words, client_class, mon
     assert "zqz" not in "".join(traceback.format_exception(None, error, None))
 
 
+def test_lookup_without_a_thread_is_an_error_of_the_connection(client_class, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    failure_at(
+        "http://h.example/v1", ConnectError, "no connection to h.example:80: can't start new thread", client_class
+    )
+
+
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])
 def test_proxy_of_another_kind_is_an_error_only_when_used(proxy, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", proxy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from localchat.serving.api.chat import ChatRequest
 from localchat.serving.api.completions import CompletionRequest
 from localchat.serving.chat import constraint as constraint_module
+from localchat.serving.chat import lark
 from localchat.serving.chat.constraint import constraint_for, plain_constraint
 from localchat.serving.chat.dialects import DIALECTS
 from localchat.serving.chat.dialects.parser import OutputParser, merged
@@ -175,6 +177,14 @@ def test_completion_is_constrained_from_its_start():
         plain_constraint(CompletionRequest(**CITY, params=GenerationParams(ignore_eos=True)))
 
 
+def test_names_of_arguments_are_enforced_in_auto():
+    names = {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}
+    constraint = constraint_of(**auto(tools=({"function": {"name": "f", "parameters": names}},)))
+    call = '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'
+    assert fits(constraint, call % '{"a": 1}')
+    assert not fits(constraint, call % '{"b": 1}')
+
+
 BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
 # The fields of the request, the `param` of the error, and a word of its message.
@@ -189,9 +199,12 @@ REFUSED = {
         "tools[0].function.parameters#/properties/a/if",
         "strict",
     ),
-    "regex": (formatted("regex", "(a"), "regex", "regex"),
+    "regex": (formatted("regex", "(a"), "regex", "regular expression is not supported"),
+    "empty regex": (formatted("regex", "x[a&&b]"), "regex", "no text matches it"),
+    "endless grammar": (formatted("grammar", 'root ::= "a" r\nr ::= "b" root'), "grammar", "no text of the rule"),
     "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
+    "choices": (formatted("choice", tuple(map(str, range(10001)))), "choice", "10001 texts, the limit is 10000"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "prefill"),
@@ -262,8 +275,84 @@ ENFORCED = {
     "options of llguidance": ({"type": "integer", "x-guidance": {"lenient": True}}, ["1"], ['"a"']),
 }
 
+INTEGER = {"type": "integer"}
+DECLARED = {"properties": {"a": INTEGER}, "required": ["a"]}
+BASE = {"type": "object", "properties": {"a": INTEGER, "k": {"$ref": "#/$defs/base"}}}
+KINDS = {name: {"type": "object", "properties": {"k": {"const": name}}, "required": ["k"]} for name in ("x", "y")}
+ENFORCED |= {
+    "null in values": (
+        {"enum": [{"a": None, "b": 1}, {"properties": None}], "title": None},
+        ['{"a": null, "b": 1}', '{"properties": null}'], ['{"b": 1}', "{}"],
+    ),
+    "object without type": (DECLARED, ['{"a": 1}'], ["-2", "{}"]),
+    "names of any text": ({"type": "object", "propertyNames": {"type": "string"}}, ['{"a": 1}'], ["1"]),
+    "listed names": (
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER, "required": ["a"]},
+        ['{"a": 1, "b": 2}', '{"a": 1}'], ['{"c": 1}', '{"a": 1, "a": 2}', '{"b": 1}', '{"a": ""}'],
+    ),
+    "pattern of names": ({"type": "object", "propertyNames": {"pattern": "^x"}}, ['{"xa": 1}'], ['{"a": 1}']),
+    "pattern of a declared name": (
+        {"properties": {"a": INTEGER}, "patternProperties": {"^a$": {"minimum": 3}}, "additionalProperties": False},
+        ['{"a": 3}', "{}"], ['{"a": 1}', '{"a": 3, "a": 3}'],
+    ),
+    "declared name in escapes": (
+        {**DECLARED, "additionalProperties": {"type": "string"}},
+        ['{"a": 1, "b": "x"}'], ['{"a": 1, "\\u0061": "x"}'],
+    ),
+    "closed allOf": (
+        {"allOf": [DECLARED, {"properties": {"b": INTEGER}}]}, ['{"a": 1, "b": 2}', '{"a": 1}'], ['{"a": 1, "c": 2}'],
+    ),
+    "closed reference": (
+        {"$ref": "#/$defs/base", "properties": {"b": INTEGER}, "$defs": {"base": BASE}},
+        ['{"a": 1, "k": {"a": 2}, "b": 2}'], ['{"c": 2}', '{"k": {"b": 1}}'],
+    ),
+    "closed anyOf": (
+        {**DECLARED, "anyOf": [{"properties": {"y": INTEGER}}, {"properties": {"z": INTEGER}}]},
+        ['{"a": 1, "y": 1}', '{"a": 1, "z": 1}'], ['{"a": 1, "w": 1}'],
+    ),
+    "open allOf": (
+        {"allOf": [DECLARED, {"properties": {"b": INTEGER}, "additionalProperties": True}]}, ['{"a": 1, "c": ""}'],
+        ["{}"],
+    ),
+    "oneOf of references": (
+        {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}], "$defs": KINDS}, ['{"k": "x"}'],
+        ['{"k": "z"}', '{"k": "x", "b": 1}'],
+    ),
+    "list of nodes": (
+        {**DECLARED, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, ['{"a": {"a": null}}'],
+        ['{"a": {}}'],
+    ),
+}  # fmt: skip
+
 # A schema that cannot be enforced, and the place in it.
 UNENFORCEABLE = {
+    "names of a format": ({"type": "object", "propertyNames": {"format": "date"}}, "/propertyNames"),
+    "reference beside": (
+        {"properties": {"a": {"$ref": "#/properties/b"}, "b": INTEGER, "c": {"not": INTEGER}}},
+        "/properties/c/not",
+    ),
+    "too few names": (
+        {"type": "object", "propertyNames": {"const": "a"}, "minProperties": 2},
+        "/minProperties",
+    ),
+    "several large objects": (
+        {"prefixItems": [{"properties": {str(i): {} for i in range(2500)}}] * 2},
+        "/prefixItems/1",
+    ),
+    "near bounds": ({"items": {"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}}, "/items"),
+    "names that differ": ({"type": "object", "minProperties": 2}, "/minProperties"),
+    "pattern of taken names": (
+        {**DECLARED, "patternProperties": {"^[a]$": {}}, "additionalProperties": False},
+        "/patternProperties",
+    ),
+    "closed objects that overlap": (
+        {"oneOf": [{**DECLARED, "type": "object"}, {"type": "object", "properties": {"b": {}}, "required": ["b"]}]},
+        "",
+    ),
+    "endless": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
+    "no target": ({"items": {"$ref": "#/$defs/q"}}, "/items/$ref"),
+    "items": ({"items": {"type": "array", "items": INTEGER, "maxItems": 10**9}}, "/items"),
+    "properties": ({"items": {"properties": {str(i): {} for i in range(3001)}}}, "/items/properties"),
     "not": ({"properties": {"a": {"not": {"type": "null"}}}}, "/properties/a/not"),
     "if": ({"items": {"anyOf": [{"type": "null"}, {"if": {}}]}}, "/items/anyOf/1/if"),
     "uniqueItems": (
@@ -292,6 +381,29 @@ def test_schema_that_cannot_be_enforced_is_refused_with_its_place(case: Any):
     with pytest.raises(BadRequest, match="cannot be enforced") as caught:
         constraint_of(**formatted("json_schema", schema))
     assert caught.value.param == f"json_schema#{place}"
+    assert not re.search("llguidance|Unsatisfiable|coerce|Unimplemented", caught.value.message)
+
+
+@pytest.mark.parametrize("bad", [{"not": {}}, {"type": "string", "pattern": "(?=a)"}], ids=["keyword", "pattern"])
+def test_place_among_many_definitions_is_found_with_few_compilations(bad: Any, monkeypatch: pytest.MonkeyPatch):
+    names = [f"d{i}" for i in range(300)]
+    part = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "description": "words " * 20}
+    definitions = {name: {**part, "title": name} for name in names}
+    definitions["d299"] = {"properties": {"z": bad}}
+    schema = {"properties": {name: {"$ref": f"#/$defs/{name}"} for name in names}, "$defs": definitions}
+    n_chars, error_in = [], lark.error_in
+    monkeypatch.setattr(lark, "error_in", lambda grammar: n_chars.append(len(grammar)) or error_in(grammar))
+    pointer, reason = lark.error_place(lark.normalized(schema))
+    assert pointer.startswith("/$defs/d299/properties/z")
+    assert reason
+    assert sum(n_chars) < 8 * len(json.dumps(schema))
+
+
+def test_references_in_a_long_chain_are_refused():
+    """llguidance follows them on the stack, and would end the process."""
+    definitions = {f"d{i}": {"properties": {"n": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(3000)}
+    with pytest.raises(BadRequest, match="nested too deeply"):
+        constraint_of(**formatted("json_schema", {"$ref": "#/$defs/d0", "$defs": {**definitions, "d3000": {}}}))
 
 
 JSON_GBNF = r"""root ::= object # a comment

@@ -85,8 +85,15 @@ def test_wrong_prompts_and_options_send_nothing():
         for prompts, options in (("text", {}), (["a", b"b"], {}), (["a"], {"concurency": 2})):
             with pytest.raises(TypeError, match=r"list of prompts|not bytes|is concurrency meant"):
                 wrong.map(prompts, **options)
-        with pytest.raises(ValueError, match="at least 1, not 0"):
-            client.map(["a"], concurrency=0)
+        for given, words in (
+            ({"concurrency": 0}, "at least 1, not 0"),
+            ({"concurrency": "2"}, "whole number of at least 1, not '2'"),
+            ({"on_progress": 3}, "on_progress is a function, not 3"),
+            ({"response_format": "json_object"}, "'json_object' is no field"),
+            ({"retries_on_mismatch": -1}, "retries_on_mismatch"),
+        ):
+            with pytest.raises((ValueError, TypeError), match=words):
+                wrong.map(["a"], **given)
         assert server.requests == []
 
 

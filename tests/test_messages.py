@@ -162,6 +162,7 @@ def test_field_is_read(fields: dict[str, Any], expected: dict[str, Any]):
             "messages[0].content[0].tool_use_id",
         ),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "x", "input_schema": {"type": "objct"}}]}, "tools[0].input_schema#/type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
         ({"stop_sequences": [""]}, "stop_sequences"),

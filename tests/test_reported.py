@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -15,8 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from .exchanges import exchange
+from .fakes import endless
 from .live import running_server
-from .serving import BIG, generating, serving
+from .serving import BIG, chat_body, delta_text, generating, raw_request, read_all, reset, serving, wait_for
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -76,6 +78,147 @@ def test_request_is_served(address: str, name: str):
     path, body = SERVED[name]
     response, found = exchange(address, path, body)
     assert response.status == 200, found
+
+
+def logprobs(found: Any) -> Any:
+    return found["choices"][0]["logprobs"]
+
+
+def finish(found: Any) -> Any:
+    return found["choices"][0]["finish_reason"]
+
+
+def text_of(found: Any) -> Any:
+    return found["choices"][0]["message"]["content"]
+
+
+ECHO = {"prompt": "The Rhine is", "max_tokens": 2, "echo": True, "logprobs": 0}
+OLLAMA = {"messages": [USER], "stream": False, "options": {"num_predict": 2}}
+REPLAYED = {**called("1", '{"at": "x"}'), "content": "I look.", "reasoning_content": "Where?"}
+RETURNED: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "log probabilities without a number": (
+        CHAT,
+        {"messages": [USER], "logprobs": True},
+        lambda found: [token["top_logprobs"] for token in logprobs(found)["content"]] == [[]] * 8,
+    ),
+    "zero log probabilities are those of the tokens": (
+        "/v1/completions",
+        {"prompt": "a", "logprobs": 0, "max_tokens": 3},
+        lambda found: (
+            [list(top) for top in logprobs(found)["top_logprobs"]] == [[token] for token in logprobs(found)["tokens"]]
+        ),
+    ),
+    "the first token of an echo has no log probability": (
+        "/v1/completions",
+        ECHO,
+        lambda found: (
+            [value is None for value in logprobs(found)["token_logprobs"]].index(False) == 1
+            and "".join(logprobs(found)["tokens"]) == found["choices"][0]["text"]
+        ),
+    ),
+    "a limit that cuts": (CHAT, {"messages": [USER], "max_tokens": 2}, lambda found: finish(found) == "length"),
+    "a natural end with log probabilities": (
+        CHAT,
+        {"messages": [USER], "max_tokens": 300, "logprobs": True},
+        lambda found: (
+            finish(found) == "stop"
+            and "".join(token["token"] for token in logprobs(found)["content"]) == text_of(found)
+        ),
+    ),
+    "control tokens as stop texts": (
+        CHAT,
+        {"messages": [USER], "stop": ["<|im_end|>", "<|im_start|>"]},
+        lambda found: found["usage"]["completion_tokens"] == 8,
+    ),
+    "usage is the sum of the choices": (
+        CHAT,
+        {"messages": [USER], "n": 3, "max_tokens": 2},
+        lambda found: found["usage"]["completion_tokens"] == 6,
+    ),
+    "content, reasoning and a call in one message": (
+        CHAT,
+        {"messages": [USER, REPLAYED, result("1", [{"type": "text", "text": "x"}])], "tools": [TOOL]},
+        lambda found: finish(found) == "length",
+    ),
+    "a response that is cut is incomplete": (
+        "/v1/responses",
+        {"input": "hi", "max_output_tokens": 3},
+        lambda found: found["incomplete_details"] == {"reason": "max_output_tokens"},
+    ),
+    "the count of a cached prompt": ("/api/chat", OLLAMA, lambda found: found["prompt_eval_count"] > 5),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_response_is_right_also_for_a_cached_prompt(address: str, name: str):
+    path, body, is_right = RETURNED[name]
+    for _ in range(2):
+        response, found = exchange(address, path, body)
+        assert response.status == 200, found
+        assert is_right(found), found
+
+
+REFUSED: dict[str, tuple[str, bytes]] = {
+    "an empty text to embed": ("/api/embeddings", b'{"prompt": ""}'),
+    "an empty text in a list": ("/v1/embeddings", b'{"input": ["a", ""]}'),
+    "an empty prompt": ("/completion", b'{"prompt": ""}'),
+    "another encoding": (CHAT, '{"messages": [{"role": "user", "content": "你好"}]}'.encode("gbk")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_request_is_refused_each_time_and_others_are_served(name: str):
+    path, body = REFUSED[name]
+    with serving(generating("Fine."), **BIG) as running:
+        assert [running.request("POST", path, body)[0] for _ in range(3)] == [400] * 3
+        assert running.chat()[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1//models", "//v1/models//", "/%76%31/models", "/v1%2Fmodels", "/v1/models/Fak%65"]
+)
+def test_path_with_empty_and_encoded_parts_is_found(path: str):
+    with serving(generating("x")) as running:
+        status, found = running.request("GET", path)
+    assert (status, found.get("id") or found["data"][0]["id"]) == (200, "Fake")
+
+
+STOPS = [
+    ("Alice! Alice says: Alice: no", ["\n", "Alice:"]),
+    ("A B O P Q R", ["O P Q"]),
+    ("né😀stop", ["😀"]),
+    ("ab Al", ["Alice"]),
+]
+
+
+@pytest.mark.parametrize(("text", "stop"), STOPS)
+def test_stream_with_stop_texts_is_the_whole_text_once(text: str, stop: list[str]):
+    with serving(generating(text), **BIG) as running:
+        _, found = running.chat(stop=stop)
+        _, chunks = running.chat(stop=stop, stream=True)
+    before = min(text.partition(one)[0] for one in stop)
+    assert found["choices"][0]["message"]["content"] == delta_text(chunks) == before
+
+
+def test_request_that_leaves_the_queue_does_not_end_the_running_ones():
+    with serving(endless, **BIG, is_gated=True) as running, contextlib.ExitStack() as stack:
+
+        def has_arrived(n: int) -> bool:
+            running.gate.release()  # A step, before which the engine reads its inbox.
+            stats = running.engine.stats()
+            return stats.n_running + stats.n_waiting == n
+
+        sockets = []
+        for n in range(running.engine.facts.n_parallel + 1):
+            sockets.append(stack.enter_context(running.connect()))
+            sockets[-1].sendall(raw_request(chat_body(max_tokens=1000, stream=True), "Connection: close"))
+            wait_for(lambda n=n: has_arrived(n + 1))
+        reset(sockets.pop())
+        wait_for(lambda: has_arrived(len(sockets)))
+        running.gate.release(100_000)
+        for sock in sockets:
+            raw = read_all(sock)
+            assert (raw.count(b'"finish_reason":"length"'), raw.count(b"[DONE]")) == (1, 1)
 
 
 @pytest.mark.parametrize("fields", [{}, {"n_predict": 0}, {"n_predict": -1}], ids=["no limit", "limit 0", "limit -1"])

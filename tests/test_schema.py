@@ -211,6 +211,21 @@ def test_dataclass_may_refer_to_itself_and_share_its_name():
         json_schema(Tuple[one, Model])  # type: ignore[valid-type]
 
 
+class Tree:
+    """A class that describes itself by a reference to one of its definitions."""
+
+    @classmethod
+    def model_json_schema(cls) -> Any:
+        kids = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
+        return {"$ref": "#/$defs/Tree", "$defs": {"Tree": {"type": "object", "properties": {"kids": kids}}}}
+
+
+def test_recursive_class_with_a_schema_of_its_own_keeps_its_definition():
+    schema = json_schema(Tree)
+    assert set(schema["$defs"]) == {"Tree"}
+    assert schema["properties"]["kids"]["items"] == {"$ref": "#/$defs/Tree"}
+
+
 def test_strict_schema_closes_every_object_requires_all_properties_and_keeps_their_names():
     schema = json_schema(Person, strict=True)
     for closed in (schema, schema["$defs"]["Address"]):
@@ -267,6 +282,10 @@ def test_function_gives_the_schema_of_its_parameters():
     assert build(sample, {"a": 1, "b": "red", "e": None}) == {"a": 1, "b": Color.RED, "e": None}
 
 
+LOOP = NewType("LOOP", int)
+LOOP.__supertype__ = LOOP  # As `type LOOP = LOOP`, which older Pythons cannot parse.
+
+
 @dataclass
 class Seeded:
     a: int
@@ -290,6 +309,7 @@ def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  
         (needs, "cannot be evaluated"),
         (Dict[int, str], "keys of JSON objects are text"),
         (complex, "no counterpart"),
+        (LOOP, "contains itself"),
         (Literal[b"a"], "JSON cannot hold"),
         (enum.Enum("Corner", {"LEFT": (0, 1)}), "JSON cannot hold"),
         (Seeded, "cannot be made from its fields alone: missing a required argument: 'seed'"),
@@ -297,7 +317,7 @@ def needs(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  
         (lambda *args: None, "by name"),
         (lambda **kwargs: None, "by name"),
     ],
-    ids=["unknown-name", "int-keys", "complex", "bytes", "tuples", "init-var", "own-init", "args", "kwargs"],
+    ids=["unknown-name", "int-keys", "complex", "loop", "bytes", "tuples", "init-var", "own-init", "args", "kwargs"],
 )
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
     with pytest.raises(TypeError, match=message):

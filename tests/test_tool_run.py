@@ -87,6 +87,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "parallel": ({"parallel": -1}, "parallel is .* not -1"),
     "think_tags": ({"think_tags": "on"}, "think_tags must be one of"),
     "unknown name": ({"temprature": 0}, "no option 'temprature': is temperature meant"),
+    "on_done": ({"on_done": print}, "no option 'on_done'"),
     "header": ({"extra_headers": {"a b": "c"}}, "a b"),
     "schema": ({"response_format": complex}, "no counterpart"),
     "retries": ({"max_retries": -1}, "max_retries is a whole number"),

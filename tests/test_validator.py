@@ -49,6 +49,7 @@ from localchat.schema.validator import validation_errors
         ({"format": "time"}, ["07:30:00", "07:30:00.5Z"], ["07", "0730", "07:30", "T07:30:00", "24:30:00Z"]),
         ({"format": "date"}, ["2024-02-29"], ["20240229", "2024-W09-4", "2023-02-29"]),
         ({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "integer"}}}, [1], ["a"]),
+        ({"$ref": "#/$defs/a~0b~01", "$defs": {"a~b~1": {"type": "integer"}}}, [1], ["a"]),
         ({"$ref": "#/allOf/1", "allOf": [True, {"type": "integer"}]}, [1], ["a"]),
         ({"unknown": 1, "format": "email"}, ["a"], []),
     ],
@@ -63,6 +64,11 @@ def test_keyword_allows_good_and_refuses_bad_values(schema: Any, good: List[Any]
 def test_unresolved_reference_is_a_value_error(reference: str):
     with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
         list(validation_errors(1, {"$ref": reference, "allOf": [True]}))
+
+
+def test_messages_show_letters_and_no_escapes():
+    (error,) = validation_errors("Grüße", {"type": "integer"})
+    assert error.text == 'expected integer, got "Grüße"'
 
 
 @pytest.mark.parametrize("step", [0, -2, 0.0])

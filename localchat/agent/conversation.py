@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..events import Reply
 from ..extras import media
 from ..reply.payloads import Prompt, check_prompt
-from ..transport.keywords import RunKeywords
 from .tool_run import AnyRun, AsyncToolRun, ToolRun
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ _AnyConversation = TypeVar("_AnyConversation", bound="_BaseConversation")
 class _BaseConversation:
     """The part of Conversation and AsyncConversation that does not wait."""
 
-    # The class of its runs.
-    _run: Any
+    # Starts a turn.
+    stream: Callable[[str], Any]
 
     def __init__(
         self,
@@ -42,13 +41,11 @@ class _BaseConversation:
             self.messages[: n_system(self.messages)] = [{"role": "system", "content": system}]
         self._client = client
         self._options = media.reusable({"tools": tools, **options})
-        self._start_turn(self._run, "", {})  # Raises for wrong options. It sends nothing.
+        self.stream("")  # Raises for wrong options, and sends nothing.
 
     def _start_turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
         """A run of class `kind`. When it is done, its messages are added to the conversation."""
         options = {**self._options, **options}
-        known = {name: value for name, value in options.items() if name != "tools"}
-        self._client._chat_options(prompt, known, RunKeywords, "a conversation")
         is_replaced = options.get("system") is not None
         before: list[dict[str, Any]] = self.messages[n_system(self.messages) if is_replaced else 0 :]
         n_before = len(before) + is_replaced
@@ -56,7 +53,7 @@ class _BaseConversation:
         def add_turn(run: AnyRun) -> None:
             self.messages += run.messages[n_before:]
 
-        return kind(self._client, [*before, *media.attach(prompt)], on_done=add_turn, **options)
+        return kind(self._client, [*before, *media.attach(prompt)], _on_done=add_turn, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON to a file; see `write_messages`."""
@@ -91,21 +88,17 @@ class Conversation(_BaseConversation):
         options: Options of every turn: those of Client.run and Client.stream.
     """
 
-    _run = ToolRun
-
     def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """Send a prompt and return the complete reply. The options override those of the conversation."""
         return self.stream(prompt, **options).finish()
 
     def stream(self, prompt: Prompt, /, **options: Any) -> ToolRun:
         """Send a prompt and yield the events of the response. The turn is added before the last event."""
-        return self._start_turn(self._run, prompt, options)
+        return self._start_turn(ToolRun, prompt, options)
 
 
 class AsyncConversation(_BaseConversation):
     """A Conversation of an AsyncClient."""
-
-    _run = AsyncToolRun
 
     async def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """See Conversation.say."""
@@ -113,7 +106,7 @@ class AsyncConversation(_BaseConversation):
 
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncToolRun:
         """See Conversation.stream."""
-        return self._start_turn(self._run, prompt, options)
+        return self._start_turn(AsyncToolRun, prompt, options)
 
 
 def n_system(messages: Sequence[Mapping[str, Any]]) -> int:

@@ -15,6 +15,7 @@ from ..client import check_complete
 from ..errors import DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
+from ..transport.keywords import RunKeywords
 from ..transport.options import take_media
 from ..transport.streams import AsyncEvents, BlockingEvents
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
@@ -38,7 +39,7 @@ class _BaseRun:
         max_rounds: The largest number of requests.
         on_call: The approval hook; see `Toolbox`, which also describes `parallel` and `raise_errors`.
         allow_truncated: Whether `finish` returns a reply that a limit or a filter cut.
-        on_done: Called with the run when `done` is set.
+        _on_done: Called with the run when `done` is set.
         options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
             model generate a response without tool calls.
     """
@@ -49,7 +50,7 @@ class _BaseRun:
     def __init__(
         self,
         client: Any,
-        prompt: Prompt,
+        prompt: Prompt | None,
         tools: Iterable[AnyTool] = (),
         *,
         max_rounds: int = DEFAULT_MAX_ROUNDS,
@@ -57,7 +58,7 @@ class _BaseRun:
         parallel: bool | int = False,
         raise_errors: bool = False,
         allow_truncated: bool = False,
-        on_done: Callable[[Any], object] | None = None,
+        _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(max_rounds, int) or max_rounds < 1:
@@ -67,10 +68,12 @@ class _BaseRun:
         self._client = client
         self._tools = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
         self._max_rounds = max_rounds
-        self._on_done = on_done
+        self._on_done = _on_done
         self._allow_truncated = allow_truncated
         # Set by `finish`, which returns a reply: a program that iterates the events sees the finish reason.
         self._finishes = False
+        prompt = client._chat_options(prompt, options, RunKeywords, "run").prompt
+        options.pop("messages", None)
         system = options.pop("system", None)
         self._media = take_media(options)
         self._options = options

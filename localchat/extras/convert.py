@@ -281,7 +281,7 @@ def _stack_call(call: ToolCall | Mapping[str, Any]) -> AnyCall:
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
         id, name = call.get("id") or "", function.get("name") or ""
-        extra = {key: value for key, value in call.items() if key not in ("id", "type", "function")}
+        extra = {key: value for key, value in call.items() if key not in ("id", "type", "function", "index")}
     try:
         parsed = json.loads(text or "{}")
     except (ValueError, RecursionError):

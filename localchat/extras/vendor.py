@@ -2,9 +2,8 @@
 
 For one file, the files that `client.py` imports are joined in the order of their imports. Imports among them are
 removed; their imports of the standard library come first. An import of a file that is not copied becomes an error that
-names it. The file runs under `python -I -S`. As a program it sends a
-prompt to the server at OPENAI_BASE_URL: `python FILE.py "Why is the sky blue?"`. A folder gets all files of the client,
-with the licence in each.
+names it. The file runs under `python -I -S`. As a program it sends a prompt to the server at OPENAI_BASE_URL:
+`python FILE.py "Why is the sky blue?"`. A folder gets all files of the client, with the licence in each.
 """
 
 from __future__ import annotations
@@ -16,12 +15,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .. import __version__
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeGuard
 
 # The program of the one file, with the files that it imports at the start; the interface of a folder, with all files
 # that it imports, also within functions.
@@ -129,9 +124,8 @@ def one_file() -> str:
     sources = {name: _source(name) for name in files(_PROGRAM)}
     trees = {name: ast.parse(source) for name, source in sources.items()}
     imports = "\n".join(_imports(node for tree in trees.values() for node in tree.body))
-    for_types = [
-        (name, node) for name, tree in trees.items() for part in tree.body if _is_for_types(part) for node in part.body
-    ]
+    blocks = [(name, part) for name, tree in trees.items() for part in tree.body if _is_for_types(part)]
+    for_types = [(name, node) for name, part in blocks if isinstance(part, ast.If) for node in part.body]
     absent = {alias for name, node in for_types for alias in _names_of_absent(name, node, sources)}
     types = [*_imports(node for _, node in for_types), f"{' = '.join(sorted(absent))} = Any"]
     text = "\n".join(f"    {line}" for line in types)
@@ -150,9 +144,8 @@ def _imports(nodes: Iterable[ast.stmt]) -> list[str]:
         if isinstance(node, ast.Import):
             modules.update(map(ast.unparse, node.names))
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
-            names.setdefault(node.module or "", set()).update(
-                ast.unparse(one) for one in node.names if one.name != "overload"
-            )
+            used = [ast.unparse(alias) for alias in node.names if alias.name != "overload"]
+            names.setdefault(node.module or "", set()).update(used)
     lines = [f"import {name}" for name in sorted(modules)]
     return lines + [f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)]
 
@@ -181,14 +174,15 @@ def _body(name: str, sources: Mapping[str, str], tree: ast.Module) -> str:
         first, end = min([node.lineno, *(decorator.lineno for decorator in decorators)]), node.end_lineno or node.lineno
         lines[first - 1 : end] = [""] * (end - first + 1)
     # No string constant of the files has three line ends in a row, so this changes blank lines between statements only.
-    return re.sub("\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
+    text = re.sub(r'(?<=not_in_this_file\(")(.*)\n\n', r"\1\n", "\n".join(lines).strip("\n"))
+    return re.sub("\n{4,}", "\n\n\n", re.sub("\n{3,}(?= )", "\n\n", text))
 
 
 def _is_overload(function: ast.FunctionDef) -> bool:
     return "overload" in map(ast.unparse, function.decorator_list)
 
 
-def _is_for_types(node: ast.stmt) -> TypeGuard[ast.If]:
+def _is_for_types(node: ast.stmt) -> bool:
     """Whether this is `if TYPE_CHECKING`. Only annotations use its names, and they are not evaluated."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 

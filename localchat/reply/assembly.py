@@ -49,11 +49,12 @@ from .tool_calls import ToolCalls
 # The fields of reasoning. Only the first that is not empty is used: some versions of vLLM send the same text in two.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
-# Other fields that the next request has to contain: signed or encrypted reasoning (OpenRouter, LiteLLM), and what
-# services add to OpenAI's fields (Gemini, LiteLLM).
+# Other fields that the next request has to contain: signed or encrypted reasoning, and additions of services.
 _KEPT_FIELDS = ("reasoning_details", "thinking_blocks", "extra_content", "provider_specific_fields")
 # The texts of an item of these lists, which arrive in pieces.
 _ITEM_TEXTS = ("text", "summary", "thinking")
+# The finish reasons that say that the text is not complete.
+_CUTS = ("length", "content_filter", "error")
 
 _DELTA_CLASSES: dict[str, Any] = {"content": ContentDelta, "reasoning": ReasoningDelta, "refusal": RefusalDelta}
 
@@ -125,9 +126,11 @@ class _Choice:
             items = content if isinstance(content, list) else _completion_logprobs(logprobs)
             self.logprobs += items
             self._events += [Logprobs(tuple(items), self.index, chunk)] if items else []
-        reason = choice.get("finish_reason")
-        if reason is not None and (self.reason_raw is None or self._continued_after_finish) and str(reason).strip():
-            self.reason_raw = str(reason)
+        reason = str(choice.get("finish_reason") or "")
+        # The first reason counts, unless text or a reason that says a cut follows it.
+        is_first = self.reason_raw is None or self._continued_after_finish
+        if reason.strip() and (is_first or (self.reason() not in _CUTS and normal_reason(reason) in _CUTS)):
+            self.reason_raw = reason
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
         return self._take_events()
@@ -141,22 +144,17 @@ class _Choice:
         if content and len(delta) == 1:  # A fast path for nearly every delta.
             self._take_content(content)
             return
-        name, text = _reasoning(delta)
-        if text and self._reasoning_field is None:
-            self._reasoning_field = name
-            self._release()  # The splitter gets no more content.
-        self._emit("reasoning", text)
+        self._take_reasoning(*_reasoning(delta))
         if content:
             self._take_content(content)
         elif content is None and "content" in delta:
             self._content_is_null = True
         for name in _KEPT_FIELDS:
-            if delta.get(name):
-                self._kept[name] = delta[name] if is_summary else _joined(self._kept.get(name), delta[name])
+            if delta.get(name) and not is_summary:
+                self._kept[name] = _joined(self._kept.get(name), delta[name])
         notes = [note for note in as_list(delta.get("annotations")) if note not in self._annotations]
-        if notes:
-            self._annotations += notes
-            self._events.append(Annotations(tuple(notes), self.index, self._chunk))
+        self._annotations += notes
+        self._events += [Annotations(tuple(notes), self.index, self._chunk)] if notes else []
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", refusal)
@@ -167,11 +165,18 @@ class _Choice:
         if isinstance(legacy, dict):
             self._legacy_calls.take({"index": 0, "function": legacy})
 
+    def _take_reasoning(self, name: str, text: str) -> None:
+        if text and self._reasoning_field is None:
+            self._reasoning_field = name
+            self._release()  # The splitter gets no more content.
+        self._emit("reasoning", text)
+
     def _take_message(self, message: Json) -> None:
         """Add a complete message. After deltas, only what they lacked is emitted."""
         name, text = _reasoning(message)
-        rest = {field: value for field, value in message.items() if field not in _REASONING_FIELDS}
-        rest = {name: _new_part(text, self.pieces["reasoning"]), **rest} if text else rest
+        self._take_reasoning(name, _new_part(text, self.pieces["reasoning"]))
+        self._kept.update({field: message[field] for field in _KEPT_FIELDS if message.get(field)})
+        rest = {field: value for field, value in message.items() if not field.startswith(_REASONING_FIELDS)}
         # The content of the message may have the tags or not, so it is compared with the content in both forms.
         for field, *known in (("content", self._content, self.pieces["content"]), ("refusal", self.pieces["refusal"])):
             if isinstance(rest.get(field), str):
@@ -181,9 +186,8 @@ class _Choice:
     def _take_content(self, content: Any) -> None:
         if not isinstance(content, str):
             self._release()
-            parts = content if isinstance(content, list) else []
-            thinking = [part for part in parts if isinstance(part, dict) and part.get("type") == "thinking"]
-            self._thinking = _joined(self._thinking, thinking) if thinking else self._thinking
+            parts = [part for part in as_list(content) if isinstance(part, dict)]
+            self._thinking = _joined(self._thinking, [part for part in parts if part.get("type") == "thinking"])
             for kind, text in _content_parts(content):
                 if kind == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
@@ -233,7 +237,7 @@ class _Choice:
         return [*self._take_events(), *self._finished_calls]
 
     def _current_calls(self) -> list[ToolCall]:
-        cut_off = self.reason() in ("length", "content_filter", "error")
+        cut_off = self.reason() in _CUTS
         return (self._calls or self._legacy_calls).finish(cut_off)
 
     def reason(self) -> str | None:
@@ -263,14 +267,12 @@ class _Choice:
         reason = self.stop().reason if succeeded or self.reason_raw else None
         end = (reason, self.reason_raw, self._stop_reason)
         items = tuple(self.logprobs), self._reasoning_field, tuple(self._annotations)
-        return Choice(self.index, text, reasoning, refusal, calls, *end, *items, self._extra(text, bool(calls)))
-
-    def _extra(self, text: str, has_calls: bool) -> Json:
-        """The other fields of the message that the next request has to contain."""
+        extra = dict(self._kept)
         if self._thinking:
-            return {**self._kept, "content": [*self._thinking, *([{"type": "text", "text": text}] if text else [])]}
-        is_null = self._content_is_null and has_calls and not text
-        return {**self._kept, **({"content": None} if is_null else {})}
+            extra["content"] = [*self._thinking, *([{"type": "text", "text": text}] if text else [])]
+        elif self._content_is_null and calls and not text:
+            extra["content"] = None
+        return Choice(self.index, text, reasoning, refusal, calls, *end, *items, extra)
 
 
 def _completion_logprobs(logprobs: Json) -> list[Json]:
@@ -292,46 +294,40 @@ def _reasoning(delta: Json) -> tuple[str, str]:
             return name, text
     for name in ("reasoning_details", "thinking_blocks"):
         items = [item for item in as_list(delta.get(name)) if isinstance(item, dict)]
-        texts = [item.get(field) for item in items for field in _ITEM_TEXTS if isinstance(item.get(field), str)]
-        if items:
-            return name, "".join(filter(None, texts))
+        texts = [item[field] for item in items for field in _ITEM_TEXTS if isinstance(item.get(field), str)]
+        if texts:
+            return name, "".join(texts)
     return "", ""
 
 
-def _joined(known: Any, new: Any) -> Any:
-    """A field of the message after a delta: the items of lists and the fields of objects are joined.
-
-    A piece of an item has its type and index. After a signature, or with another id, another item begins.
-    """
+def _joined(known: Any, new: Any, is_text: bool = False) -> Any:
+    """The value of a field after a delta: texts, objects and lists are joined, and an item with its pieces."""
+    if is_text and isinstance(known, str) and isinstance(new, str):
+        return known + new
     if isinstance(known, dict) and isinstance(new, dict):
-        return {**known, **{name: _joined(known.get(name), value) for name, value in new.items()}}
+        filled = {name: value for name, value in new.items() if value not in (None, "")}
+        joined = {name: _joined(known.get(name), value, name in _ITEM_TEXTS) for name, value in filled.items()}
+        return {**new, **known, **joined}
     if not isinstance(known, list) or not isinstance(new, list):
         return new
-    joined = list(known)
+    items = list(known)
     for item in new:
-        place = next((i for i in reversed(range(len(joined))) if _continues(joined[i], item)), None)
-        if place is None:
-            joined.append(item)
-            continue
-        last = joined[place] = dict(joined[place])
-        for name, value in item.items():
-            if name in _ITEM_TEXTS and isinstance(value, str) and isinstance(last.get(name), str):
-                last[name] += value
-            elif isinstance(value, list):
-                last[name] = _joined(last.get(name), value)
-            elif value is not None:
-                last[name] = value or last.get(name, value)
-    return joined
+        place = next((i for i, one in enumerate(items) if _continues(one, item)), len(items))
+        items[place : place + 1] = [_joined(one, item) for one in items[place : place + 1]] or [item]
+    return items
 
 
 def _continues(known: Any, item: Any) -> bool:
-    """Whether an item is a piece of a known one, and not the next one."""
-    if not isinstance(known, dict) or not isinstance(item, dict) or "data" in item or "data" in known:
+    """Whether an item is a piece of a known one. A signature ends an item, and encrypted `data` comes in one piece."""
+    if (
+        not isinstance(known, dict)
+        or not isinstance(item, dict)
+        or known.get("signature")
+        or "data" in {**known, **item}
+    ):
         return False
-    is_same = all(known.get(name) == item.get(name) for name in ("type", "index"))
-    other_id = known.get("id") and item.get("id") and known["id"] != item["id"]
-    has_text = any(item.get(name) for name in _ITEM_TEXTS)
-    return is_same and not other_id and not (known.get("signature") and has_text)
+    same_id = item.get("id") in (None, known.get("id"))
+    return same_id and all(known.get(name) == item.get(name) for name in ("type", "index"))
 
 
 def _content_parts(content: Any) -> Iterator[tuple[str, str]]:

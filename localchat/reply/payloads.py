@@ -84,7 +84,7 @@ def find_error(payload: Json) -> Any:
     choices = payload.get("choices")
     for place in (payload, *(choices if isinstance(choices, list) else ()), payload.get("x_groq")):
         error = place.get("error") if isinstance(place, dict) else None
-        if error:
+        if error and (not isinstance(error, dict) or any(error.values())):
             return error
     is_error = payload.get("object") == "error" or non_blank(payload.get("message")) is not None
     is_error = is_error or any(payload.get(name) not in (None, "") for name in ("detail", "code", "statusCode"))

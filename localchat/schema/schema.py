@@ -17,7 +17,7 @@ from typing import Any, Union
 from ..errors import DoesNotFit
 from .shapes import ABSENT, Field, Shape, described, document, plain, record, shape_of
 from .signatures import evaluated_hints, read_function, without_return
-from .validator import TYPE_NAMES, Json, validation_errors
+from .validator import Json, validation_errors
 
 _SHOWN_ERRORS = 3
 
@@ -37,14 +37,10 @@ def json_schema(target: Any, *, strict: bool = False) -> Json:
 
 
 def can_be_strict(schema: Any) -> bool:
-    """Whether OpenAI's rules for `strict` allow a schema that follows them otherwise: every value has a type, and an
-    object has only the properties that are listed."""
+    """Whether OpenAI accepts a schema of `_strict`: each part has a type, and no object has other properties."""
     if not isinstance(schema, Mapping) or schema.keys() & {"prefixItems", "uniqueItems", "oneOf", "allOf", "not"}:
         return False
-    kinds = schema.get("type", ())
-    is_open = (
-        "object" in ([kinds] if isinstance(kinds, str) else kinds) and schema.get("additionalProperties") is not False
-    )
+    is_open = "object" in schema.get("type", ()) and schema.get("additionalProperties") is not False
     if is_open or not schema.keys() & {"$ref", "anyOf", "enum", "const", "type"}:
         return False
     parts = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]
@@ -119,8 +115,7 @@ def _function(function: Any) -> Shape:
 
 
 def _function_fields(function: Any, name: str) -> list[Field]:
-    bound: Mapping[str, Any] = {}
-    inner = function
+    inner, bound = function, {}
     if isinstance(function, functools.partial):  # Its bound arguments are not for the model.
         inner, bound = function.func, function.keywords
         function = functools.partial(inner, *function.args, **bound)  # Without `__wrapped__`, which has all parameters.
@@ -144,18 +139,16 @@ def _function_fields(function: Any, name: str) -> list[Field]:
 
 _SHORT_TYPES = {"": str, "str": str, "int": int, "float": float, "bool": bool}
 # A text that is nothing but one of these words is a type of a response format or of a value.
-_TYPE_WORDS = frozenset(
-    ("json", "json_object", "json_schema", "text", "dict", "list", *TYPE_NAMES.values(), *_SHORT_TYPES)
-) - {""}
+_TYPE_WORDS = (
+    "json json_object json_schema text str int float bool dict list object array string number integer boolean"
+)
 
 
 def _short_form(text: str) -> Shape:
     """Parse "name, age int, bio: one line": fields with type and description, separated by commas or lines."""
-    if text.strip() in _TYPE_WORDS:
-        raise ValueError(
-            f"{text.strip()!r} is no field: pass {{'type': 'json_object'}} for any JSON object, a type such as int for "
-            f"a value of it, or '{text.strip()} str' for a field of this name"
-        )
+    if text.strip() in _TYPE_WORDS.split():
+        ways = "pass {'type': 'json_object'} for any JSON object, a type such as int for a value of it"
+        raise ValueError(f"{text.strip()!r} is no field: {ways}, or '{text.strip()} str' for a field of this name")
     parts = [part.strip() for part in text.split("\n" if "\n" in text.strip() else ",")]
     fields = [_short_field(part) for part in parts if part]
     names = [field.name for field in fields]

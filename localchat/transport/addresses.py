@@ -166,7 +166,7 @@ def parse_proxy(url: str) -> Proxy:
     return Proxy(host, port, {"Proxy-Authorization": "Basic " + base64.b64encode(secret).decode()})
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None, typed=True)
 def tls_context(verify: Any) -> ssl.SSLContext:
     """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
 
@@ -178,7 +178,7 @@ def tls_context(verify: Any) -> ssl.SSLContext:
     if isinstance(verify, ssl.SSLContext):
         return verify
     try:
-        context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+        context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else os.fspath(verify))
     except (OSError, TypeError) as error:
         raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
     if verify is False:

@@ -217,7 +217,7 @@ class Call:
                 await self._start_tls(proxy)
             else:
                 self._connection.proxy = proxy
-        except (OSError, ValueError, ProtocolError, IncompleteStream) as error:
+        except (OSError, ValueError, RuntimeError, ProtocolError, IncompleteStream) as error:
             raise ConnectError(connect_message(settings, error, proxy)) from error
 
     async def _open(self, proxy: Proxy | None) -> Any:

@@ -121,7 +121,7 @@ class ResponseReader:
         self.keeps_alive = "keep-alive" in connection if is_http_10 else "close" not in connection
         if self.status in (204, 304) or not self._has_body:
             self.ended = True
-        elif self.values("transfer-encoding")[-1:] == ["chunked"]:
+        elif "chunked" in self.values("transfer-encoding"):
             self._held = b"\r\n"  # The pattern of a chunk size begins with the line end after a chunk.
             self._step = ResponseReader._take_chunks
         elif lengths:
@@ -212,9 +212,7 @@ class Inflate:
                     self._held = data
                     break
                 # Some servers send deflate without the header of zlib. After a member, it is padding.
-                has_header = data[:2] == b"\x1f\x8b" or (
-                    data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-                )
+                has_header = data[:2] == b"\x1f\x8b" or (data[0] & 15 == 8 and (data[0] * 256 + data[1]) % 31 == 0)
                 if self._has_ended and not has_header:
                     break
                 self._inflate = self._zlib.decompressobj(wbits=47 if has_header else -15)

@@ -79,8 +79,7 @@ class Settings:
         # What the client has learned of the server: its only model, and whether it accepts stream_options.
         self.found_model: str | None = None
         self.takes_stream_options = True
-        # Whether messages with results of tools have the name of the tool, which only some templates of local servers
-        # need. Services, which use https, refuse fields that OpenAI's API does not have.
+        # Whether results of tools have the name of the tool, which templates of local servers may need.
         self.takes_tool_names = self.address.scheme != "https" or is_loopback(self.address.host)
         self.request_headers({})  # Raises ValueError for a header that is not valid.
 

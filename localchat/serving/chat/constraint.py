@@ -35,6 +35,7 @@ from .lark import (
     error_in,
     error_place,
     gbnf_rule,
+    is_empty,
     json_rule,
     layout_regex,
     loosened,
@@ -48,6 +49,8 @@ log = logging.getLogger("localchat.server")
 
 # The number of cached constraints: agents send the same tools with every request.
 MAX_CACHED = 64
+# The limit of the texts of a choice, for which the time to compile grows faster than their number.
+MAX_CHOICES = 10_000
 _MISSING = "this server cannot constrain outputs without the package llguidance: pip install llguidance (Python 3.10)"
 
 
@@ -165,10 +168,16 @@ class _Grammar:
         if kind == "choice":
             if any("\0" in choice for choice in value):
                 raise ValueError("a choice has a NUL")
+            if len(value) > MAX_CHOICES:
+                raise ValueError(f"it has {len(value)} texts, the limit is {MAX_CHOICES}")
             return self._rules.regex("|".join("".join(map(regex_literal, choice)) for choice in value))
         if kind == "regex":
-            return self._rules.regex(f"(?:{_without_anchors(value)})")
-        return self._rules.rule(gbnf_rule(value))
+            rule = self._rules.regex(f"(?:{_without_anchors(value)})")
+        else:
+            rule = self._rules.rule(gbnf_rule(value))
+        if is_empty(self._rules.render(rule)):
+            raise ValueError("no text matches it")
+        return rule
 
     def _formatted(self, text: str) -> str:
         """Text of a response format or, if there are tools, tool calls."""

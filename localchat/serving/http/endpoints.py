@@ -121,7 +121,8 @@ class Endpoints:
     def respond(self, exchange: Exchange) -> None:
         """Respond to a request. Raises ApiError if it is refused or cannot be carried out."""
         exchange.cors_headers = self._access.cors_headers(exchange)
-        path = exchange.path.rstrip("/") or "/"
+        # Base URLs that end in a slash make paths such as /v1//models.
+        path = re.sub("/+", "/", unquote(exchange.path)).rstrip("/") or "/"
         if path.startswith("/v1/"):
             path = path[len("/v1") :]
         row = path if path in self._table else path[: path.find("/", 1) + 1]
@@ -153,7 +154,7 @@ class Endpoints:
                 message = f"{takes} over HTTP/1.1, not a WebSocket"
                 raise errors.HttpError(426, "upgrade_required", message, {"Upgrade": "HTTP/1.1"})
             raise errors.HttpError(405, "method_not_allowed", f"{takes}, not {exchange.method}", allow)
-        exchange.tail = unquote(path[len(row) :])
+        exchange.tail = path[len(row) :]
         with self._in_flight():
             endpoint(exchange)
 

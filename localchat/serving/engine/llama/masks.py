@@ -5,6 +5,7 @@ The grammar constrains the visible text, so a control token is allowed only if i
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
@@ -16,6 +17,8 @@ from ..values import Constraint, EngineError, invalid_grammar
 
 if TYPE_CHECKING:
     from .vocabulary import Vocabulary
+
+log = logging.getLogger("localchat.server")
 
 # The limit of compiled grammars that are kept: the choices and later requests with the same grammar share them.
 _MAX_GRAMMARS = 32
@@ -148,5 +151,8 @@ class Matcher:
 
 
 def _reason(matcher: Any) -> str:
+    """Why a matcher stopped, for the request; the log has the library's own words."""
     text: str = matcher.get_error()
-    return text.split("\n")[0][:300] or "it allows no further token"
+    log.warning("a constraint stopped: %s", ascii(text.split("\n")[0][:300]))
+    is_limit = any(word in text for word in ("too", "limit", "exceed", "fuel"))
+    return "following it takes too much work: make it simpler" if is_limit else "it allows no further token"
