@@ -142,6 +142,7 @@ class Exchange:
 
     def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.status = status
+        self.socket.settimeout(self._options.write_timeout_s)
         self.keep_alive = self.keep_alive and not self._has_body
         request_id = self._given_id or "req-" + uuid.uuid4().hex
         lines = [
@@ -158,7 +159,6 @@ class Exchange:
     def _send(self, payload: bytes) -> None:
         unsent = memoryview(payload)
         try:
-            self.socket.settimeout(self._options.write_timeout_s)
             while unsent:
                 unsent = unsent[self.socket.send(unsent[:SEND_BYTES]) :]
         except OSError as error:

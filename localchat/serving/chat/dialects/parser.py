@@ -7,7 +7,7 @@ text that begins like a tool call and is not one is content.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -252,8 +252,10 @@ class OutputParser:
         return True
 
 
-def merged(events: Iterable[Event]) -> list[Event]:
+def merged(events: list[Event]) -> list[Event]:
     """The same events, with the texts of adjacent events of one kind joined."""
+    if len(events) < 2:
+        return events[:]
     result: list[Event] = []
     for event in events:
         last = result[-1] if result else None

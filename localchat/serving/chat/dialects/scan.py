@@ -32,6 +32,7 @@ class Markers:
         self.literals = tuple(filter(None, literals))
         self._pattern = re.compile(pattern_of(literals))
         self._longest = max(map(len, literals), default=0)
+        self._firsts = frozenset(literal[0] for literal in self.literals)
 
     def find(self, text: str, at: int, *, ended: bool = True) -> tuple[int, str] | None:
         """The index of the first marker and the marker; None if there is none, or if more text may make it longer."""
@@ -48,7 +49,7 @@ class Markers:
         start = max(at, len(text) - self._longest + 1)
         for place in range(start, len(text)):
             tail = text[place:]
-            if any(literal.startswith(tail) for literal in self.literals):
+            if tail[0] in self._firsts and any(literal.startswith(tail) for literal in self.literals):
                 return place
         return len(text)
 

@@ -32,8 +32,9 @@ _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
 # A model with fewer bytes uses one thread. With 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast
-# as two: in its short steps, threads mostly wait for each other.
-_TINY_MODEL_BYTES = 32 << 20
+# as two: in its short steps, threads mostly wait for each other. With 26 MB, most of them the output matrix of 152,000
+# tokens, the second thread is worth a quarter.
+_TINY_MODEL_BYTES = 12 << 20
 # The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
 _WIDTHS_PER_ROW = 8
 # The metadata of a model may recommend sampling values, in keys that begin with "general.sampling.". These are the
