@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..chat.model import Model
+from ..core.text import printable
 from ..engine.front import AnyEngine
 from ..engine.values import EngineStats, Histogram, ModelFacts
 from ..models.service import Service
@@ -48,8 +49,8 @@ class Metrics:
 
 def _of_engines(engines: Mapping[str, AnyEngine]) -> Iterator[str]:
     """The metrics of engines, with the names of their models as labels."""
-    # JSON escapes what Prometheus does.
-    labels = [f"model={json.dumps(name, ensure_ascii=False)}" for name in engines]
+    # JSON escapes what Prometheus does, and the control characters that only JSON escapes are replaced before.
+    labels = [f"model={json.dumps(printable(name), ensure_ascii=False)}" for name in engines]
     stats = [engine.stats() for engine in engines.values()]
     for rows in zip(*(_figures(of_one, engine.facts) for of_one, engine in zip(stats, engines.values()))):
         kind, name, help, _ = rows[0]
