@@ -30,6 +30,7 @@ from .run import GenerationRun, Output, PlainText, PromptTokens, item_path, wire
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
     """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run."""
+    model.check_queue(request.n_choices)
     prompt, template = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
@@ -143,6 +144,7 @@ def _output(
 def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run."""
     n = request.params.n
+    model.check_queue(request.n_choices)
     options = {"constraint": plain_constraint(request), "reports_progress": request.stream and request.return_progress}
     with wire_errors("prompt"):
         prompts = [_prompt(model, request, i) for i in range(len(request.prompts))]

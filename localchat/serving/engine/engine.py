@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from ..core.errors import ContextLengthExceeded, NotSupported, QueueFull
+from ..core.errors import ContextLengthExceeded, NotSupported
 from .backend import Backend, DecodeFailed, NoFreeCells, Sampler
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
@@ -36,6 +36,7 @@ from .values import (
     GenerationRequest,
     ModelFacts,
     StepOutput,
+    check_queue,
     check_tokens,
 )
 
@@ -90,6 +91,11 @@ class Engine:
         self._token_sampler = TokenSampler(backend, self.texts)
 
     # Any thread may call these.
+
+    @property
+    def n_open(self) -> int:
+        """The sequences that run or wait."""
+        return len(self._open)
 
     def __enter__(self) -> Engine:
         return self
@@ -156,6 +162,7 @@ class Engine:
         """
         for request in requests:
             _check(request, self.facts)
+        check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # The samplers are made on this thread, since parsing a large grammar would delay the engine thread.
         sequences = [
             _sequence(request, self.facts.n_ctx, self.backend.new_sampler(request), index, deliver)
@@ -164,9 +171,7 @@ class Engine:
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped
-            n_open = len(self._open)
-            if n_open + len(sequences) > self.max_open:
-                raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
+            check_queue(len(sequences), self.n_open, self.max_open)
             # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
             for sequence in sequences:
                 self._last_id += 1

@@ -78,6 +78,11 @@ class EngineProcess:
     def is_serving(self) -> bool:
         return self.loaded.done() and self.loaded.exception() is None and self.death is None
 
+    @property
+    def n_open(self) -> int:
+        """The sequences whose end has not been delivered."""
+        return sum(len(run.undelivered) for run in list(self._runs.values()))
+
     def call(self, method: str, *arguments: Any, run: RequestRun | None = None, **options: Any) -> Future[Any]:
         """Call a method in the process. Its error may be EngineDied, which this may also raise. `run` gets the output
         of a call of "enqueue"."""
