@@ -46,6 +46,12 @@ def test_template_language(source, expected):
         pytest.param("{{ messages[0]['__class__'].mro() }}", "undefined|unsafe", id="item that is an attribute"),
         pytest.param("{{ messages[0].update({'role': 'x'}) }}", "unsafe", id="dict update"),
         pytest.param("{{ 'x' * 1000000000 }}", "too large", id="repetition"),
+        pytest.param("{{ [[1]] | tojson(indent=30000000) }}", "too much work", id="indent of JSON"),
+        pytest.param(
+            "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+            "too much work",
+            id="macro that calls itself twice",
+        ),
         pytest.param("{{ 10 ** 300 * 10 ** 300 }}", "too much work", id="product"),
         pytest.param("{{ '{:{w}}'.format('a', w=30000000) }}", "too much work", id="width that is an argument"),
         pytest.param("{{ 'a' | indent(30000000, true) }}", "too much work", id="indent"),

@@ -29,6 +29,8 @@ from .marked import Marked, has_user_text, join, marked, printed, replace
 MAX_LOOP_STEPS = 2_000_000
 # The limit of characters or items in the result of one `*`. Published templates repeat a space or a dash.
 MAX_REPEATED = 100_000
+# The limit of the indent of JSON, which each level repeats on each of its lines.
+MAX_INDENT = 16
 # The limit of bits in an integer. JSON's numbers have at most 1,024, and the time of a product grows with its square.
 MAX_BITS = 1024
 # The limit of characters in the result of one `+`: text could double in a loop. No context holds so many characters.
@@ -112,6 +114,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(owner, str) and name in _MARKING_METHODS:
             __obj = partial(_MARKING_METHODS[name], owner)
+        if isinstance(__obj, (Macro, LoopContext)):  # Two calls in a macro double with each level.
+            _take_step(__context)
         result = super().call(__context, __obj, *args, **kwargs)
         keeps_marks = isinstance(owner, Marked) and name in vars(Marked)
         if keeps_marks or isinstance(__obj, (Macro, LoopContext, partial)) or isinstance(owner, (dict, list, tuple)):
@@ -186,9 +190,13 @@ class _Rewriter(NodeTransformer):
 @jinja2.pass_context
 def _counted(context: Context, items: Any) -> Iterator[Any]:
     for item in items:
-        if next(context[_STEPS], None) is None:
-            raise _too_much(f"it loops more than {MAX_LOOP_STEPS} times")
+        _take_step(context)
         yield item
+
+
+def _take_step(context: Context) -> None:
+    if next(context[_STEPS], None) is None:
+        raise _too_much(f"it loops more than {MAX_LOOP_STEPS} times, or calls as many macros")
 
 
 @jinja2.pass_environment
@@ -237,12 +245,14 @@ def _from_json(text: str) -> Any:
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     if isinstance(value, Iterator):
         value = list(value)
+    if indent is not None and (len(indent) if isinstance(indent, str) else indent) > MAX_INDENT:
+        raise _too_much(f"tojson has an indent of more than {MAX_INDENT}")
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     # Mark the whole text, including the JSON around the strings: it contains no control tokens.
     return Marked(text) if has_user_text(value) else text
