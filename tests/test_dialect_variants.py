@@ -34,6 +34,11 @@ CASES = {
     ],
     "mistral": [
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
+        (
+            "id after the arguments (S15)",
+            '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "id": "123456789"}]',
+            [("now", '{"a": 1}', "123456789")],
+        ),
         ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
     ],
     "deepseek-dsml": [("types of values", DSML.replace("|", BAR), [("now", '{"x": "3", "y": 3}')])],
@@ -320,7 +325,7 @@ def test_gemma_notation(text, arguments):
 STREAMED = {
     "gemma-4": '<|tool_call>call:weather{city:<|"|>',
     "lfm2": "<|tool_call_start|>[weather(city='",
-    "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "',
+    "mistral": '[TOOL_CALLS]weather[ARGS]{"city": "',
     "minimax-m3": markers_of('P<tool_call>P<invoke name="weather">P<city>'),
     "qwen-coder": "<tool_call>\n<function=weather>\n<parameter=city>\n",
 }

@@ -241,7 +241,7 @@ _FAMILIES = (
         (
             *call_layouts("[TOOL_CALLS]$name[CALL_ID]$id[ARGS]$args", template_text="[CALL_ID]"),
             *call_layouts("[TOOL_CALLS]$name[ARGS]$args", template_text="[ARGS]"),
-            # The id after the arguments is dropped: the calls are streamed, and begin with an id.
+            # The id comes after the arguments, which are therefore not streamed: the template wants this id back.
             *_list("[TOOL_CALLS]", call='{"name": "$name", "arguments": $args, "id": "$id"}'),
         ),
         also_read=call_layouts("[TOOL_CALLS]$name$args"),
