@@ -85,6 +85,7 @@ CASES = {
     "minicpm5": [("white space after quotes", CDATA, [("weather", '{"city": "a]]> <b>"}'), "Hi"])],
     "gemma-4": [
         ("end of reasoning that was not opened", "<channel|>Hi", ["Hi"]),
+        ("start in part doubled (S16)", "<|channel><|channel>thought\nhm\n<channel|>Hi", [Reasoning("hm"), "Hi"]),
         ("empty reasoning in the text", "Hi <|channel>thought\n<channel|>you", ["Hi you"]),
         (
             "reasoning twice",
@@ -98,6 +99,7 @@ CASES = {
         ),
     ],
     "harmony": [
+        ("recipient that is no tool (S16)", "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi", ["Hi"]),
         ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
         ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),

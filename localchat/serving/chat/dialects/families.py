@@ -101,6 +101,7 @@ _FAMILIES = (
         call_layouts("<|tool_call>call:$name$args<tool_call|>", notation="gemma", quotes=(GEMMA_QUOTE, GEMMA_QUOTE)),
         calls_start="",
         reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
+        also_dropped=("<|channel>",),  # Some models double it.
         reasons_anywhere=True,
     ),
     # GLM 4.5 to 4.7, Ling 3, Spark 2.5, Laguna.
