@@ -259,7 +259,7 @@ WRONG_INSIDE: list[tuple[dict[str, Any], str]] = [
     ({"chat_template_kwargs": {"enable_thinking": "false"}}, "chat_template_kwargs.enable_thinking"),
     ({"chat_template_kwargs": {"thinking_budget": 0.5}}, "chat_template_kwargs.thinking_budget"),
     ({"functions": [{}]}, "functions[0].name"),
-    ({"tools": [TOOL, {"type": "web"}]}, "tools[1].type"),
+    ({"tools": [TOOL, {"type": 5}]}, "tools[1].type"),
     ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
     # A schema is checked whatever enforces it.
     *(

@@ -34,6 +34,11 @@ CASES = {
     ],
     "mistral": [
         ("no marker", '[TOOL_CALLS]now{"a": 1}', [("now", '{"a": 1}')]),
+        (
+            "id after the arguments (S15)",
+            '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "id": "123456789"}]',
+            [("now", '{"a": 1}', "123456789")],
+        ),
         ("broken after", '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]', [("now", '{}"id": <}]')]),
     ],
     "deepseek-dsml": [("types of values", DSML.replace("|", BAR), [("now", '{"x": "3", "y": 3}')])],
@@ -80,6 +85,7 @@ CASES = {
     "minicpm5": [("white space after quotes", CDATA, [("weather", '{"city": "a]]> <b>"}'), "Hi"])],
     "gemma-4": [
         ("end of reasoning that was not opened", "<channel|>Hi", ["Hi"]),
+        ("start in part doubled (S16)", "<|channel><|channel>thought\nhm\n<channel|>Hi", [Reasoning("hm"), "Hi"]),
         ("empty reasoning in the text", "Hi <|channel>thought\n<channel|>you", ["Hi you"]),
         (
             "reasoning twice",
@@ -93,6 +99,7 @@ CASES = {
         ),
     ],
     "harmony": [
+        ("recipient that is no tool (S16)", "<|channel|>commentary to=assistant<|channel|>final<|message|>Hi", ["Hi"]),
         ("marker that starts nothing", "Hi<|start|>x", ["Hi<|start|>x"]),
         ("tool named like a channel", "to=get_analysis<|channel|>commentary json<|message|>{}<|call|>", [S21]),
         ("text before a header", "Hi<|channel|>analysis<|message|>hm", ["Hi", Reasoning("hm")]),
@@ -320,7 +327,7 @@ def test_gemma_notation(text, arguments):
 STREAMED = {
     "gemma-4": '<|tool_call>call:weather{city:<|"|>',
     "lfm2": "<|tool_call_start|>[weather(city='",
-    "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "',
+    "mistral": '[TOOL_CALLS]weather[ARGS]{"city": "',
     "minimax-m3": markers_of('P<tool_call>P<invoke name="weather">P<city>'),
     "qwen-coder": "<tool_call>\n<function=weather>\n<parameter=city>\n",
 }

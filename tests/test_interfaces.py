@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from functools import partial
@@ -16,8 +17,8 @@ from localchat.serving.api.ollama import parse_chat as parse_ollama
 from localchat.serving.api.responses import ResponseStore, parse_response
 from localchat.serving.core.errors import BadRequest
 
-from .chat_requests import ignored, read
-from .serving import serving
+from .chat_requests import NAMED, TOOL, ignored, read
+from .serving import BIG, generating, serving
 
 HI = [{"role": "user", "content": "hi"}]
 LONG = "a b c d " * 200
@@ -48,6 +49,18 @@ def test_prompt_beyond_the_context_has_the_phrase_that_agents_search(path: str, 
         assert (status, bool(re.search(phrase, str(answer)))) == (400, True), answer
         if path.startswith("/v1") and path.rpartition("/")[2] != "messages":
             assert answer["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "completion", "responses", "messages", "api/chat"])
+def test_text_with_line_separators_splits_no_line_of_a_stream(path: str):
+    text = "a\x85b\u2028c\u2029d\x0b\x0ce\x1c\x1d\x1ef"
+    prompt = {"input": "a"} if path == "responses" else {"messages": HI, "prompt": "a", "max_tokens": 99}
+    fields = json.dumps({**prompt, "stream": True})
+    with serving(generating(text), **BIG) as running, contextlib.closing(running.client()) as client:
+        client.request("POST", f"/{path}", fields)
+        lines = client.getresponse().read().decode().splitlines()
+    payloads = [line.removeprefix("data: ") for line in lines if line and not line.startswith("event: ")]
+    assert len([json.loads(payload) for payload in payloads if payload != "[DONE]"]) >= 2
 
 
 def test_tokens_are_counted_beyond_the_context():
@@ -117,6 +130,17 @@ def test_replayed_part_is_skipped_but_its_text_is_served(parse: Any, role: str, 
         BadRequest, match=rf"'{name}\[0\].content\[0\].type' is \"{part['type']}\", which --strict refuses"
     ):
         read(parse, fields, strict=True)
+
+
+@pytest.mark.parametrize("parse", [parse_chat, parse_ollama])
+@pytest.mark.parametrize("kind", ["custom", "web_search", "builtin_function"])
+def test_tools_of_other_types_are_skipped(parse: Any, kind: str):
+    other = {"type": kind, kind: {"name": "x"}, "function": {"name": "x"}}
+    choice = {"mode": "auto", "tools": [NAMED, {"type": "custom", "custom": {"name": "x"}}]}
+    fields = {"messages": HI, "tools": [TOOL, other], "tool_choice": {"type": "allowed_tools", "allowed_tools": choice}}
+    assert [tool["function"]["name"] for tool in read(parse, fields).tools] == ["look"]
+    assert f"tools of type {kind}" in ignored(parse, fields)
+    assert parse is parse_ollama or read(parse, fields).allowed == ("look",)
 
 
 @pytest.mark.parametrize("message", [{"content": [IMAGE]}, {"content": None, "audio": {"id": "a"}}, {"audio": "a"}])

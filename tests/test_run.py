@@ -6,6 +6,9 @@ import threading
 
 import pytest
 
+from localchat.serving.api.chat import ChatRequest
+from localchat.serving.chat.model import Model
+from localchat.serving.chat.prompts import start_chat
 from localchat.serving.core.errors import BadRequest, QueueFull
 from localchat.serving.core.events import ContentDelta, OutputEnd, SampledTokens
 from localchat.serving.engine.values import Cancelled, EngineError
@@ -38,6 +41,17 @@ def test_all_sequences_are_queued_or_none():
         assert not engine.step()
         engine.submit([request("ab")] * 3, lambda output: None)
         step_until_idle(engine)
+
+
+def test_nothing_is_made_for_a_request_beyond_the_queue(monkeypatch: pytest.MonkeyPatch):
+    with stepped(FakeBackend(n_parallel=1, chat_template="{{ messages }}"), max_queue=0) as engine:
+        engine.submit([request("ab")])
+        monkeypatch.setattr(engine.backend, "new_sampler", None)
+        with pytest.raises(QueueFull):
+            engine.submit([request("ab")])
+        monkeypatch.setattr(engine, "tokenize_prompt", None)
+        with pytest.raises(QueueFull):
+            start_chat(Model("m", engine), ChatRequest(messages=({"role": "user", "content": "a"},)), "")
 
 
 def test_one_sequence_can_end_at_a_stop_text_and_the_others_continue():

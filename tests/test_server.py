@@ -189,7 +189,8 @@ def test_progress_of_a_long_prompt():
 
 
 def test_stream_without_output_gets_pings_and_then_its_text():
-    """The status line is sent with the first token, or after the ping interval."""
+    """The status line is sent with the first token, or after the ping interval, also in the queue."""
+    assert Options.ping_s == 10
     with serving(is_gated=True, settings=Options(port=0, ping_s=0.02)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         head = read_until(sock, b"\r\n\r\n")

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from localchat.serving.chat.model import Model
 from localchat.serving.http.metrics import Metrics
 from localchat.serving.models.model_file import ModelFile
 from localchat.serving.models.service import Service
@@ -82,6 +83,13 @@ def test_metrics_are_prometheus_text():
     assert "# HELP localchat_request_duration_seconds Time" in text
     assert "# TYPE localchat_request_duration_seconds histogram" in text
     assert values["localchat_up"] == 1
+
+
+def test_name_of_a_model_splits_no_line_of_the_metrics():
+    with serving() as running:
+        running.server.service.default.model = Model('a\u2028"\x1cb', running.engine)
+        lines = running.request("GET", "/metrics")[1].splitlines()
+    assert 'localchat_slots{model="a\\\\u2028\\"\\\\x1cb"} 4' in lines
 
 
 def test_metrics_while_the_model_loads_are_those_of_requests():

@@ -78,7 +78,7 @@ class Loads:
 class Running:
     """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
 
-    def __init__(self, folder: Path, *, ping_s: float = 20, n_ctx: int = 0, **options: Any) -> None:
+    def __init__(self, folder: Path, *, ping_s: float = Options.ping_s, n_ctx: int = 0, **options: Any) -> None:
         for name in NAMES:
             (folder / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
         self.folder, self.loads = folder, Loads()
@@ -175,6 +175,20 @@ def test_stream_whose_model_fails_to_load_ends_with_the_reason(tmp_path):
             server.loads.gate.release()
             text = response.read().decode()
         assert 'data: {"error":{"message":"the model \'one\' cannot be loaded: broken' in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_request_to_unload_moves_no_model(tmp_path, path, stream):
+    with running(tmp_path, max_models=1) as server:
+        assert server.chat("one")[0] == 200
+        status, found = server.post(path, model="two", keep_alive=0, stream=stream)
+        last = found[-1] if stream else found
+        assert (status, last["done"], last["done_reason"], last["model"]) == (200, True, "unload", "two")
+        assert (server.loads.names, server.state("one")) == (["one"], "loaded")
+        assert server.post(path, model="one", keep_alive=0, stream=stream)[0] == 200
+        wait_for(lambda: server.state("one") == "unloaded")
+        assert server.loads.names == ["one"]
 
 
 def test_client_that_leaves_while_its_model_loads_is_not_waited_for(tmp_path):

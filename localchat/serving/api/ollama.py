@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import ApiError, BadRequest, ContextLengthExceeded
 from ..core.events import Usage
 from ..core.fields import Fields
-from ..core.params import MAX_TOP_LOGPROBS, GenerationParams, read_params
+from ..core.params import MAX_TOP_LOGPROBS, read_params
 from ..core.request import ResponseFormat, TextRequest
 from ..core.text import decode_json
 from .chat import ChatRequest, ends_in_prefill
@@ -68,11 +68,7 @@ def parse_generate(body: Fields) -> ChatRequest | CompletionRequest:
 def _chat(body: Fields, messages: tuple[dict[str, Any], ...], **more: Any) -> ChatRequest:
     variables = _think(body)
     common = _common(body)
-    if not messages:
-        # A request without messages loads the model, or unloads it with a `keep_alive` of 0.
-        common["params"] = GenerationParams(max_tokens=0)
-        messages = ({"role": "user", "content": "."},)
-    continues = ends_in_prefill(messages)
+    continues = bool(messages) and ends_in_prefill(messages)
     return ChatRequest(messages=messages, template_vars=variables, continue_final_message=continues, **common, **more)
 
 
@@ -162,6 +158,12 @@ def error_body(error: ApiError) -> dict[str, str]:
     return {"error": error.message}
 
 
+def asks_for_text(request: TextRequest) -> bool:
+    """Whether a request of any interface asks for text. A chat without messages, which only this interface accepts,
+    loads the model, or unloads it if its `keep_alive` is 0."""
+    return not isinstance(request, ChatRequest) or bool(request.messages)
+
+
 class ChatEncoder(Encoder[TextRequest]):
     """Encodes a stream of JSON objects, of which the last one has the counts, or one object with the whole output."""
 
@@ -194,7 +196,7 @@ class ChatEncoder(Encoder[TextRequest]):
 
     def _ended(self, fields: dict[str, Any]) -> dict[str, Any]:
         end, request = self.choices[0].end, self.request
-        if request.params.max_tokens == 0:
+        if not asks_for_text(request):
             loaded = "unload" if request.keep_alive_s == 0 else "load"
             return {**self._object(fields), "done": True, "done_reason": loaded}
         reason = "length" if end is not None and end.reason == "length" else "stop"

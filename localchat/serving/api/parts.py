@@ -133,13 +133,18 @@ def function_tool(function: Fields, field: str = "parameters") -> Tool:
 
 
 def read_tools(body: Fields) -> tuple[Tool, ...]:
-    """The tools in the format of chat completions, including those in the older field `functions`."""
+    """The functions in the format of chat completions, including those in the older field `functions`.
+
+    Custom tools, and tools that run on a provider's servers, which agents also send, are skipped.
+    """
     body.check_size("tools")
     body.check_size("functions")
     tools = []
     for tool in body.objects("tools"):
-        tool.choice("type", ("function",))
-        tools.append(function_tool(tool.required_object("function")))
+        if (tool.text("type") or "function") != "function":
+            tool.skip()
+        else:
+            tools.append(function_tool(tool.required_object("function")))
     return (*tools, *map(function_tool, body.objects("functions")))
 
 
@@ -157,7 +162,10 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     mode = listed.choice("mode", ("auto", "required")) or "auto"
     # Tools of other types run on the provider's servers, and were skipped.
     callable = [tool for tool in listed.objects("tools") if tool.raw.get("type") in (None, "function", "custom")]
-    names = [_chosen_name(tool, listed.at("tools")) for tool in callable]
+    named = [(tool, _chosen_name(tool, listed.at("tools"))) for tool in callable]
+    # Chat completions skip custom tools.
+    offered = [tool["function"]["name"] for tool in tools]
+    names = [name for tool, name in named if name in offered or tool.raw.get("type") != "custom"]
     if not names:
         listed.refuse("tools", "a list of at least one function")
     return chosen_tools(body, field, mode, names, tools)

@@ -10,7 +10,7 @@ from typing import Any
 from ..core import errors
 from ..core.params import MAX_LISTED_TOKENS, GenerationParams
 from ..engine.front import AnyEngine
-from ..engine.values import GenerationRequest, Prompt
+from ..engine.values import GenerationRequest, Prompt, check_queue
 from .prompt.sandbox import TemplateError
 from .prompt.template import ChatTemplate
 
@@ -89,6 +89,11 @@ class Model:
             "n_ctx_train": facts.n_ctx_train,
             "n_ctx": facts.n_ctx,
         }
+
+    def check_queue(self, n_sequences: int) -> None:
+        """Raise QueueFull if a request for so many sequences would be refused now, before any work for it."""
+        if n_sequences <= self.engine.max_open:  # More than that are another error.
+            check_queue(n_sequences, self.engine.n_open, self.engine.max_open)
 
     def template_for(self, chat_template: str | None) -> ChatTemplate:
         """The template of a request, or the model's own if it is None. Raises BadRequest if it is invalid."""

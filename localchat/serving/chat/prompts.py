@@ -29,6 +29,7 @@ from .run import GenerationRun, Output, PlainText, PromptTokens, wire_errors
 
 def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
     """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run."""
+    model.check_queue(request.n_choices)
     prompt, template = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
     # The output that continues reasoning is parsed as if the prompt ended with the start tag.
@@ -158,6 +159,7 @@ def _output(
 
 def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
     """Submit `n` sequences for each prompt. Raises ApiError if they cannot run."""
+    model.check_queue(request.n_choices)
     n, params = request.params.n, _text_params(request)
     options = {
         "add_bos": request.adds_special,

@@ -109,11 +109,11 @@ OutputEvent = Union[Event, PromptProgress, PromptLogprobs, SampledTokens, Output
 class Usage:
     """Counts and times of one sequence, or of all sequences of a request, and their fields in responses."""
 
-    n_prompt: int  # Tokens of the prompt.
-    n_cached: int  # Tokens of the prompt that were in the KV cache and were not computed.
-    n_completion: int  # Sampled tokens, including the one that ended the sequence.
-    prompt_s: float  # Seconds from the start of the prefill to the first token.
-    completion_s: float  # Seconds from the first token to the last one.
+    n_prompt: int = 0  # Tokens of the prompt.
+    n_cached: int = 0  # Tokens of the prompt that were in the KV cache and were not computed.
+    n_completion: int = 0  # Sampled tokens, including the one that ended the sequence.
+    prompt_s: float = 0.0  # Seconds from the start of the prefill to the first token.
+    completion_s: float = 0.0  # Seconds from the first token to the last one.
     queue_s: float = 0.0  # Seconds from the submission to the start of the prefill.
     n_reasoning: int = 0  # Sampled tokens that belong to reasoning.
     n_drafted: int = 0  # Draft tokens of speculative decoding.

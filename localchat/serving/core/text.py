@@ -12,19 +12,32 @@ from typing import Any
 
 # A shared encoder: json.dumps with options would build one for each call. It writes no white space, leaves non-ASCII
 # characters as they are, and refuses NaN.
-to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 # The limit of lists and objects in a text: an empty one takes two characters, and 60 bytes of memory.
 MAX_CONTAINERS = 500_000
 # The limit of digits in an integer, which take quadratic time. The largest double has 309 digits.
 _MAX_INTEGER_DIGITS = 300
+# Line separators that JSON does not escape. Programs that read a stream with `str.splitlines` would cut a line there.
+_LINE_SEPARATORS = "\x85\u2028\u2029"
 # Control characters, which could forge a line of the log or control a terminal, and their escapes.
-_CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
+_CONTROL_CHARACTERS = {
+    **{c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))},
+    **{c: f"\\u{c:04x}" for c in (0x2028, 0x2029)},
+}
 
 
 def printable(text: str) -> str:
     """The text with its control characters escaped."""
     return text.translate(_CONTROL_CHARACTERS)
+
+
+def to_json(value: Any) -> str:
+    """A value as JSON on one line, whatever a reader takes for the end of a line."""
+    text = _ENCODER.encode(value)
+    for character in _LINE_SEPARATORS:
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def json_bytes(value: Any) -> bytes:

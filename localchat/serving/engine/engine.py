@@ -21,7 +21,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, QueueFull, item_path
+from ..core.errors import BadRequest, ContextLengthExceeded, NotSupported, item_path
 from .backend import Backend, DecodeFailed, NoFreeCells, Sampler
 from .batch import Batch, BatchChunk, Sequence
 from .drafts import DraftModel, look_up_drafts
@@ -40,6 +40,7 @@ from .values import (
     StepOutput,
     Submitted,
     TextPart,
+    check_queue,
     check_tokens,
 )
 
@@ -103,6 +104,11 @@ class Engine:
 
     # Any thread may call these.
 
+    @property
+    def n_open(self) -> int:
+        """The sequences that run or wait."""
+        return len(self._open)
+
     def __enter__(self) -> Engine:
         return self
 
@@ -161,6 +167,7 @@ class Engine:
             EngineStopped: The engine is closed.
             EngineGone: The engine has failed.
         """
+        check_queue(len(requests), self.n_open, self.max_open)  # Before the work for a request that is refused.
         # Sequences with the same prompt share the same tuple.
         prompts: dict[int, list[int]] = {}
         for request in requests:
@@ -177,9 +184,7 @@ class Engine:
         with self._lock:
             if self._stopped is not None:
                 raise self._stopped if isinstance(self._stopped, EngineStopped) else EngineGone(str(self._stopped))
-            n_open = len(self._open)
-            if n_open + len(sequences) > self.max_open:
-                raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
+            check_queue(len(sequences), self.n_open, self.max_open)
             # Inside the lock, so that ids grow in the order in which the scheduler gets the sequences.
             for sequence in sequences:
                 self._last_id += 1

@@ -113,6 +113,10 @@ class Front:
     def max_open(self) -> int:
         return self.facts.n_parallel + self._options.max_queue
 
+    @property
+    def n_open(self) -> int:
+        return 0 if self._process is None else self._process.n_open
+
     def submit(self, requests: Sequence[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
         return self._called(lambda process: process.submit(requests, deliver))
 

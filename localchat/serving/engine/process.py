@@ -105,6 +105,11 @@ class EngineProcess:
     def is_serving(self) -> bool:
         return self.loaded.done() and self.loaded.exception() is None and self.death is None
 
+    @property
+    def n_open(self) -> int:
+        """The sequences whose end has not been delivered."""
+        return sum(len(running) for _, running in list(self._requests.values()))
+
     def call(
         self, method: str, *arguments: Any, deliver: Callable[[StepOutput], None] | None = None, **options: Any
     ) -> Future[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Union
 
-from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, ShuttingDown
+from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
@@ -353,6 +353,12 @@ class EngineStopped(ShuttingDown):
 
 class Cancelled(Exception):
     """The request was cancelled before its end."""
+
+
+def check_queue(n_new: int, n_open: int, n_max: int) -> None:
+    """Raises QueueFull if so many new sequences do not fit beside the open ones, which run or wait."""
+    if n_open + n_new > n_max:
+        raise QueueFull(f"{n_open} requests are open, the limit is {n_max}: try again later")
 
 
 def invalid_grammar(reason: str, origin: str) -> BadRequest:

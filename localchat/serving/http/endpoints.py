@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..chat.model import Model, check_tokens
 from ..chat.prompts import prompt_length, prompt_text, start_chat, start_text
 from ..chat.run import GenerationRun, wire_errors
 from ..core import errors
+from ..core.events import ResponseHead, Usage
 from ..core.fields import Fields, parse_body
 from ..core.request import TextRequest
 from ..core.text import printable
@@ -196,6 +198,9 @@ class Endpoints:
             request: TextRequest = self._parsed(exchange, parse)
             exchange.name_request(request.request_id)
             stream = Stream(exchange, format, self._options.ping_s) if request.stream else None
+            if not ollama.asks_for_text(request):
+                self._load_or_unload(exchange, request, encoder_type, stream)
+                return
             start: Callable[..., GenerationRun] = start_chat
             if isinstance(request, completions.CompletionRequest):
                 start = start_text
@@ -237,6 +242,23 @@ class Endpoints:
                 exchange.closing.push(closing.pop_all())
                 return result
         raise AssertionError("the last use returns or raises")
+
+    def _load_or_unload(
+        self, exchange: Exchange, request: TextRequest, encoder_type: type[Encoder[Any]], stream: Stream | None
+    ) -> None:
+        """Carry out a request that asks for no text. Unloading concerns no other model, and loads none."""
+        served = self._service.find(request.model)
+        if request.keep_alive_s == 0:
+            self._service.unload(served)
+        else:
+            self._used(exchange, request, lambda model: model, stream)
+        head = ResponseHead("", int(time.time()), served.file.name)
+        encoder = encoder_type(head, request, Usage)
+        if stream is None:
+            exchange.send_json(200, encoder.body())
+        else:
+            stream.encoder = encoder
+            stream.send(has_events=True, is_last=True)
 
     def _check(self, exchange: Exchange) -> None:
         """Raise an error if the client has disconnected or the server stops."""

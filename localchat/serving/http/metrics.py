@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..chat.model import Model
+from ..core.text import printable
 from ..engine.front import AnyEngine
 from ..engine.values import EngineError, EngineStats, Histogram, ModelFacts
 from ..models.service import Service
@@ -61,8 +62,8 @@ def _stats(engines: Mapping[str, AnyEngine]) -> Iterator[tuple[str, EngineStats]
 
 def _of_engines(engines: Mapping[str, AnyEngine], stats_by_name: Mapping[str, EngineStats]) -> Iterator[str]:
     """The metrics of engines, with the names of their models as labels."""
-    # JSON escapes what Prometheus does.
-    labels = [f"model={json.dumps(name, ensure_ascii=False)}" for name in stats_by_name]
+    # JSON escapes what Prometheus does, and the control characters that only JSON escapes are replaced before.
+    labels = [f"model={json.dumps(printable(name), ensure_ascii=False)}" for name in stats_by_name]
     stats = [*stats_by_name.values()]
     for rows in zip(*(_figures(of_one, engines[name].facts) for name, of_one in stats_by_name.items())):
         kind, name, help, _ = rows[0]

@@ -53,5 +53,6 @@ class Options(LoadOptions):
     # than the limit of open files on most systems, 1,024.
     max_connections: int = 512
     write_timeout_s: float = 30  # A client that reads nothing of its response for this long is disconnected.
-    # After this time without output a stream sends a ping, since proxies close idle streams after a minute; 0: never.
-    ping_s: float = 20
+    # After this time without output, also in the queue, a stream sends a ping: some proxies and clients close a stream
+    # that is idle for longer; 0: never.
+    ping_s: float = 10

@@ -69,21 +69,39 @@ class Calls:
         self._new_id = new_id
         self._emit = emit
         self._ids: set[str] = set()
+        # The name, the id and the arguments of a call that is held; None: there is none.
+        self._held: tuple[str, str | None, list[str]] | None = None
 
-    def start(self, name: str, call_id: str | None = None) -> None:
-        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced."""
+    def start(self, name: str, call_id: str | None = None, *, is_held: bool = False) -> None:
+        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced.
+
+        With `is_held`, the events wait for `release`, since the id comes after the arguments.
+        """
         if self.is_trial:
             raise CallFound
-        if call_id is None or not _ID.fullmatch(call_id) or call_id in self._ids:
-            call_id = self._new_id()
-        self._ids.add(call_id)
-        self._emit(ToolCallStart(self.made, call_id, name))
         self.made += 1
         self.is_open = True
+        self._held = (name, call_id, [])
+        if not is_held:
+            self.release()
+
+    def release(self, call_id: str | None = None) -> None:
+        """Emit the call that is held, if there is one. `call_id` is the id that came after its arguments."""
+        if self._held is None:
+            return
+        (name, first_id, texts), self._held = self._held, None
+        call_id = call_id if first_id is None else first_id
+        if not isinstance(call_id, str) or not _ID.fullmatch(call_id) or call_id in self._ids:
+            call_id = self._new_id()
+        self._ids.add(call_id)
+        self._emit(ToolCallStart(self.made - 1, call_id, name))
+        self.arguments("".join(texts))
 
     def arguments(self, text: str) -> None:
         """Add a piece to the arguments of the open call."""
-        if text:
+        if self._held is not None:
+            self._held[2].append(text)
+        elif text:
             self._emit(ToolCallArguments(self.made - 1, text))
 
     def text(self, text: str) -> None:
@@ -190,7 +208,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
                 name = decoded((yield from read_value(cursor))) if name_key else key
                 if not isinstance(name, str) or name not in calls.schemas:
                     raise Mismatch
-                calls.start(name, decoded(fields.get(id_key, "")))
+                calls.start(name, decoded(fields.get(id_key, "")), is_held=AN_ID in layout.after_call)
                 cursor.end_record()
                 has_started = True
                 before = next((fields[key] for key in argument_keys if key in fields), None)
@@ -214,6 +232,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
         if not has_started:
             raise
         calls.arguments(cursor.end_record())
+        calls.release()
         yield from _raw_arguments(cursor, calls, *layout.ends)
         return
     if not has_started:
@@ -221,6 +240,7 @@ def _object_call(cursor: Cursor, calls: Calls, layout: CallLayout) -> Reader[Non
     cursor.end_record()
     if not has_arguments:
         calls.arguments("{}")
+    calls.release(decoded(fields.get(id_key, "")))
     calls.is_open = False
 
 

@@ -18,6 +18,9 @@ from .scan import Markers, Reader
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 
+# Recipients that are no tools: their messages are text.
+_ROLES = ("user", "assistant", "all")
+
 
 class ChannelParser(OutputParser):
     """Parses headers up to <|message|>, and bodies up to an end marker of the dialect or the next header."""
@@ -51,7 +54,7 @@ class ChannelParser(OutputParser):
         """Read the body of a message, whose header marks it as reasoning, text or a call."""
         raw, ends = self._cursor.end_record(), self._dialect.also_dropped
         match = _RECIPIENT.search(header)
-        name = match[1] if match else "user"
+        name = match[1] if match and match[1] not in _ROLES else "user"
         if name in self._calls.schemas:
             if not self._openers:
                 yield from read_arguments(self._cursor, self._calls, name, *ends)

@@ -101,6 +101,7 @@ _FAMILIES = (
         call_layouts("<|tool_call>call:$name$args<tool_call|>", notation="gemma", quotes=(GEMMA_QUOTE, GEMMA_QUOTE)),
         calls_start="",
         reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
+        also_dropped=("<|channel>",),  # Some models double it.
         reasons_anywhere=True,
     ),
     # GLM 4.5 to 4.7, Ling 3, Spark 2.5, Laguna.
@@ -241,7 +242,7 @@ _FAMILIES = (
         (
             *call_layouts("[TOOL_CALLS]$name[CALL_ID]$id[ARGS]$args", template_text="[CALL_ID]"),
             *call_layouts("[TOOL_CALLS]$name[ARGS]$args", template_text="[ARGS]"),
-            # The id after the arguments is dropped: the calls are streamed, and begin with an id.
+            # The id comes after the arguments, which are therefore not streamed: the template wants this id back.
             *_list("[TOOL_CALLS]", call='{"name": "$name", "arguments": $args, "id": "$id"}'),
         ),
         also_read=call_layouts("[TOOL_CALLS]$name$args"),

@@ -29,6 +29,10 @@ from .marked import Marked, has_user_text, join, marked, printed, replace
 MAX_LOOP_STEPS = 2_000_000
 # The limit of characters or items in the result of one `*`. Published templates repeat a space or a dash.
 MAX_REPEATED = 100_000
+# The limit of the indent of JSON, which each level repeats on each of its lines.
+MAX_INDENT = 16
+# The limit of bits in an integer. JSON's numbers have at most 1,024, and the time of a product grows with its square.
+MAX_BITS = 1024
 # The limit of characters in the result of one `+`: text could double in a loop. No context holds so many characters.
 MAX_TEXT = 1 << 24
 
@@ -104,12 +108,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     """
 
     concat = staticmethod(lambda parts: join("", parts))
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "**", "%"})
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(owner, str) and name in _MARKING_METHODS:
             __obj = partial(_MARKING_METHODS[name], owner)
+        if isinstance(__obj, (Macro, LoopContext)):  # Two calls in a macro double with each level.
+            _take_step(__context)
         result = super().call(__context, __obj, *args, **kwargs)
         keeps_marks = isinstance(owner, Marked) and name in vars(Marked)
         if keeps_marks or isinstance(__obj, (Macro, LoopContext, partial)) or isinstance(owner, (dict, list, tuple)):
@@ -124,20 +130,29 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if _is_huge(operator, left, right):
-            raise TemplateError(f"the result of an operation {operator!r} in the chat template is too large")
+            raise _too_much(f"the result of an operation {operator!r} is too large")
         result = super().call_binop(context, operator, left, right)
         return marked(result) if operator != "+" and has_user_text((left, right)) else result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None and re.search(r"\{[^}]*\d{4}", value.__self__):
-            raise TemplateError("the chat template formats text to a width of 1000 or more")
+        # A width in braces is an argument, which may be any number.
+        if wrapped is not None and re.search(r"\{[^}]*(\d{4}|:[^}]*\{)", value.__self__):
+            raise _too_much("it formats text to a width of 1000 or more, or to a width that is an argument")
         return wrapped
+
+
+def _too_much(reason: str) -> TemplateError:
+    return TemplateError(f"the chat template is refused as too much work: {reason}")
 
 
 def _is_huge(operator: str, left: Any, right: Any) -> bool:
     """Whether the result of an operation would be huge; Python has no limit."""
     sized = (str, list, tuple)
+    if isinstance(left, int) and isinstance(right, int):
+        n_left, n_right = left.bit_length(), right.bit_length()
+        n_bits = n_left * max(right, 1) if operator == "**" else n_left + n_right if operator == "*" else n_left
+        return max(n_bits, n_left, n_right) > MAX_BITS
     if operator == "+":
         return isinstance(left, sized) and isinstance(right, sized) and len(left) + len(right) > MAX_TEXT
     if operator == "*":
@@ -145,7 +160,7 @@ def _is_huge(operator: str, left: Any, right: Any) -> bool:
         return isinstance(many, sized) and isinstance(times, int) and len(many) * times > MAX_REPEATED
     if operator == "**":
         return bool(max(abs(left), abs(right)) > 1000)
-    return isinstance(left, str) and bool(re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left))
+    return operator == "%" and isinstance(left, str) and bool(re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left))
 
 
 class _Generation(Extension):
@@ -175,9 +190,13 @@ class _Rewriter(NodeTransformer):
 @jinja2.pass_context
 def _counted(context: Context, items: Any) -> Iterator[Any]:
     for item in items:
-        if next(context[_STEPS], None) is None:
-            raise TemplateError(f"the chat template loops more than {MAX_LOOP_STEPS} times")
+        _take_step(context)
         yield item
+
+
+def _take_step(context: Context) -> None:
+    if next(context[_STEPS], None) is None:
+        raise _too_much(f"it loops more than {MAX_LOOP_STEPS} times, or calls as many macros")
 
 
 @jinja2.pass_environment
@@ -202,6 +221,19 @@ def _keeping_marks(function: Callable[..., Any]) -> Callable[..., Any]:
     return keeping
 
 
+def _counting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose first argument after the value is a number, such as a width, that bounds its work."""
+
+    def counting(value: Any, n: Any, *args: Any, **kwargs: Any) -> Any:
+        n_lines = value.count("\n") + 1 if isinstance(value, str) else 1
+        n_each = len(n) if isinstance(n, str) else abs(n)
+        if n_lines * n_each > MAX_REPEATED:
+            raise _too_much(f"{n_lines} lines or items of {n_each} are more than {MAX_REPEATED}")
+        return function(value, n, *args, **kwargs)
+
+    return counting
+
+
 def _trim(value: object, chars: str | None = None) -> str:
     return printed(value).strip(chars)
 
@@ -213,12 +245,14 @@ def _from_json(text: str) -> Any:
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     if isinstance(value, Iterator):
         value = list(value)
+    if indent is not None and (len(indent) if isinstance(indent, str) else indent) > MAX_INDENT:
+        raise _too_much(f"tojson has an indent of more than {MAX_INDENT}")
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     # Mark the whole text, including the JSON around the strings: it contains no control tokens.
     return Marked(text) if has_user_text(value) else text
@@ -230,6 +264,13 @@ def _environment() -> _Sandbox:
     filters = environment.filters
     for name in _REMOVED_FILTERS:
         del filters[name]
+    batch, cut, indent, rounded = (_counting(filters[name]) for name in ("batch", "slice", "indent", "round"))
+    filters.update(
+        batch=lambda value, linecount, fill_with=None: batch(value, linecount, fill_with),
+        slice=lambda value, slices, fill_with=None: cut(value, slices, fill_with),
+        indent=lambda s, width=4, first=False, blank=False: indent(s, width, first, blank),
+        round=lambda value, precision=0, method="common": rounded(value, precision, method),
+    )
     for name in set(filters) - _PRECISE_FILTERS:
         filters[name] = _keeping_marks(filters[name])
     filters.update(tojson=_tojson, join=_join, counted_=_counted, from_json=_from_json)
