@@ -45,7 +45,7 @@ def test_all_sequences_are_queued_or_none():
 
 def test_nothing_is_made_for_a_request_beyond_the_queue(monkeypatch: pytest.MonkeyPatch):
     with stepped(FakeBackend(n_parallel=1, chat_template="{{ messages }}"), max_queue=0) as engine:
-        engine.submit([request("ab")])
+        engine.submit([request("ab")], print)
         monkeypatch.setattr(engine.backend, "new_sampler", None)
         with pytest.raises(QueueFull):
             engine.submit([request("ab")])
