@@ -48,7 +48,7 @@ def test_nothing_is_made_for_a_request_beyond_the_queue(monkeypatch: pytest.Monk
         engine.submit([request("ab")], print)
         monkeypatch.setattr(engine.backend, "new_sampler", None)
         with pytest.raises(QueueFull):
-            engine.submit([request("ab")])
+            engine.submit([request("ab")], print)
         monkeypatch.setattr(engine, "tokenize_prompt", None)
         with pytest.raises(QueueFull):
             start_chat(Model("m", engine), ChatRequest(messages=({"role": "user", "content": "a"},)), "")
