@@ -58,11 +58,16 @@ Item = Union[PromptProgress, SampledTokens, Finish]
 
 
 def output_of(
-    pieces: Sequence[bytes], parser: OutputParser | None = None, tags: ReasoningTags | None = None, **options: Any
+    pieces: Sequence[bytes],
+    parser: OutputParser | None = None,
+    tags: ReasoningTags | None = None,
+    shows_tokens: bool = True,
+    **options: Any,
 ) -> Output:
     """An output of tokens with these bytes, whose ids are their indexes. Options are those of the request."""
     texts = TokenTexts(pieces, frozenset(), frozenset())
-    return Output(request_for((0,), **options), texts, parser or PlainText(), reasoning_tags=tags)
+    request = request_for((0,), **options)
+    return Output(request, texts, parser or PlainText(), reasoning_tags=tags, shows_tokens=shows_tokens)
 
 
 def events_of(output: Output, *tokens: int, end: str | None = None) -> list[OutputEvent]:
