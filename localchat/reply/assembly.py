@@ -126,11 +126,12 @@ class _Choice:
             items = content if isinstance(content, list) else _completion_logprobs(logprobs)
             self.logprobs += items
             self._events += [Logprobs(tuple(items), self.index, chunk)] if items else []
-        reason = str(choice.get("finish_reason") or "")
-        # The first reason counts, unless text or a reason that says a cut follows it.
-        is_first = self.reason_raw is None or self._continued_after_finish
-        if reason.strip() and (is_first or (self.reason() not in _CUTS and normal_reason(reason) in _CUTS)):
-            self.reason_raw = reason
+        reason = choice.get("finish_reason")
+        if reason and str(reason).strip():
+            # The first reason counts, unless text or a reason that says a cut follows it.
+            is_first = self.reason_raw is None or self._continued_after_finish
+            if is_first or (self.reason() not in _CUTS and normal_reason(str(reason)) in _CUTS):
+                self.reason_raw = str(reason)
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
         return self._take_events()
@@ -245,9 +246,9 @@ class _Choice:
         return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the choice is complete: its finish reason is known, and no text came after it."""
-        return self.reason() not in (None, "unknown") and not self._continued_after_finish
+    def has_finished(self) -> bool:
+        """Whether a finish reason was received, and no text after it."""
+        return self.reason_raw is not None and not self._continued_after_finish
 
     def stop(self) -> MessageStop:
         """The last event. Its reason is "tool_calls" if there are calls, even if the server sent "stop"."""
@@ -396,9 +397,14 @@ class Accumulator:
         return bool(self._choices)
 
     @property
+    def finished(self) -> bool:
+        """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no text after it."""
+        return len(self._choices) >= self._n and all(choice.has_finished for choice in self._choices.values())
+
+    @property
     def complete(self) -> bool:
-        """Whether all requested choices are complete: each has a finish reason, and no text came after it."""
-        return len(self._choices) >= self._n and all(choice.has_ended for choice in self._choices.values())
+        """Whether all requested choices are complete: each has a known finish reason, and no text after it."""
+        return self.finished and all(choice.reason() != "unknown" for choice in self._choices.values())
 
     def add(self, chunk: Json) -> list[StreamEvent]:
         """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
@@ -410,17 +416,7 @@ class Accumulator:
         events: list[StreamEvent] = []
         self._fields.update(chunk)
         self._n_chunks += 1
-        error = find_error(chunk)
-        is_explicit = (error is not None and error is not chunk) or "error" in (chunk.get("object"), chunk.get("type"))
-        if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
-            # It may be an error of an unknown format. Ignoring it would make a text that it cut look complete.
-            shown = cut(dump(chunk))
-            if not self.started:
-                raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
-            error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
-        if error is not None and not is_explicit and self.complete:
-            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
-            error = None
+        error = self._find_error(chunk)
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
             self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
             events.append(self._start)
@@ -429,7 +425,7 @@ class Accumulator:
             if isinstance(choice, dict):
                 state = self._choice(choice, place)
                 events += state.take(choice, chunk)
-                failed = state if state.has_ended and state.reason() == "error" else failed
+                failed = state if state.has_finished and state.reason() == "error" else failed
         usage = find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
@@ -437,6 +433,23 @@ class Accumulator:
             self.error = _error_event(chunk, error, failed)
             events += [] if self.error is None else [self.error]
         return events + self._warnings.take()
+
+    def _find_error(self, chunk: Json) -> Any:
+        """The error that a payload reports or seems to be; None if it reports none."""
+        error = find_error(chunk)
+        is_unknown = error is None and not is_chunk(chunk) and not is_keep_alive(chunk)
+        if is_unknown and not self.started:
+            shown = cut(dump(chunk))
+            raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
+        if error is None and not is_unknown:
+            return None
+        is_explicit = not is_unknown and (error is not chunk or "error" in (chunk.get("object"), chunk.get("type")))
+        if not is_explicit and self.finished:
+            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
+            return None
+        # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
+        unknown = "the server sent JSON that is no part of a chat completion"
+        return {"message": f"{unknown}: {cut(dump(chunk))}"} if is_unknown else error
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""

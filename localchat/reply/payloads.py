@@ -86,10 +86,11 @@ def find_error(payload: Json) -> Any:
         error = place.get("error") if isinstance(place, dict) else None
         if error and (not isinstance(error, dict) or any(error.values())):
             return error
+    if choices or payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200"):  # Some services always send it.
+        return None
     is_error = payload.get("object") == "error" or non_blank(payload.get("message")) is not None
     is_error = is_error or any(payload.get(name) not in (None, "") for name in ("detail", "code", "statusCode"))
-    is_success = payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200")  # Some services always send it.
-    return payload if is_error and not is_success and not choices else None
+    return payload if is_error else None
 
 
 # The fields of chunks. Those after "model" are of chunks without choices.

@@ -38,6 +38,8 @@ class ThinkSplitter:
 
     def feed(self, text: str, ended: bool = False) -> list[tuple[str, str]]:
         """Take a piece and return pairs of "content" or "reasoning" and a text; `ended` releases the held text."""
+        if self._state == "text":
+            return [("content", text)] if text else []
         held, self._held, out = self._held + text, "", []
         if self._state == "start":
             held = self._start(held, ended)

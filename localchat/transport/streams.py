@@ -125,9 +125,9 @@ class Response:
                         deadlines.event()
                     yield from events
             except (ProtocolError, RecursionError) as error:
-                if not accumulator.complete and isinstance(error, ProtocolError):
+                if not accumulator.finished and isinstance(error, ProtocolError):
                     raise
-                if not accumulator.complete:
+                if not accumulator.finished:
                     raise ProtocolError("the server sent JSON that is nested too deeply") from error
                 yield from accumulator.warn(f"ignored after the finish reason: {self._call.settings.mask(str(error))}")
                 self._ended = self._ended or frame is None  # The frames end with their error.
