@@ -133,7 +133,8 @@ class _Choice:
             if is_first or (self.reason() not in _CUTS and normal_reason(str(reason)) in _CUTS):
                 self.reason_raw = str(reason)
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
-        self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
+        if stop_reason is not None:
+            self._stop_reason = stop_reason
         return self._take_events()
 
     def _take_events(self) -> list[StreamEvent]:
@@ -197,8 +198,10 @@ class _Choice:
             return
         self._content.append(content)
         # Content is not searched for tags if the server separates the reasoning itself.
-        is_plain = self._reasoning_field is not None
-        for kind, text in [("content", content)] if is_plain else self._splitter.feed(content):
+        if self._reasoning_field is not None or self._splitter.is_over:
+            self._emit("content", content)
+            return
+        for kind, text in self._splitter.feed(content):
             self._emit(kind, text)
 
     def _warn(self, text: str) -> None:
@@ -425,14 +428,15 @@ class Accumulator:
             if isinstance(choice, dict):
                 state = self._choice(choice, place)
                 events += state.take(choice, chunk)
-                failed = state if state.has_finished and state.reason() == "error" else failed
+                if state.reason_raw is not None and state.has_finished and state.reason() == "error":
+                    failed = state
         usage = find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
-        if self.error is None:
+        if self.error is None and (error is not None or failed is not None):
             self.error = _error_event(chunk, error, failed)
-            events += [] if self.error is None else [self.error]
-        return events + self._warnings.take()
+            events.append(self.error)
+        return events + self._warnings.take() if self._warnings.new else events
 
     def _find_error(self, chunk: Json) -> Any:
         """The error that a payload reports or seems to be; None if it reports none."""
@@ -494,8 +498,10 @@ class Accumulator:
         return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings.texts), raw=raw)
 
     def _choice(self, choice: Json, place: int) -> _Choice:
-        index = as_integer(choice.get("index"))
-        index = place if index is None else index
+        index = choice.get("index")
+        if type(index) is not int:
+            number = as_integer(index)
+            index = place if number is None else number
         if index not in self._choices:
             self._choices[index] = _Choice(index, self._think_tags, self._warnings)
         return self._choices[index]
@@ -522,13 +528,11 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
-def _error_event(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
-    """The error that a payload reports, as `error` or by the finish reason of the choice `failed`."""
-    if error is not None:
+def _error_event(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent:
+    """The error that a payload reports, as `error`, or else by the finish reason of the choice `failed`."""
+    if failed is None or error is not None:
         body = chunk if error is chunk else {**chunk, "error": error}
         return changed(parse_error(body), raw=chunk)
-    if failed is None:
-        return None
     message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
     return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
 
@@ -545,8 +549,9 @@ def _choices_of(chunk: Json) -> list[Any]:
 
     Reasoning that a server sent beside the choices, as `thought`, is moved into the first one.
     """
-    choices, message = chunk.get("choices"), chunk.get("message")
+    choices = chunk.get("choices")
     if not isinstance(choices, list):
+        message = chunk.get("message")
         reason = (chunk.get("done_reason") or "stop") if chunk.get("done") else None
         choices = [{"index": 0, "delta": message, "finish_reason": reason}] if isinstance(message, dict) else []
     if "thought" in chunk and choices and isinstance(choices[0], dict):

@@ -86,7 +86,8 @@ def find_error(payload: Json) -> Any:
         error = place.get("error") if isinstance(place, dict) else None
         if error and (not isinstance(error, dict) or any(error.values())):
             return error
-    if choices or payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200"):  # Some services always send it.
+    # Some services send a code of success with every payload.
+    if choices or payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200"):
         return None
     is_error = payload.get("object") == "error" or non_blank(payload.get("message")) is not None
     is_error = is_error or any(payload.get(name) not in (None, "") for name in ("detail", "code", "statusCode"))

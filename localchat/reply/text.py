@@ -32,14 +32,17 @@ class ThinkSplitter:
         self._held = ""
 
     @property
+    def is_over(self) -> bool:
+        """Whether no tag can follow: all further pieces are content."""
+        return self._state == "text"
+
+    @property
     def unclosed(self) -> bool:
         """Whether the text so far ends inside the tags."""
         return self._state == "reasoning"
 
     def feed(self, text: str, ended: bool = False) -> list[tuple[str, str]]:
         """Take a piece and return pairs of "content" or "reasoning" and a text; `ended` releases the held text."""
-        if self._state == "text":
-            return [("content", text)] if text else []
         held, self._held, out = self._held + text, "", []
         if self._state == "start":
             held = self._start(held, ended)

@@ -64,6 +64,7 @@ class Settings:
         self.base_url = base_url or environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
         self.key = _clean_key(self._environment_key() if api_key is None else api_key)
+        self._masks = len(self.key) > 3  # Errors may contain shorter texts by chance.
         self.model = model or environment["LOCALCHAT_MODEL"] or None
         self.timeout = Timeout.of(options.get("timeout"))
         self.max_retries = _whole_number("max_retries", options, DEFAULT_MAX_RETRIES)
@@ -136,7 +137,7 @@ class Settings:
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Mask the key in a payload that may report an error; any other payload is returned unchanged."""
         # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
-        if is_chunk(payload) and find_error(payload) is None and "detail" not in payload:
+        if not self._masks or (is_chunk(payload) and find_error(payload) is None and "detail" not in payload):
             return payload
         # Only strings are masked: a number may contain a key of digits by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
@@ -144,7 +145,7 @@ class Settings:
 
     def mask(self, text: str) -> str:
         """The text with asterisks in place of the key, also where JSON escapes characters of the key, such as /."""
-        if len(self.key) <= 3:
+        if not self._masks:
             return text
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text)

@@ -110,6 +110,7 @@ class Response:
     def _take(self, frames: Iterable[ServerSentEvent]) -> Iterator[StreamEvent]:
         """The events of these payloads. `_ended` is set if one of them ends the response."""
         accumulator, deadlines, left = self._accumulator, self._call.deadlines, iter(frames)
+        is_first = True
         while not self._done and not accumulator.error:
             frame = None
             try:
@@ -121,8 +122,9 @@ class Response:
                 if isinstance(payload, dict):
                     self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
                     events = accumulator.add(self._call.settings.mask_payload(payload))
-                    if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
+                    if is_first and (events or "prompt_progress" in payload):  # Empty deltas may be keep-alives.
                         deadlines.event()
+                        is_first = False
                     yield from events
             except (ProtocolError, RecursionError) as error:
                 if not accumulator.finished and isinstance(error, ProtocolError):
