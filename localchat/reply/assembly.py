@@ -7,7 +7,7 @@ repaired and reported in a warning event, or raises a typed error.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..errors import IncompleteStream, ProtocolError, StreamError, cut
@@ -80,7 +80,7 @@ class _Warnings:
 class _Choice:
     """The state of one choice."""
 
-    def __init__(self, index: int, think_tags: str, warnings: _Warnings) -> None:
+    def __init__(self, index: int, think_tags: str, tool_names: Collection[str], warnings: _Warnings) -> None:
         self.index = index
         self._warnings = warnings
         # The payload that is being added, and the events that are not returned yet.
@@ -93,10 +93,10 @@ class _Choice:
         self.logprobs: list[Any] = []
         self._splitter = ThinkSplitter(think_tags)
         self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
-        self._calls = ToolCalls(index, self._warn)
+        self._calls = ToolCalls(index, self._warn, tool_names)
         # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
         # some servers send a call in both fields.
-        self._legacy_calls = ToolCalls(index, self._warn)
+        self._legacy_calls = ToolCalls(index, self._warn, tool_names)
         self._finished_calls: tuple[ToolCall, ...] | None = None
         self._reasoning_field: str | None = None
         # The fields of `_KEPT_FIELDS`, the parts of Mistral's reasoning, and whether the content was null and no text.
@@ -116,7 +116,9 @@ class _Choice:
         if isinstance(delta, dict) and delta:
             self._take_delta(delta)
         if isinstance(message, dict):
-            self._take_message(message)
+            # Some servers send the fields of a delta again in a message beside it.
+            seen = delta.items() if isinstance(delta, dict) else ()
+            self._take_message({name: value for name, value in message.items() if (name, value) not in seen})
         elif not delta and isinstance(choice.get("text"), str):
             self._take_content(choice["text"])
         if self.reason_raw is not None and self._events:
@@ -378,11 +380,13 @@ class Accumulator:
     Args:
         n: The number of requested choices.
         think_tags: How to treat <think> in the content: "auto", "prefilled" or "off".
+        tool_names: The names of the offered tools, which distinguish a piece of a name from another name.
     """
 
-    def __init__(self, n: int = 1, think_tags: str = "auto") -> None:
+    def __init__(self, n: int = 1, think_tags: str = "auto", tool_names: Collection[str] = ()) -> None:
         self._n = n
         self._think_tags = think_tags
+        self._tool_names = tool_names
         ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
         self._choices: dict[int, _Choice] = {}
         self._start: MessageStart | None = None
@@ -503,7 +507,7 @@ class Accumulator:
             number = as_integer(index)
             index = place if number is None else number
         if index not in self._choices:
-            self._choices[index] = _Choice(index, self._think_tags, self._warnings)
+            self._choices[index] = _Choice(index, self._think_tags, self._tool_names, self._warnings)
         return self._choices[index]
 
     def _sorted(self) -> list[_Choice]:

@@ -214,6 +214,13 @@ class CallOptions:
         several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
         return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
+    @property
+    def tool_names(self) -> set[str]:
+        """The names of the tools in the request."""
+        tools = (getattr(tool, "definition", tool) for tool in self.fields.get("tools") or ())
+        functions = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
+        return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
+
     def body(self, path: str, model: str | None, takes_stream_options: bool = True) -> dict[str, Any]:
         """The body of a request for a completion; one for /completions has `prompt` in place of `messages`.
 

@@ -127,12 +127,13 @@ class Response:
                         is_first = False
                     yield from events
             except (ProtocolError, RecursionError) as error:
-                if not accumulator.finished and isinstance(error, ProtocolError):
-                    raise
-                if not accumulator.finished:
+                # Without a frame this is the end of the frames, at which the finish reason has to be a known one.
+                if not (accumulator.complete if frame is None else accumulator.finished):
+                    if isinstance(error, ProtocolError):
+                        raise
                     raise ProtocolError("the server sent JSON that is nested too deeply") from error
                 yield from accumulator.warn(f"ignored after the finish reason: {self._call.settings.mask(str(error))}")
-                self._ended = self._ended or frame is None  # The frames end with their error.
+                self._ended = self._ended or frame is None
         self._ended = self._ended or self._done or accumulator.error is not None
         # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
         if self._ended and self._frames.was_damaged and not accumulator.error:
