@@ -90,8 +90,7 @@ class SSEDecoder:
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Take the next bytes and return the events that they complete.
 
-        Raises:
-            SSEError: A line or an event is too long. Every later call raises the same error.
+        Raises SSEError if a line or an event is too long, and at every later call.
         """
         if self._error is not None:
             raise self._error

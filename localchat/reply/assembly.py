@@ -416,9 +416,8 @@ class Accumulator:
     def add(self, chunk: Json) -> list[StreamEvent]:
         """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
 
-        Raises:
-            ProtocolError: There are too many tool calls, or the response begins with JSON that is not a chat
-                completion, an error or a keep-alive.
+        Raises ProtocolError for too many tool calls, and if the response begins with JSON that is not a chat
+        completion, an error or a keep-alive.
         """
         events: list[StreamEvent] = []
         self._fields.update(chunk)

@@ -236,8 +236,7 @@ class Model(str):
 def parse_models(body: Any) -> list[Model]:
     """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.
 
-    Raises:
-        ProtocolError: The body is not a list of models.
+    Raises ProtocolError for any other body.
     """
     if isinstance(body, dict) and body.keys() & {"data", "models"}:
         body = body.get("data") or body.get("models") or []
@@ -255,8 +254,7 @@ def parse_models(body: Any) -> list[Model]:
 def choose_model(models: Sequence[str]) -> str | None:
     """The only model of a server, or the only one that is loaded; None if the list is empty.
 
-    Raises:
-        ModelNotNamed: The server has several models.
+    Raises ModelNotNamed if the server has several.
     """
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]

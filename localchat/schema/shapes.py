@@ -218,11 +218,7 @@ _PLAIN: dict[Any, Shape] = {
 
 
 def shape_of(hint: Any) -> Shape:
-    """The shape of an annotation.
-
-    Raises:
-        TypeError: JSON Schema cannot describe the annotation.
-    """
+    """The shape of an annotation. Raises TypeError if JSON Schema cannot describe it."""
     try:
         known = _PLAIN.get(hint)
     except TypeError:  # Not hashable, for example an Annotated with a list as metadata.

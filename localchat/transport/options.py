@@ -107,11 +107,7 @@ class Settings:
         return settings
 
     def request_headers(self, extra: Mapping[str, str], has_body: bool = True) -> dict[str, str]:
-        """The headers of a request, with `extra` headers.
-
-        Raises:
-            ValueError: A header is not valid.
-        """
+        """The headers of a request, with `extra` headers. Raises ValueError if one is not valid."""
         headers = {
             "Host": self.address.host_header,
             **({"Content-Type": "application/json"} if has_body else {}),
@@ -224,12 +220,9 @@ class CallOptions:
     def body(self, path: str, model: str | None, takes_stream_options: bool = True) -> dict[str, Any]:
         """The body of a request for a completion; one for /completions has `prompt` in place of `messages`.
 
-        A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream
-        requests its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream.
-
-        Raises:
-            ValueError: `extra_body` has messages.
-            TypeError: A tool is a function.
+        A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream requests
+        its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream. Raises
+        ValueError if `extra_body` has messages, and TypeError if a tool is a function.
         """
         fields = {name: value for name, value in self.fields.items() if value is not None}
         tools = [getattr(tool, "definition", tool) for tool in fields.pop("tools", None) or ()]

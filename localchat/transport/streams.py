@@ -143,9 +143,8 @@ class Response:
     def _finish(self, cause: LocalChatError | None) -> Iterator[StreamEvent]:
         """The events of the end of the stream. `cause` is the error that ended the body, if one did.
 
-        Raises:
-            DoesNotFit: The text does not match the expected value.
-            StreamError, IncompleteStream, ProtocolError: The response is not a complete chat completion.
+        Raises DoesNotFit if the text does not match the expected value, and another error if the response is not a
+        complete chat completion.
         """
         try:
             events = self._accumulator.finish(self._done or self._is_complete_response)
