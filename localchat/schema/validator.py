@@ -278,11 +278,7 @@ _RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]
     "format": (str, _Validator._format),
 }
 
-_FORMATS: dict[str, Callable[[str], object]] = {
-    "date": _check_date,
-    "date-time": parse_moment,
-    "time": parse_time,
-}
+_FORMATS: dict[str, Callable[[str], object]] = {"date": _check_date, "date-time": parse_moment, "time": parse_time}
 
 
 def _is_multiple(value: float, step: float) -> bool:
