@@ -134,7 +134,7 @@ class BaseClient:
     def _start(self, driver: Any, options: CallOptions, path: str) -> Response:
         """The response to a request, which is sent when its events are read."""
         call = self._call(driver, options)
-        accumulator = Accumulator(options.n_choices, options.think_tags)
+        accumulator = Accumulator(options.n_choices, options.think_tags, options.tool_names)
         return Response(call, lambda: self._send(call, options, path), accumulator, options.expected)
 
     async def _chat(self, driver: Any, prompt: Any, given: Mapping[str, Any]) -> Reply[Any]:

@@ -90,8 +90,7 @@ class SSEDecoder:
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Take the next bytes and return the events that they complete.
 
-        Raises:
-            SSEError: A line or an event is too long. Every later call raises the same error.
+        Raises SSEError if a line or an event is too long, and at every later call.
         """
         if self._error is not None:
             raise self._error
@@ -144,7 +143,7 @@ class SSEDecoder:
         name, _, value = line.partition(b":")
         if value.startswith(b" "):
             value = value[1:]
-        if self._in_json or (self._takes_json and line.startswith((b"{", b"["))):
+        if self._in_json or (name != b"data" and self._takes_json and line.startswith((b"{", b"["))):
             is_field = name in (b"", b"data", b"event", b"id", b"retry") or name in self._fields_as_events
             if is_field or not self._in_json:
                 self._dispatch()

@@ -73,6 +73,12 @@ def test_message_after_deltas_may_leave_out_the_reasoning_and_have_a_longer_refu
     assert (reply.text, reply.reasoning, reply.refusal) == ("Hello", "hm", "I cannot")
 
 
+def test_message_beside_each_delta_repeats_its_fields():
+    fields: list[dict[str, Any]] = [{"content": "a", "reasoning": "x", "refusal": "n"}] * 2 + [{"content": "b"}]
+    reply = accumulated(*({"choices": [{"delta": one, "message": one}]} for one in fields))[1].reply()
+    assert (reply.text, reply.reasoning, reply.refusal) == ("aab", "xx", "nn")
+
+
 @pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
 def test_held_text_is_emitted_before_later_deltas(follower):
     deltas: list[dict[str, Any]] = [{"content": "<thi"}, follower, {"content": "b"}]

@@ -305,6 +305,9 @@ def test_only_an_explicit_error_counts_after_the_finish_reason(after, client_cla
             reply = client.chat("hi")
         assert reply.text == "Hello"
         assert [text.partition(":")[0] for text in reply.warnings] == ["ignored after the finish reason"]
+    if after is not AFTER_FINISH["too long"]:  # After that, the end mark is not found.
+        with always(chunked(piece("a", "because"), after, DONE)) as server, make_client(server, client_class) as client:
+            assert client.chat("hi").finish_reason == "unknown"
     raw = chunked(piece("a", "stop"), sse({"error": "bad luck"}), DONE)
     failure(always(raw), StreamError, "bad luck", client_class)
 

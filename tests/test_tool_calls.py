@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,8 +19,8 @@ def delta(name: str | None = None, arguments: Any = None, index: Any = None, id:
     return {key: value for key, value in {"index": index, "id": id, "function": given}.items() if value is not None}
 
 
-def assembled(*deltas: dict[str, Any]) -> tuple[ToolCall, ...]:
-    accumulator = Accumulator()
+def assembled(*deltas: dict[str, Any], tool_names: Collection[str] = ()) -> tuple[ToolCall, ...]:
+    accumulator = Accumulator(tool_names=tool_names)
     events = []
     for call in deltas:
         events += accumulator.add({"choices": [{"delta": {"tool_calls": [call]}}]})
@@ -78,6 +78,15 @@ SENT: dict[str, tuple[list[dict[str, Any]], list[tuple[str, Any]]]] = {
 @pytest.mark.parametrize(("deltas", "calls"), SENT.values(), ids=SENT)
 def test_c6_calls_that_servers_send(deltas, calls):
     assert [(call.name, call.arguments) for call in assembled(*deltas)] == calls
+
+
+@pytest.mark.parametrize(("tools", "names"), [(["ab"], ["ab"]), (["a", "b"], ["a", "b"]), (["a", "b", "ab"], ["ab"])])
+@pytest.mark.parametrize("second", ["", '{"x": 1}'])
+def test_name_of_an_offered_tool_gets_no_further_piece(tools, names, second):
+    """The two deltas have the same index and id."""
+    got = assembled(delta("a", "", 0, "x"), delta("b", second, 0, "x"), tool_names=tools)
+    assert [call.name for call in got] == names
+    assert got[-1].arguments_json == second
 
 
 class Sent(NamedTuple):

@@ -137,8 +137,7 @@ def write_messages(path: str | os.PathLike[str], messages: Sequence[Mapping[str,
 def read_messages(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The messages of a file that `write_messages` wrote, or that holds a list of messages as JSON.
 
-    Raises:
-        ValueError: The file is not a saved conversation.
+    Raises ValueError for any other file.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:

@@ -49,8 +49,7 @@ class Tool:
     def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
         """The tool for a function. A name or a description given here replaces that of the function.
 
-        Raises:
-            TypeError, ValueError: The name cannot be sent, or JSON cannot describe the parameters.
+        Raises TypeError or ValueError if the name cannot be sent, or if JSON cannot describe the parameters.
         """
         if isinstance(function, Tool):
             return function
@@ -71,8 +70,7 @@ class Tool:
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Convert the arguments that the model generated to the types that the function takes.
 
-        Raises:
-            DoesNotFit: The arguments are not valid.
+        Raises DoesNotFit if they are not valid.
         """
         values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
         return values

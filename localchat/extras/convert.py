@@ -72,10 +72,7 @@ def sampling_options(params: Any) -> Json:
     """The request fields for llama-stack's SamplingParams; none for None.
 
     Every field that is not None is sent, also one that llama-stack does not have, such as min_p and seed. A repetition
-    penalty of 1 has no effect and is omitted.
-
-    Raises:
-        ValueError: The strategy is unknown.
+    penalty of 1 has no effect and is omitted. Raises ValueError for an unknown strategy.
     """
     fields = dict(_fields_of(params)) if params is not None else {}
     strategy, penalty = _fields_of(fields.pop("strategy", None) or {}), fields.pop("repetition_penalty", None)
@@ -178,8 +175,7 @@ _ROLES = {"user": "user", "assistant": "assistant", "tool": "tool", "system": "s
 def to_openai(message: Any) -> Json:
     """Convert a llama-stack message to OpenAI's. The role `developer` becomes `system`.
 
-    Raises:
-        ValueError: The role or the type of the content is missing or unknown.
+    Raises ValueError for an unknown role or type of content.
     """
     message = _fields_of(message)
     role = _ROLES.get(message.get("role", ""))

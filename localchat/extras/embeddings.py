@@ -30,10 +30,8 @@ class Embeddings(list[Item]):
 async def embed(settings: Settings, call: Call, options: CallOptions, model: str | None, text: Any) -> Any:
     """The vector of a text, or the vectors of several texts.
 
-    Raises:
-        TypeError, ValueError: The texts or the size of a batch are wrong.
-        StreamError: A response reports an error.
-        ProtocolError: A response does not have one vector for each text, or the vectors have different lengths.
+    Raises TypeError or ValueError for wrong arguments, StreamError if a response reports an error, and ProtocolError if
+    it does not have one vector of the same length for each text.
     """
     texts, size = _checked_texts(text), options.batch_size
     size = DEFAULT_BATCH_SIZE if size is None else size

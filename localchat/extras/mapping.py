@@ -87,8 +87,7 @@ async def _outcome(client: Any, driver: Any, prompt: Prompt, options: dict[str, 
 def parse(prompts: Iterable[Prompt], options: Mapping[str, Any]) -> Parsed:
     """The prompts, the concurrency, the callback, and the options of each call of `chat`.
 
-    Raises:
-        TypeError, ValueError: A prompt or an option is wrong.
+    Raises TypeError or ValueError if one is wrong.
     """
     check_keywords(options, MapKeywords, "map")
     if isinstance(prompts, (str, bytes, Mapping)):

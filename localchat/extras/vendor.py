@@ -190,9 +190,7 @@ def _is_for_types(node: ast.stmt) -> bool:
 def write_folder(folder: Path) -> None:
     """Write the files of the client into a folder, each with the licence.
 
-    Raises:
-        FileExistsError: A file exists that this program did not write. The files before it have been written.
-        OSError: A file cannot be written.
+    Raises FileExistsError for a file that this program did not write; the files before it have been written.
     """
     names = files(_INTERFACE, within_functions=True)
     head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
@@ -204,12 +202,7 @@ def write_folder(folder: Path) -> None:
 
 
 def write(path: Path, source: str) -> None:
-    """Write a file, unless it exists and this program did not write it.
-
-    Raises:
-        FileExistsError: The file exists, and this program did not write it.
-        OSError: The file cannot be written.
-    """
+    """Write a file, unless it exists and this program did not write it. Raises FileExistsError then."""
     if path.exists():
         with path.open("rb") as existing:
             first_line = existing.readline(len(MARK) + 2)

@@ -7,7 +7,7 @@ repaired and reported in a warning event, or raises a typed error.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from ..errors import IncompleteStream, ProtocolError, StreamError, cut
@@ -80,7 +80,7 @@ class _Warnings:
 class _Choice:
     """The state of one choice."""
 
-    def __init__(self, index: int, think_tags: str, warnings: _Warnings) -> None:
+    def __init__(self, index: int, think_tags: str, tool_names: Collection[str], warnings: _Warnings) -> None:
         self.index = index
         self._warnings = warnings
         # The payload that is being added, and the events that are not returned yet.
@@ -93,10 +93,10 @@ class _Choice:
         self.logprobs: list[Any] = []
         self._splitter = ThinkSplitter(think_tags)
         self._joiners = {kind: SurrogateJoiner(self._warn) for kind in self.pieces}
-        self._calls = ToolCalls(index, self._warn)
+        self._calls = ToolCalls(index, self._warn, tool_names)
         # Calls in the old field `function_call`. They are used at the end of the stream if there are no `tool_calls`:
         # some servers send a call in both fields.
-        self._legacy_calls = ToolCalls(index, self._warn)
+        self._legacy_calls = ToolCalls(index, self._warn, tool_names)
         self._finished_calls: tuple[ToolCall, ...] | None = None
         self._reasoning_field: str | None = None
         # The fields of `_KEPT_FIELDS`, the parts of Mistral's reasoning, and whether the content was null and no text.
@@ -116,7 +116,9 @@ class _Choice:
         if isinstance(delta, dict) and delta:
             self._take_delta(delta)
         if isinstance(message, dict):
-            self._take_message(message)
+            # Some servers send the fields of a delta again in a message beside it.
+            seen = delta.items() if isinstance(delta, dict) else ()
+            self._take_message({name: value for name, value in message.items() if (name, value) not in seen})
         elif not delta and isinstance(choice.get("text"), str):
             self._take_content(choice["text"])
         if self.reason_raw is not None and self._events:
@@ -126,13 +128,15 @@ class _Choice:
             items = content if isinstance(content, list) else _completion_logprobs(logprobs)
             self.logprobs += items
             self._events += [Logprobs(tuple(items), self.index, chunk)] if items else []
-        reason = str(choice.get("finish_reason") or "")
-        # The first reason counts, unless text or a reason that says a cut follows it.
-        is_first = self.reason_raw is None or self._continued_after_finish
-        if reason.strip() and (is_first or (self.reason() not in _CUTS and normal_reason(reason) in _CUTS)):
-            self.reason_raw = reason
+        reason = choice.get("finish_reason")
+        if reason and str(reason).strip():
+            # The first reason counts, unless text or a reason that says a cut follows it.
+            is_first = self.reason_raw is None or self._continued_after_finish
+            if is_first or (self.reason() not in _CUTS and normal_reason(str(reason)) in _CUTS):
+                self.reason_raw = str(reason)
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
-        self._stop_reason = self._stop_reason if stop_reason is None else stop_reason
+        if stop_reason is not None:
+            self._stop_reason = stop_reason
         return self._take_events()
 
     def _take_events(self) -> list[StreamEvent]:
@@ -196,8 +200,10 @@ class _Choice:
             return
         self._content.append(content)
         # Content is not searched for tags if the server separates the reasoning itself.
-        is_plain = self._reasoning_field is not None
-        for kind, text in [("content", content)] if is_plain else self._splitter.feed(content):
+        if self._reasoning_field is not None or self._splitter.is_over:
+            self._emit("content", content)
+            return
+        for kind, text in self._splitter.feed(content):
             self._emit(kind, text)
 
     def _warn(self, text: str) -> None:
@@ -245,9 +251,9 @@ class _Choice:
         return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the choice is complete: its finish reason is known, and no text came after it."""
-        return self.reason() not in (None, "unknown") and not self._continued_after_finish
+    def has_finished(self) -> bool:
+        """Whether a finish reason was received, and no text after it."""
+        return self.reason_raw is not None and not self._continued_after_finish
 
     def stop(self) -> MessageStop:
         """The last event. Its reason is "tool_calls" if there are calls, even if the server sent "stop"."""
@@ -374,11 +380,13 @@ class Accumulator:
     Args:
         n: The number of requested choices.
         think_tags: How to treat <think> in the content: "auto", "prefilled" or "off".
+        tool_names: The names of the offered tools, which distinguish a piece of a name from another name.
     """
 
-    def __init__(self, n: int = 1, think_tags: str = "auto") -> None:
+    def __init__(self, n: int = 1, think_tags: str = "auto", tool_names: Collection[str] = ()) -> None:
         self._n = n
         self._think_tags = think_tags
+        self._tool_names = tool_names
         ThinkSplitter(think_tags)  # Raises ValueError for a wrong mode now, not in the middle of a stream.
         self._choices: dict[int, _Choice] = {}
         self._start: MessageStart | None = None
@@ -396,31 +404,25 @@ class Accumulator:
         return bool(self._choices)
 
     @property
+    def finished(self) -> bool:
+        """Whether each of the requested choices has a finish reason, perhaps an unknown one, and no text after it."""
+        return len(self._choices) >= self._n and all(choice.has_finished for choice in self._choices.values())
+
+    @property
     def complete(self) -> bool:
-        """Whether all requested choices are complete: each has a finish reason, and no text came after it."""
-        return len(self._choices) >= self._n and all(choice.has_ended for choice in self._choices.values())
+        """Whether all requested choices are complete: each has a known finish reason, and no text after it."""
+        return self.finished and all(choice.reason() != "unknown" for choice in self._choices.values())
 
     def add(self, chunk: Json) -> list[StreamEvent]:
         """Add a payload. The events are in this order: start, the text and calls of each choice, usage, error.
 
-        Raises:
-            ProtocolError: There are too many tool calls, or the response begins with JSON that is not a chat
-                completion, an error or a keep-alive.
+        Raises ProtocolError for too many tool calls, and if the response begins with JSON that is not a chat
+        completion, an error or a keep-alive.
         """
         events: list[StreamEvent] = []
         self._fields.update(chunk)
         self._n_chunks += 1
-        error = find_error(chunk)
-        is_explicit = (error is not None and error is not chunk) or "error" in (chunk.get("object"), chunk.get("type"))
-        if error is None and not is_chunk(chunk) and not is_keep_alive(chunk):
-            # It may be an error of an unknown format. Ignoring it would make a text that it cut look complete.
-            shown = cut(dump(chunk))
-            if not self.started:
-                raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
-            error = {"message": f"the server sent JSON that is no part of a chat completion: {shown}"}
-        if error is not None and not is_explicit and self.complete:
-            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
-            error = None
+        error = self._find_error(chunk)
         if self._start is None and (chunk.get("choices") or (error is None and is_chunk(chunk))):
             self._start = MessageStart(non_blank(chunk.get("id")), non_blank(chunk.get("model")), 0, chunk)
             events.append(self._start)
@@ -429,14 +431,32 @@ class Accumulator:
             if isinstance(choice, dict):
                 state = self._choice(choice, place)
                 events += state.take(choice, chunk)
-                failed = state if state.has_ended and state.reason() == "error" else failed
+                if state.reason_raw is not None and state.has_finished and state.reason() == "error":
+                    failed = state
         usage = find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
-        if self.error is None:
+        if self.error is None and (error is not None or failed is not None):
             self.error = _error_event(chunk, error, failed)
-            events += [] if self.error is None else [self.error]
-        return events + self._warnings.take()
+            events.append(self.error)
+        return events + self._warnings.take() if self._warnings.new else events
+
+    def _find_error(self, chunk: Json) -> Any:
+        """The error that a payload reports or seems to be; None if it reports none."""
+        error = find_error(chunk)
+        is_unknown = error is None and not is_chunk(chunk) and not is_keep_alive(chunk)
+        if is_unknown and not self.started:
+            shown = cut(dump(chunk))
+            raise ProtocolError(f"this JSON is not a chat completion: {shown}", head=shown)
+        if error is None and not is_unknown:
+            return None
+        is_explicit = not is_unknown and (error is not chunk or "error" in (chunk.get("object"), chunk.get("type")))
+        if not is_explicit and self.finished:
+            self._warnings.add(f"ignored after the finish reason: {cut(dump(chunk))}", 0)
+            return None
+        # JSON that is unknown may be an error. Ignoring it would make a text that it cut look complete.
+        unknown = "the server sent JSON that is no part of a chat completion"
+        return {"message": f"{unknown}: {cut(dump(chunk))}"} if is_unknown else error
 
     def warn(self, text: str) -> list[StreamEvent]:
         """Add a warning about the whole response and return its event; none if the text is not new."""
@@ -481,10 +501,12 @@ class Accumulator:
         return Reply(choices, start.id, start.model, self._usage, tuple(self._warnings.texts), raw=raw)
 
     def _choice(self, choice: Json, place: int) -> _Choice:
-        index = as_integer(choice.get("index"))
-        index = place if index is None else index
+        index = choice.get("index")
+        if type(index) is not int:
+            number = as_integer(index)
+            index = place if number is None else number
         if index not in self._choices:
-            self._choices[index] = _Choice(index, self._think_tags, self._warnings)
+            self._choices[index] = _Choice(index, self._think_tags, self._tool_names, self._warnings)
         return self._choices[index]
 
     def _sorted(self) -> list[_Choice]:
@@ -509,13 +531,11 @@ class Accumulator:
         return f"the response was cut after {n_chars} characters: {end}, and no [DONE]"
 
 
-def _error_event(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
-    """The error that a payload reports, as `error` or by the finish reason of the choice `failed`."""
-    if error is not None:
+def _error_event(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent:
+    """The error that a payload reports, as `error`, or else by the finish reason of the choice `failed`."""
+    if failed is None or error is not None:
         body = chunk if error is chunk else {**chunk, "error": error}
         return changed(parse_error(body), raw=chunk)
-    if failed is None:
-        return None
     message = f"the server ended the response with the finish reason {failed.reason_raw!r}"
     return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
 
@@ -532,8 +552,9 @@ def _choices_of(chunk: Json) -> list[Any]:
 
     Reasoning that a server sent beside the choices, as `thought`, is moved into the first one.
     """
-    choices, message = chunk.get("choices"), chunk.get("message")
+    choices = chunk.get("choices")
     if not isinstance(choices, list):
+        message = chunk.get("message")
         reason = (chunk.get("done_reason") or "stop") if chunk.get("done") else None
         choices = [{"index": 0, "delta": message, "finish_reason": reason}] if isinstance(message, dict) else []
     if "thought" in chunk and choices and isinstance(choices[0], dict):

@@ -133,10 +133,7 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
     """Parse one payload: a JSON object, True for the end mark [DONE], or None for a payload to ignore.
 
     Ignored are keep-alives (blank data, null, or a comment that a proxy wrapped into data) and events with another name
-    that have neither choices nor an error.
-
-    Raises:
-        ProtocolError: The data is not a JSON object.
+    that have neither choices nor an error. Raises ProtocolError if the data is not a JSON object.
     """
     text = data.strip()
     if text == "[DONE]":

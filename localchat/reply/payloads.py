@@ -86,10 +86,12 @@ def find_error(payload: Json) -> Any:
         error = place.get("error") if isinstance(place, dict) else None
         if error and (not isinstance(error, dict) or any(error.values())):
             return error
+    # Some services send a code of success with every payload.
+    if choices or payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200"):
+        return None
     is_error = payload.get("object") == "error" or non_blank(payload.get("message")) is not None
     is_error = is_error or any(payload.get(name) not in (None, "") for name in ("detail", "code", "statusCode"))
-    is_success = payload.get("code", payload.get("statusCode")) in (0, 200, "0", "200")  # Some services always send it.
-    return payload if is_error and not is_success and not choices else None
+    return payload if is_error else None
 
 
 # The fields of chunks. Those after "model" are of chunks without choices.
@@ -234,8 +236,7 @@ class Model(str):
 def parse_models(body: Any) -> list[Model]:
     """Parse a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a JSON array.
 
-    Raises:
-        ProtocolError: The body is not a list of models.
+    Raises ProtocolError for any other body.
     """
     if isinstance(body, dict) and body.keys() & {"data", "models"}:
         body = body.get("data") or body.get("models") or []
@@ -253,8 +254,7 @@ def parse_models(body: Any) -> list[Model]:
 def choose_model(models: Sequence[str]) -> str | None:
     """The only model of a server, or the only one that is loaded; None if the list is empty.
 
-    Raises:
-        ModelNotNamed: The server has several models.
+    Raises ModelNotNamed if the server has several.
     """
     names = list(dict.fromkeys(models))
     loaded = [name for name in names if isinstance(name, Model) and name.state == "loaded"]

@@ -32,6 +32,11 @@ class ThinkSplitter:
         self._held = ""
 
     @property
+    def is_over(self) -> bool:
+        """Whether no tag can follow: all further pieces are content."""
+        return self._state == "text"
+
+    @property
     def unclosed(self) -> bool:
         """Whether the text so far ends inside the tags."""
         return self._state == "reasoning"

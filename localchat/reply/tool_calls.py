@@ -3,14 +3,15 @@
 Which call a delta belongs to: the id decides, then the index. A model generates calls one after another, so a delta
 with neither belongs to the last call. With the same index and no id, another name begins a second call, and the same
 name does so only if the arguments so far are complete JSON and new arguments come with the name or after it. A name
-comes in pieces if the pieces have the same index and id, or if only the first has an id.
+comes in pieces if the pieces have the same index and id, or if only the first has an id; the whole name of an offered
+tool gets no further pieces, unless these make the name of another tool.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..errors import ProtocolError, cut
@@ -53,10 +54,11 @@ class _OpenCall:
         self._latest = ""
         self._is_cumulative = True
 
-    def add_name(self, name: str | None) -> None:
-        """Add a name, a further piece of it, or the name with a further piece."""
-        if name is not None and name != self.name:
-            self.name = name if self.name is None or name.startswith(self.name) else self.name + name
+    def name_with(self, name: str | None) -> str | None:
+        """The name after another one, which may be the same, a further piece, or the name with a further piece."""
+        if name is None or name == self.name:
+            return self.name
+        return name if self.name is None or name.startswith(self.name) else self.name + name
 
     def text(self) -> str:
         """The arguments so far."""
@@ -103,9 +105,10 @@ class _OpenCall:
 class ToolCalls:
     """Assembles the calls of one choice: `take` adds a delta, `finish` returns the calls. `warn` gets each warning."""
 
-    def __init__(self, choice_index: int, warn: Callable[[str], object]) -> None:
+    def __init__(self, choice_index: int, warn: Callable[[str], object], tool_names: Collection[str] = ()) -> None:
         self._choice_index = choice_index
         self._warn = warn
+        self._tool_names = tool_names
         self._calls: list[_OpenCall] = []
 
     def __bool__(self) -> bool:
@@ -134,7 +137,7 @@ class ToolCalls:
             if call is not None and is_repeated:
                 self._warn(f"call {call.name!r} was sent twice in full")
         call = call or self._open(index, raw)
-        call.add_name(name)
+        call.name = call.name_with(name)
         call.extra.update({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if id is not None and id not in call.ids:
             call.ids.append(id)
@@ -156,8 +159,8 @@ class ToolCalls:
         calls = calls or known
         last = calls[-1] if calls and index in (None, calls[-1].index) else None
         is_continued = known if id is not None else last is not None and last.ids and index is not None
-        if is_continued and last is not None and last.name not in (name, None) and not last.is_complete():
-            return last  # A piece of the name.
+        if is_continued and last is not None and self._is_piece(name, last):
+            return last
         named = [call for call in calls if call.name in (name, None)]
         call = named[-1] if named else None
         if call is None or call.name is None or not call.is_complete():
@@ -169,6 +172,11 @@ class ToolCalls:
             return call if is_same and (known or not call.ids) else None
         call.is_named_again = call is calls[-1] and not has_arguments
         return call if call.is_named_again else None
+
+    def _is_piece(self, name: str, call: _OpenCall) -> bool:
+        """Whether this is a further piece of the name of the call."""
+        is_whole = call.name in self._tool_names and call.name_with(name) not in self._tool_names
+        return call.name not in (name, None) and not is_whole and not call.is_complete()
 
     def _continued(self, calls: list[_OpenCall], piece: str, is_known: bool) -> _OpenCall | None:
         """The call to which a delta without a name belongs, of those that fit its id and index; None: a new one."""

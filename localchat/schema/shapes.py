@@ -26,16 +26,7 @@ from typing import Any, NamedTuple, Union
 
 from ..errors import DoesNotFit
 from .signatures import evaluated_hints, own_docstring, read_docstring
-from .validator import (
-    TYPE_NAMES,
-    Json,
-    field_path,
-    is_same,
-    parse_moment,
-    parse_time,
-    show,
-    validation_errors,
-)
+from .validator import TYPE_NAMES, Json, field_path, is_same, parse_moment, parse_time, show, validation_errors
 
 Args = tuple[Any, ...]
 
@@ -88,8 +79,7 @@ def document(shape: Shape) -> Json:
 def plain(keywords: Mapping[str, Any], make: Callable[[Any], Any] | None = None) -> Shape:
     """A fixed schema, and a function that converts the JSON value. Without one, the value is the JSON value."""
     return Shape(
-        lambda definitions: dict(keywords),
-        lambda value, path: value if make is None else _construct(make, value, path),
+        lambda definitions: dict(keywords), lambda value, path: value if make is None else _construct(make, value, path)
     )
 
 
@@ -218,11 +208,7 @@ _PLAIN: dict[Any, Shape] = {
 
 
 def shape_of(hint: Any) -> Shape:
-    """The shape of an annotation.
-
-    Raises:
-        TypeError: JSON Schema cannot describe the annotation.
-    """
+    """The shape of an annotation. Raises TypeError if JSON Schema cannot describe it."""
     try:
         known = _PLAIN.get(hint)
     except TypeError:  # Not hashable, for example an Annotated with a list as metadata.

@@ -77,8 +77,7 @@ class ExpectedValue:
     def read(self, reply: Reply[Any]) -> Any:
         """The value in the text of a complete reply; None if the reply calls tools.
 
-        Raises:
-            DoesNotFit: The text is not JSON, or not valid. `text` and `partial` hold the text and the reply.
+        Raises DoesNotFit, with the text and the reply, if the text is not JSON or not valid.
         """
         if reply.tool_calls:
             return None

@@ -50,11 +50,7 @@ Errors = Iterator[ValidationError]
 
 
 def validation_errors(value: Any, schema: Any) -> Errors:
-    """The errors of a parsed JSON value.
-
-    Raises:
-        ValueError: The schema itself is not valid.
-    """
+    """The errors of a parsed JSON value. Raises ValueError if the schema itself is not valid."""
     return _Validator(schema).check(value, schema, "$")
 
 
@@ -64,8 +60,7 @@ _TIME = r"(\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([zZ])|([+-]\d\d:\d\d))?"
 def parse_moment(text: str) -> datetime.datetime:
     """Parse a date-time of RFC 3339, whose offset may be missing.
 
-    Raises:
-        ValueError: The text has another notation, some of which Python reads from 3.11 on.
+    Raises ValueError for another notation, some of which Python reads from 3.11 on.
     """
     return datetime.datetime.fromisoformat(_for_python(r"(\d{4}-\d\d-\d\d[tT ])", text))
 
@@ -283,11 +278,7 @@ _RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]
     "format": (str, _Validator._format),
 }
 
-_FORMATS: dict[str, Callable[[str], object]] = {
-    "date": _check_date,
-    "date-time": parse_moment,
-    "time": parse_time,
-}
+_FORMATS: dict[str, Callable[[str], object]] = {"date": _check_date, "date-time": parse_moment, "time": parse_time}
 
 
 def _is_multiple(value: float, step: float) -> bool:

@@ -79,8 +79,7 @@ def _use_utf8() -> None:
 def read_prompt(words: Sequence[str]) -> str:
     """Read the piped input, if there is any, and append the words of the command line.
 
-    Raises:
-        ValueError: The input is not UTF-8.
+    Raises ValueError if the input is not UTF-8.
     """
     piped = ""
     try:

@@ -23,8 +23,7 @@ _HISTORY_LINES = 1000
 def chat(session: Session, images: list[str]) -> int:
     """Run the chat and return the exit code. `images` are sent with the first prompt.
 
-    Raises:
-        LocalChatError: The list of models cannot be requested, for example because the server is down.
+    Raises LocalChatError if the list of models cannot be requested.
     """
     report(f"{greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _line_editing(session.saves):
@@ -50,8 +49,7 @@ def chat(session: Session, images: list[str]) -> int:
 def _read_message() -> str:
     '''Read one message: a line, lines that end with a backslash and the line after them, or lines between """.
 
-    Raises:
-        EOFError: The user pressed Ctrl-D.
+    Raises EOFError after Ctrl-D.
     '''
     lines = [input(_PROMPT)]
     if lines[0].lstrip().startswith(_QUOTES):
@@ -114,12 +112,7 @@ class _Command(NamedTuple):
 
 
 def _execute(session: Session, line: str) -> None:
-    """Run the command of a line that begins with a slash.
-
-    Raises:
-        EOFError: The command is /quit.
-        LocalChatError, OSError, ValueError: The command failed.
-    """
+    """Run the command of a line that begins with a slash. Raises EOFError for /quit."""
     name, _, text = line[1:].partition(" ")
     if name not in _COMMANDS:
         hint = "/help lists the commands. To send this text as a prompt, begin it with a space."

@@ -83,8 +83,7 @@ class Session:
     def _send(self, messages: list[Json]) -> int:
         """Send these messages, print the response, keep both as the conversation, and return the exit code.
 
-        Raises:
-            LocalChatError: The request failed or the response is incomplete. The conversation is unchanged.
+        After an error, which is raised, the conversation is unchanged.
         """
         arguments = self._arguments
         printer = Printer(
@@ -114,8 +113,7 @@ class Session:
 def _as_options(fields: Json) -> Json:
     """The options of `stream` for fields of a request. A field without an option of its own goes into `extra_body`.
 
-    Raises:
-        ValueError: A field is an argument of the client, such as the API key, and must not be sent in the body.
+    Raises ValueError for an argument of the client, such as the API key, which must not be sent in the body.
     """
     known = {*StreamKeywords.__annotations__, "response_format"}
     options = {name: value for name, value in fields.items() if name in known}
@@ -129,9 +127,7 @@ def _as_options(fields: Json) -> Json:
 def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:
     """The text of the prompt: the files, the piped input and the words, each only if it is not empty.
 
-    Raises:
-        ValueError: The input is not UTF-8.
-        OSError: A file cannot be read.
+    Raises ValueError if the input is not UTF-8.
     """
     return "\n\n".join(part for part in (*map(_file_text, files), read_prompt(words)) if part.strip())
 
@@ -160,8 +156,7 @@ def _read_schema(path: str) -> Json:
 def state_file(name: str) -> Path:
     """A file in $XDG_STATE_HOME/localchat or ~/.local/state/localchat; on Windows, in %LOCALAPPDATA%.
 
-    Raises:
-        OSError: The user has no home folder.
+    Raises OSError if the user has no home folder.
     """
     is_windows = sys.platform == "win32"
     variable, default = ("LOCALAPPDATA", "AppData/Local") if is_windows else ("XDG_STATE_HOME", ".local/state")

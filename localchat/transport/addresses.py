@@ -59,11 +59,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 def parse_base_url(text: str) -> Address:
-    """Parse a base URL: http, https, or unix:/path/to/socket.
-
-    Raises:
-        ValueError: The URL cannot be used.
-    """
+    """Parse a base URL: http, https, or unix:/path/to/socket. Raises ValueError if it cannot be used."""
     text = text.strip()
     if text.startswith("unix:"):
         if not hasattr(socket, "AF_UNIX"):
@@ -120,10 +116,8 @@ class Proxy(NamedTuple):
 def find_proxy(address: Address, proxy: str | bool | None) -> Proxy | None:
     """The proxy to use. `proxy` is a URL, None for the proxy of the environment, or False for none.
 
-    Requests to this machine and to unix sockets never use a proxy, which could not reach them.
-
-    Raises:
-        ValueError: The URL of the proxy cannot be used.
+    Requests to this machine and to unix sockets never use a proxy, which could not reach them. Raises ValueError if the
+    URL of the proxy cannot be used.
     """
     if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
@@ -170,8 +164,7 @@ def parse_proxy(url: str) -> Proxy:
 def tls_context(verify: Any) -> ssl.SSLContext:
     """The TLS context for a value of the option `verify`. Building one takes 20 ms, so contexts are cached.
 
-    Raises:
-        ValueError: `verify` is not the path of a file of certificates.
+    Raises ValueError if it is not the path of a file of certificates.
     """
     import ssl
 

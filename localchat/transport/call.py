@@ -142,9 +142,7 @@ class Call:
     async def wait(self, name: str, limit: float | None, *arguments: Any) -> Any:
         """Let the driver perform an operation, and return its result.
 
-        Raises:
-            Cancelled: The call was cancelled. This is raised instead of any error that the operation then has.
-            OSError: The operation failed.
+        Raises OSError if the operation failed, and Cancelled in place of any error if the call was cancelled.
         """
         self.check_cancelled()
         try:

@@ -64,6 +64,7 @@ class Settings:
         self.base_url = base_url or environment["OPENAI_BASE_URL"] or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
         self.key = _clean_key(self._environment_key() if api_key is None else api_key)
+        self._masks = len(self.key) > 3  # Errors may contain shorter texts by chance.
         self.model = model or environment["LOCALCHAT_MODEL"] or None
         self.timeout = Timeout.of(options.get("timeout"))
         self.max_retries = _whole_number("max_retries", options, DEFAULT_MAX_RETRIES)
@@ -106,11 +107,7 @@ class Settings:
         return settings
 
     def request_headers(self, extra: Mapping[str, str], has_body: bool = True) -> dict[str, str]:
-        """The headers of a request, with `extra` headers.
-
-        Raises:
-            ValueError: A header is not valid.
-        """
+        """The headers of a request, with `extra` headers. Raises ValueError if one is not valid."""
         headers = {
             "Host": self.address.host_header,
             **({"Content-Type": "application/json"} if has_body else {}),
@@ -136,7 +133,7 @@ class Settings:
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Mask the key in a payload that may report an error; any other payload is returned unchanged."""
         # A server may write `detail` beside choices too, if the finish reason of a choice reports the error.
-        if is_chunk(payload) and find_error(payload) is None and "detail" not in payload:
+        if not self._masks or (is_chunk(payload) and find_error(payload) is None and "detail" not in payload):
             return payload
         # Only strings are masked: a number may contain a key of digits by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
@@ -144,7 +141,7 @@ class Settings:
 
     def mask(self, text: str) -> str:
         """The text with asterisks in place of the key, also where JSON escapes characters of the key, such as /."""
-        if len(self.key) <= 3:
+        if not self._masks:
             return text
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text)
@@ -213,15 +210,19 @@ class CallOptions:
         several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
         return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
+    @property
+    def tool_names(self) -> set[str]:
+        """The names of the tools in the request."""
+        tools = (getattr(tool, "definition", tool) for tool in self.fields.get("tools") or ())
+        functions = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
+        return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
+
     def body(self, path: str, model: str | None, takes_stream_options: bool = True) -> dict[str, Any]:
         """The body of a request for a completion; one for /completions has `prompt` in place of `messages`.
 
-        A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream
-        requests its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream.
-
-        Raises:
-            ValueError: `extra_body` has messages.
-            TypeError: A tool is a function.
+        A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream requests
+        its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream. Raises
+        ValueError if `extra_body` has messages, and TypeError if a tool is a function.
         """
         fields = {name: value for name, value in self.fields.items() if value is not None}
         tools = [getattr(tool, "definition", tool) for tool in fields.pop("tools", None) or ()]

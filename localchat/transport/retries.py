@@ -131,9 +131,7 @@ def _status_hint(settings: Settings, status: int, headers: Mapping[str, str]) ->
 def read_json(settings: Settings, what: str, raw: bytes) -> Any:
     """Parse the body of a response with status 200. `what` is the subject of the message with the verb.
 
-    Raises:
-        ProtocolError: It is not JSON.
-        StreamError: It reports an error.
+    Raises ProtocolError if it is not JSON, and StreamError if it reports an error.
     """
     try:
         body = json.loads(raw)

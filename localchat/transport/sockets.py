@@ -80,7 +80,8 @@ class Connection:
 def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine that awaits only operations of a Driver, which block and never suspend it. Returns its result."""
     hooks = sys.get_asyncgen_hooks()
-    if any(hooks):  # An event loop runs in this thread. At its end it would close the generators of the coroutine.
+    has_hooks = hooks != (None, None)
+    if has_hooks:  # An event loop runs in this thread. At its end it would close the generators of the coroutine.
         sys.set_asyncgen_hooks(None, None)
     try:
         coroutine.send(None)
@@ -88,7 +89,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
         result: Result = end.value
         return result
     finally:
-        if any(hooks):
+        if has_hooks:
             sys.set_asyncgen_hooks(*hooks)
     raise RuntimeError("the coroutine waits for something else")
 

@@ -110,6 +110,7 @@ class Response:
     def _take(self, frames: Iterable[ServerSentEvent]) -> Iterator[StreamEvent]:
         """The events of these payloads. `_ended` is set if one of them ends the response."""
         accumulator, deadlines, left = self._accumulator, self._call.deadlines, iter(frames)
+        is_first = True
         while not self._done and not accumulator.error:
             frame = None
             try:
@@ -121,16 +122,18 @@ class Response:
                 if isinstance(payload, dict):
                     self._is_complete_response = self._frames.documents == 1 and is_complete_response(payload)
                     events = accumulator.add(self._call.settings.mask_payload(payload))
-                    if events or "prompt_progress" in payload:  # Some servers send empty deltas as keep-alives.
+                    if is_first and (events or "prompt_progress" in payload):  # Empty deltas may be keep-alives.
                         deadlines.event()
+                        is_first = False
                     yield from events
             except (ProtocolError, RecursionError) as error:
-                if not accumulator.complete and isinstance(error, ProtocolError):
-                    raise
-                if not accumulator.complete:
+                # Without a frame this is the end of the frames, at which the finish reason has to be a known one.
+                if not (accumulator.complete if frame is None else accumulator.finished):
+                    if isinstance(error, ProtocolError):
+                        raise
                     raise ProtocolError("the server sent JSON that is nested too deeply") from error
                 yield from accumulator.warn(f"ignored after the finish reason: {self._call.settings.mask(str(error))}")
-                self._ended = self._ended or frame is None  # The frames end with their error.
+                self._ended = self._ended or frame is None
         self._ended = self._ended or self._done or accumulator.error is not None
         # No warning after an error: whether the text behind it was decoded depends on how the network cut the body.
         if self._ended and self._frames.was_damaged and not accumulator.error:
@@ -140,9 +143,8 @@ class Response:
     def _finish(self, cause: LocalChatError | None) -> Iterator[StreamEvent]:
         """The events of the end of the stream. `cause` is the error that ended the body, if one did.
 
-        Raises:
-            DoesNotFit: The text does not match the expected value.
-            StreamError, IncompleteStream, ProtocolError: The response is not a complete chat completion.
+        Raises DoesNotFit if the text does not match the expected value, and another error if the response is not a
+        complete chat completion.
         """
         try:
             events = self._accumulator.finish(self._done or self._is_complete_response)

@@ -37,8 +37,7 @@ class Timeout(NamedTuple):
     def of(cls, value: Timeout | float | None) -> Timeout:
         """The timeouts for an option `timeout`. A number sets `first`, `idle` and `connect` (5 s at most).
 
-        Raises:
-            ValueError: A timeout is not a finite number above zero.
+        Raises ValueError if one is not a finite number above zero.
         """
         if value is None:
             return cls()
@@ -89,8 +88,7 @@ class Deadlines:
     def left(self) -> tuple[float | None, str]:
         """Seconds left for one operation, and the name of the timeout that ends first.
 
-        Raises:
-            TimedOut: It has ended.
+        Raises TimedOut if it has ended.
         """
         now = time.monotonic()
         if self._phase_end is not None and self._paused_at:
