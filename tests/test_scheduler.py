@@ -292,3 +292,27 @@ def test_cells_in_streams_are_copied_from_the_shortest_slot_and_continued_in_pla
     scheduler.add(with_prompt(4, *SYSTEM, 9))
     run_step(scheduler)
     assert scheduler.cells.take_operations() == [("share", 1, 2, 50)]
+
+
+@pytest.mark.parametrize(
+    ("is_unified", "n_forced", "n_computed"),
+    [
+        (False, [0, 0, 2], [1, 1, 1]),  # Another pass for 2 tokens would delay 3 sequences.
+        (False, [1, 1, 2], [2, 2, 2]),  # All have one.
+        (False, [0, 0, 4], [1, 1, 5]),
+        (False, [3], [4]),
+        (True, [0, 0, 2], [1, 1, 3]),
+    ],
+)
+def test_forced_tokens_are_computed_where_they_delay_no_other_sequence(
+    is_unified: bool, n_forced: list[int], n_computed: list[int]
+):
+    scheduler = new_scheduler(1000, 4, 64, is_unified=is_unified)
+    for id in range(len(n_forced)):
+        scheduler.add(sequence(id, 10))
+    while any(one.is_prefilling for one in scheduler.running) or not scheduler.running:
+        scheduler.compute(scheduler.schedule(), lambda chunk: [NEXT])
+    for one, n in zip(scheduler.running, n_forced):
+        one.tokens += [NEXT] * (n + 1 - one.n_missing)
+    batch = scheduler.schedule()
+    assert [chunk.n_tokens for chunk in sorted(batch.chunks, key=lambda chunk: chunk.sequence.id)] == n_computed

@@ -168,8 +168,9 @@ class Scheduler:
         # A row for the newest token of each other sequence, and rows for forced tokens.
         decoding = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
         n_left = self._limits.n_batch - len(decoding)
+        n_forced_each = self._n_forced_each([sequence.n_missing - 1 for sequence in decoding])
         for sequence in decoding:
-            n_forced = min(sequence.n_missing - 1, n_left)
+            n_forced = min(sequence.n_missing - 1, n_left, n_forced_each)
             decoding[sequence] += n_forced
             n_left -= n_forced
         n_prompt = min(tuning.n_prompt_beside if decoding else tuning.n_prompt_alone, self._limits.n_batch)
@@ -187,6 +188,13 @@ class Scheduler:
         self._is_tile_next = True
         shares = {**decoding, **self._prompt_shares(rest, min(n_left, n_prompt))}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
+
+    def _n_forced_each(self, n_forced: list[int]) -> int:
+        """How many forced tokens of each sequence a step computes, by the numbers that wait. If sequences have their own
+        cells, those that not all sequences have take another pass, for which all wait: it must be worth it."""
+        fewest = min(n_forced, default=0)
+        is_worth_a_pass = self._limits.is_unified or sum(n_forced) - fewest * len(n_forced) > len(n_forced)
+        return max(n_forced, default=0) if is_worth_a_pass else fewest
 
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
         """Divides the prompt tokens of a step: half for the shortest prompts, the rest in order of arrival. So a short
