@@ -267,7 +267,9 @@ def test_all_members_are_inflated_however_they_are_cut():
 
 
 @pytest.mark.parametrize(
-    "packed", [zlib.compress(b"text"), zlib.compress(b"text")[2:-4], gzip.compress(b"text") + b"\0\0"]
+    "packed",
+    [zlib.compress(b"text"), zlib.compress(b"text")[2:-4], gzip.compress(b"text") + b"\0\0"],
+    ids=["zlib", "raw", "padded gzip"],
 )
 def test_deflate_without_a_header_and_padding_are_read_however_they_are_cut(packed):
     for at in range(len(packed) + 1):
