@@ -91,6 +91,10 @@ class Running:
     def chat(self, model: str, **fields: Any) -> tuple[int, Any]:
         return ask(self.port, "/v1/chat/completions", {"model": model, "messages": HI, **fields})
 
+    def wait_until_idle(self, model: str) -> None:
+        """Wait until no request uses a model: it does a moment longer than the client waits for the response."""
+        wait_for(lambda: not self.service.find(model).n_users)
+
     def post(self, path: str, **body: Any) -> tuple[int, Any]:
         return ask(self.port, path, body)
 
@@ -260,6 +264,7 @@ def test_model_at_work_is_ended_after_its_request_if_another_one_needs_its_memor
 def test_idle_model_is_ended_for_a_larger_context_and_one_at_work_is_not(tmp_path):
     with running(tmp_path) as server:
         assert server.chat("one")[0] == 200
+        server.wait_until_idle("one")
         server.loads.memory, server.loads.can_shrink = 1, True
         assert (server.chat("two")[0], server.state("one")) == (200, "unloaded")
         with server.service.using(server.service.find("two")):
