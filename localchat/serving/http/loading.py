@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import OutOfResources, out_of_resources
+from ..core.options import SETTINGS, ModelOptions
 from ..engine.front import Front
 from ..engine.values import (
     EngineDied,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
-# The settings of a mapping file that have another name in LoadOptions.
-_SETTINGS = {"ctx": "n_ctx", "parallel": "n_parallel", "gpu_layers": "n_gpu_layers", "draft": "draft_path"}
 _BAR_WIDTH = 30
 # Seconds between log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
@@ -189,11 +188,10 @@ class _Start:
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
     """How the engine process loads a model. Settings of a mapping file apply where an option has its default."""
-    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions)}
-    for setting, value in file.settings.items():
-        name = _SETTINGS.get(setting, setting)
-        if name in found and found[name] == getattr(LoadOptions, name):
-            found[name] = value
+    found = {f.name: getattr(options, f.name) for f in fields(ModelOptions)}
+    for setting, f in SETTINGS.items():
+        if found[f.name] == f.default:
+            found[f.name] = file.settings.get(setting, f.default)
     return LoadOptions(**found)
 
 

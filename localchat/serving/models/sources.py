@@ -26,16 +26,13 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields
+from ..core.options import SETTINGS, Whole
 from ..core.params import read_sampling
 from .gguf import read_bytes
 from .model_file import ModelFile, ModelFileError, first_part, is_model, is_model_name, name_of, printable
 
 log = logging.getLogger("localchat.server")
 
-_KEYS = "path, aliases, ctx, parallel, gpu_layers, draft, template, sampling"
-
-# The least numbers of settings, as on the command line; 0 tokens mean the default. llama.cpp has 32-bit numbers.
-_LEAST, _MAX_NUMBER = {"ctx": 0, "parallel": 1, "gpu_layers": -1}, (1 << 31) - 1
 # The limits of the folders below a root: deeper ones and further ones are not scanned.
 _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
 # The limit of a mapping file, and of a file of another program that names a model.
@@ -66,22 +63,24 @@ def read_mapping(path: Path) -> list[ModelFile]:
 def _model(path: Path, body: Fields, name: str) -> ModelFile:
     value = body.raw[name]
     given = body.child({"path": value}, name) if isinstance(value, str) else body.required_object(name)
-    settings: dict[str, Any] = {key: given.integer(key) for key in _LEAST}
-    for key, low in _LEAST.items():
-        given.integer(key, low, _MAX_NUMBER)
-    for key in ("draft", "template"):
-        file = given.text(key)
-        settings[key] = str(_beside(path, file)) if file else None
+    weights = _beside(path, given.required_text("path"))
+    aliases = given.items("aliases", "names")
+    settings: dict[str, Any] = {}
+    readers = {**{key: option.metadata["read"] for key, option in SETTINGS.items()}, "template": str}
+    for key, read in readers.items():
+        if isinstance(read, Whole):
+            settings[key] = read.setting(given, key)
+        elif file := given.text(key):  # The others are files.
+            settings[key] = str(_beside(path, file))
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)
         sampling.report_unknown()
-    weights = _beside(path, given.required_text("path"))
-    aliases = given.items("aliases", "names")
     given.report_unknown()
     unknown = given.ignored(strict=False)
     if unknown:
-        raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {_KEYS}")
+        known = f"path, aliases, {', '.join(readers)}, sampling"
+        raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {known}")
     settings = {key: item for key, item in settings.items() if item is not None}
     return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings)
 
