@@ -6,6 +6,7 @@ the declarations, `models/sources.py` reads those of mapping files.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -78,13 +79,11 @@ class Whole:
 
 
 def _shares(text: str) -> tuple[float, ...]:
-    try:
+    with contextlib.suppress(ValueError):
         shares = tuple(float(share) for share in text.split(","))
-    except ValueError:
-        shares = (-1,)
-    if min(shares) < 0 or not any(shares) or not math.isfinite(sum(shares)):
-        raise ArgumentTypeError(f"expected shares, such as 3,1, got {text!r}")
-    return shares
+        if min(shares) >= 0 and any(shares) and math.isfinite(sum(shares)):
+            return shares
+    raise ArgumentTypeError(f"expected shares, such as 3,1, got {text!r}")
 
 
 @dataclass(frozen=True)

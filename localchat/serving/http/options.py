@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -19,13 +20,10 @@ from ..engine.values import LoadOptions
 
 def _minutes(text: str) -> float:
     """Read minutes, return seconds."""
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = -1
-    if not 0 < minutes < math.inf:
-        raise ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
-    return minutes * 60
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text) * 60
+    raise ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
 
 
 def _path(text: str) -> Path:
