@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import OutOfResources, out_of_resources
 from ..core.options import SETTINGS, ModelOptions
 from ..engine.front import Front
-from ..engine.values import (
-    EngineDied,
-    EngineError,
-    EngineStopped,
-    LoadOptions,
-    ModelFacts,
-)
+from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
 from ..models.model_file import ModelFile

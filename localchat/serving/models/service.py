@@ -37,23 +37,14 @@ class LoadedModel(Protocol):
     """What the service needs of a loaded model. Its memory is free when `close` returns; `stop` ends its requests."""
 
     @property
-    def failure(self) -> BaseException | None:
-        """Why its engine accepts no requests now; None: it does."""
-
+    def failure(self) -> BaseException | None: ...  # Why its engine accepts no requests now; None: it does.
     @property
-    def has_died(self) -> bool:
-        """Whether its engine process has ended: the next request loads it again."""
-
+    def has_died(self) -> bool: ...  # Whether its engine process has ended: the next request loads it again.
     @property
-    def n_bytes(self) -> int:
-        """The memory of its weights and its context."""
-
+    def n_bytes(self) -> int: ...  # The memory of its weights and its context.
     @property
-    def n_mapped_bytes(self) -> int:
-        """The part of it that is mapped from files."""
-
+    def n_mapped_bytes(self) -> int: ...  # The part of it that is mapped from files.
     def stop(self) -> None: ...
-
     def close(self) -> None: ...
 
 
@@ -65,35 +56,26 @@ class ServedModel(Generic[M]):
     """A model that requests may name, and its state, which the service changes under its lock."""
 
     file: ModelFile
-    model: M | None = None
-    """The loaded model; None: it is not loaded."""
-    is_loading: bool = False
-    """Whether it is queued to be loaded, or being loaded."""
-    progress: float = 0.0
-    """The loaded share, from 0 to 1."""
-    began_at: float = 0.0
-    """When it was queued to be loaded."""
+    model: M | None = None  # The loaded model; None: it is not loaded.
+    is_loading: bool = False  # Whether it is queued to be loaded, or being loaded.
+    progress: float = 0.0  # The loaded share, from 0 to 1.
+    began_at: float = 0.0  # When it was queued to be loaded.
+    # Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again.
     is_ending: bool = False
-    """Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again."""
-    is_wanted: bool = False
-    """Whether it is to be loaded even if no request waits for it."""
+    is_wanted: bool = False  # Whether it is to be loaded even if no request waits for it.
+    # Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time.
     failure: str = ""
-    """Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time."""
+    # The class of the error of the requests that waited for it.
     error_class: type[errors.InferenceError] = errors.InferenceError
-    """The class of the error of the requests that waited for it."""
     failed_at: float = -math.inf
     retry_at: float = 0.0
     failed_stamp: int = 0
-    n_failed: int = 0
-    """The failed loads in a row."""
-    n_users: int = 0
-    """The requests that use it."""
-    n_waiting: int = 0
-    """The requests that wait until it has been loaded."""
-    used_at: float = 0.0
-    """When the last request ended, or else the last load; 0: neither has happened."""
+    n_failed: int = 0  # The failed loads in a row.
+    n_users: int = 0  # The requests that use it.
+    n_waiting: int = 0  # The requests that wait until it has been loaded.
+    used_at: float = 0.0  # When the last request ended, or else the last load; 0: neither has happened.
+    # When it is ended if no request uses it: infinity is never, minus infinity after a call of `unload`.
     expires_at: float = math.inf
-    """When it is ended if no request uses it: infinity is never, minus infinity after a call of `unload`."""
 
 
 class Service(Generic[M]):
@@ -307,13 +289,14 @@ class Service(Generic[M]):
         if served.model is not None and not served.is_ending and not served.model.has_died:
             return True
         self._check_failure(served, since)
-        if self._thread is None and self._load is not None:
+        if self._load is None:
+            return False
+        if self._thread is None:
             thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
             thread.start()
             self._thread = thread
-        if self._load is not None:
-            served.is_wanted = served.is_wanted or is_wanted
-        if not served.is_loading and self._load is not None:
+        served.is_wanted = served.is_wanted or is_wanted
+        if not served.is_loading:
             served.is_loading, served.progress, served.began_at = True, 0.0, self.clock()
             served.expires_at = math.inf
             self._to_load.append(served)
