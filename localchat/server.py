@@ -115,15 +115,7 @@ def _serve(options: Options, file: ModelFile, catalog: Catalog | None, listener:
         from .serving.http.http_server import ChatServer
         from .serving.models.service import Service
 
-        service = Service(
-            file,
-            catalog=catalog,
-            load=loader.load,
-            any_name=options.any_name,
-            max_models=options.max_models,
-            idle_unload_s=options.idle_unload,
-            waits=options.waits,
-        )
+        service = Service(file, options, catalog=catalog, load=loader.load)
         server = ChatServer(service, options, listener)
         with contextlib.ExitStack() as closing:
             # They are called in reverse order, so that `server.close` does not wait until a model has been loaded.

@@ -1,7 +1,7 @@
 """Options: the name, type, default, range and help text of each, declared once.
 
-`ModelOptions` are those of a model; http/options.py has those of the server. `server.py` makes the command line from
-the declarations, `models/sources.py` reads those of mapping files.
+`ModelOptions` are those of a model, `ServiceOptions` those of several; http/options.py has the others. `server.py`
+makes the command line from the declarations, `models/sources.py` reads those of mapping files.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from .fields import Fields
@@ -84,6 +85,39 @@ def _shares(text: str) -> tuple[float, ...]:
         if min(shares) >= 0 and any(shares) and math.isfinite(sum(shares)):
             return shares
     raise ArgumentTypeError(f"expected shares, such as 3,1, got {text!r}")
+
+
+def _minutes(text: str) -> float:
+    """Read minutes, return seconds."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text) * 60
+    raise ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
+
+
+def path_of(text: str) -> Path:
+    """A path. Expands "~", which shells do not expand in --option=~/file."""
+    if not text:
+        raise ArgumentTypeError("the file has no name")
+    return Path(os.path.expanduser(text))
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """several models"""
+
+    # fmt: off
+    models_dir: Sequence[Path] = option((), "--models-dir FOLDER", path_of, repeats=True,
+        help="folder with models (may be repeated; default: ~/.localchat/models)")
+    models: Path | None = option(None, "--models FILE", path_of,
+        help="mapping file with names and settings of models (default: models.toml or models.json in --models-dir)")
+    lists_models: bool = option(False, "--list", help="list the models of this machine, and exit")
+    max_models: int = option(0, "--max-models N", Whole(1),
+        help="loaded models; for a further one, the least recently used one is ended (default: by memory)")
+    idle_unload: float = option(math.inf, "--idle-unload MINUTES", _minutes,  # In seconds.
+        help="end a model that no request has used for this time (default: never)")
+    waits: bool = option(True, "--no-wait", help="answer 503 while a model loads, in place of waiting")
+    any_name: bool = option(False, "--any-name", help="accept every model name in requests")
 
 
 @dataclass(frozen=True)

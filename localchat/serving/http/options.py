@@ -1,10 +1,7 @@
-"""The options of the server. `core/options.py` has those of a model, and says what a declaration is."""
+"""The options of the server. `core/options.py` has those of models, and says what a declaration is."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
@@ -13,24 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadRequest
-from ..core.options import ModelOptions, Whole, option
+from ..core.options import ModelOptions, ServiceOptions, Whole, option, path_of
 from ..core.params import parse_default
 from ..engine.values import LoadOptions
-
-
-def _minutes(text: str) -> float:
-    """Read minutes, return seconds."""
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text) * 60
-    raise ArgumentTypeError(f"expected a number of minutes above 0, got {text!r}")
-
-
-def _path(text: str) -> Path:
-    """A path. Expands "~", which shells do not expand in --option=~/file."""
-    if not text:
-        raise ArgumentTypeError("the file has no name")
-    return Path(os.path.expanduser(text))
 
 
 def _key(text: str) -> str:
@@ -43,7 +25,7 @@ def _key(text: str) -> str:
 
 def _keys(text: str) -> list[str]:
     try:
-        lines = _path(text).read_text(encoding="utf-8").splitlines()
+        lines = path_of(text).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ArgumentTypeError(f"cannot read keys from {text}: {error}") from error
     keys = [_key(line) for line in lines if line.strip() and not line.startswith("#")]
@@ -67,33 +49,16 @@ def _sampling_value(text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _ServiceOptions:
-    """several models"""
-
-    # fmt: off
-    models_dir: Sequence[Path] = option((), "--models-dir FOLDER", _path, repeats=True,
-        help="folder with models (may be repeated; default: ~/.localchat/models)")
-    models: Path | None = option(None, "--models FILE", _path,
-        help="mapping file with names and settings of models (default: models.toml or models.json in --models-dir)")
-    lists_models: bool = option(False, "--list", help="list the models of this machine, and exit")
-    max_models: int = option(0, "--max-models N", Whole(1),
-        help="loaded models; for a further one, the least recently used one is ended (default: by memory)")
-    idle_unload: float = option(math.inf, "--idle-unload MINUTES", _minutes,  # In seconds.
-        help="end a model that no request has used for this time (default: never)")
-    waits: bool = option(True, "--no-wait", help="answer 503 while a model loads, in place of waiting")
-
-
-@dataclass(frozen=True)
 class _AccessOptions:
     """connections and access"""
 
     # fmt: off
     host: str = option("127.0.0.1", "--host HOST", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
     port: int = option(8080, "--port PORT", Whole(0, 65535), help="port; 0 for any free one (default: %(default)s)")
-    uds: Path | None = option(None, "--uds PATH", _path, help="listen on this Unix socket instead of an address")
-    tls_cert: Path | None = option(None, "--tls-cert FILE", _path,
+    uds: Path | None = option(None, "--uds PATH", path_of, help="listen on this Unix socket instead of an address")
+    tls_cert: Path | None = option(None, "--tls-cert FILE", path_of,
         help="serve HTTPS with the certificates in this file (PEM)")
-    tls_key: Path | None = option(None, "--tls-key FILE", _path,
+    tls_key: Path | None = option(None, "--tls-key FILE", path_of,
         help="private key of the certificate (default: in --tls-cert)")
     drain: int = option(5, "--drain SECONDS", Whole(0),  # Container runtimes kill a process 10 seconds after SIGTERM.
         help="after SIGTERM, time for requests in flight to end (default: %(default)s)")
@@ -112,7 +77,6 @@ class _RequestOptions:
 
     # fmt: off
     alias: str | None = option(None, "--alias NAME", help="name of the model (default: the name of the file)")
-    any_name: bool = option(False, "--any-name", help="accept every model name in requests")
     strict: bool = option(False, "--strict", help="refuse requests with unknown fields")
     max_tokens: int | None = option(None, "--max-tokens N", Whole(1),
         help="default limit of output tokens (default: the context)")
@@ -129,7 +93,7 @@ class _RequestOptions:
 
 
 @dataclass(frozen=True)
-class Options(_ServiceOptions, _AccessOptions, LoadOptions, _RequestOptions):
+class Options(ServiceOptions, _AccessOptions, LoadOptions, _RequestOptions):
     """The values of all options, and limits that no option sets."""
 
     model: str | None = None  # The path or name of the model.
@@ -145,4 +109,4 @@ class Options(_ServiceOptions, _AccessOptions, LoadOptions, _RequestOptions):
 
 
 # The groups of --help. Their docstrings are the titles.
-GROUPS: tuple[Any, ...] = (_ServiceOptions, _AccessOptions, ModelOptions, _RequestOptions)
+GROUPS: tuple[Any, ...] = (ServiceOptions, _AccessOptions, ModelOptions, _RequestOptions)

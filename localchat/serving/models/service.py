@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from ..core import errors
+from ..core.options import ServiceOptions
 from .catalog import Catalog
 from .memory import NotEnoughMemory, OtherModels
 from .model_file import ModelFile, ModelFileError, summary_of
@@ -87,13 +88,10 @@ class Service(Generic[M]):
     def __init__(
         self,
         file: ModelFile,
+        options: ServiceOptions = ServiceOptions(),
         *,
         catalog: Catalog | None = None,
         load: Callable[[ServedModel[M], OtherModels], M] | None = None,
-        any_name: bool = False,
-        max_models: int = 0,
-        idle_unload_s: float = math.inf,
-        waits: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -101,18 +99,12 @@ class Service(Generic[M]):
             file: The default model.
             catalog: All models that requests may name; None: the default one alone.
             load: Loads a model beside others, and sets its `progress`. Raises what `Front.start` raises.
-            any_name: Whether other names mean the default model.
-            max_models: The limit of loaded models; 0: as many as memory holds.
-            idle_unload_s: A model that no request has used for this many seconds is ended.
-            waits: Whether requests wait for a model that loads. False: they get ModelLoading.
         """
         self.default: ServedModel[M] = ServedModel(file)
-        self.waits = waits
+        self.waits = options.waits
+        self._options = options
         self._catalog = catalog
         self._load = load
-        self._any_name = any_name
-        self._max_models = max_models
-        self._idle_unload_s = idle_unload_s
         self.clock = clock
         self.is_stopped = False
         # Guards the rest and the models; notified of each change.
@@ -166,7 +158,7 @@ class Service(Generic[M]):
         for served in self.loaded():  # Its file may have been removed.
             if served.file.name.casefold() == wanted:
                 return served
-        if self._any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
+        if self._options.any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
@@ -226,7 +218,7 @@ class Service(Generic[M]):
         """The loaded model, which is not ended within the `with`.
 
         Args:
-            keep_alive_s: How long the model stays loaded after the request; None: `idle_unload_s`.
+            keep_alive_s: How long the model stays loaded after the request; None: `idle_unload`.
             while_waiting: Called several times a second while the model loads. It may raise an error to stop waiting.
 
         Raises:
@@ -259,7 +251,7 @@ class Service(Generic[M]):
         finally:
             with self._changed:
                 served.n_users -= 1
-                self._keep(served, self._idle_unload_s if keep_alive_s is None else keep_alive_s)
+                self._keep(served, self._options.idle_unload if keep_alive_s is None else keep_alive_s)
 
     def load(self, served: ServedModel[M]) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
@@ -362,7 +354,7 @@ class Service(Generic[M]):
             served.error_class = errors.OutOfResources if is_short else errors.InferenceError
             is_transient = is_short or getattr(failure, "is_transient", False)
             served.retry_at = served.failed_at + (0 if is_transient and served.n_failed < MAX_TRIES else RETRY_S)
-            self._keep(served, self._idle_unload_s)
+            self._keep(served, self._options.idle_unload)
             # Otherwise the models of waiting requests could take each other's place for ever.
             self._changed.wait_for(
                 lambda: not served.n_waiting or served.is_loading or self.is_stopped,  # `is_loading`: queued again
@@ -382,7 +374,7 @@ class Service(Generic[M]):
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             log.error("cannot load %s", problem)
             raise errors.InferenceError(problem)
-        while self._max_models and len(self.loaded()) >= self._max_models:
+        while self._options.max_models and len(self.loaded()) >= self._options.max_models:
             if not self._is_needed(served):
                 return None
             self._end_least_recent(served)
