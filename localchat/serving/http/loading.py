@@ -91,8 +91,7 @@ class Loader:
                 log.error("cannot load %s", reason)
             if isinstance(error, EngineDied):
                 raise EngineDied(reason, error.killed_by) from error
-            is_short = isinstance(error, OutOfResources) or out_of_resources(error) is not None
-            raise (OutOfResources if is_short else EngineError)(reason) from error
+            raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
         finally:
             self._loading = None
         start.clear()

@@ -344,15 +344,15 @@ class Service(Generic[M]):
         except BaseException as error:
             log.debug("loading failed", exc_info=True)
             failure = error
-        short = None if failure is None else errors.out_of_resources(failure)
+        short = errors.out_of_resources(failure)
+        cause = short or failure
         with self._changed:
             served.model, served.is_loading, served.is_wanted = model, False, False
-            served.failure = "" if failure is None else str(short or failure) or type(failure).__name__
+            served.failure = "" if cause is None else str(cause) or type(cause).__name__
             served.failed_at, served.failed_stamp = self.clock() if failure else -math.inf, served.file.stamp
             served.n_failed = served.n_failed + 1 if failure else 0
-            is_short = short is not None or isinstance(failure, errors.OutOfResources)
-            served.error_class = errors.OutOfResources if is_short else errors.InferenceError
-            is_transient = is_short or getattr(failure, "is_transient", False)
+            served.error_class = errors.OutOfResources if short else errors.InferenceError
+            is_transient = getattr(cause, "is_transient", False)
             served.retry_at = served.failed_at + (0 if is_transient and served.n_failed < MAX_TRIES else RETRY_S)
             self._keep(served, self._options.idle_unload)
             # Otherwise the models of waiting requests could take each other's place for ever.
