@@ -186,7 +186,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
         epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight.",
     )
-    parser.set_defaults(**vars(Options()))
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     model = "model file, folder with one, or name (default: LOCALCHAT_MODEL, the only model found, or the built-in one)"
     parser.add_argument("model", nargs="?", metavar="MODEL", help=model)

@@ -36,7 +36,7 @@ def option(default: Any, usage: str, read: Any = str, *, help: str, repeats: boo
         setting: Its name in mapping files, which may set it for one model; "": they may not.
     """
     words = usage.split()
-    arguments: dict[str, Any] = {"help": help}
+    arguments: dict[str, Any] = {"help": help, "default": default}
     if isinstance(default, bool):
         arguments["action"] = "store_false" if default else "store_true"
     elif isinstance(read, tuple):

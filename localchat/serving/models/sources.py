@@ -145,9 +145,9 @@ def files_below(root: Path, scan: Scan) -> Iterator[Path]:
     """The files below a folder, in alphabetical order within each folder, last those behind links to folders. Each
     folder is read once, so loops of links end."""
     seen: set[str] = set()
-    todo, links = [(root, _MAX_DEPTH)], deque[tuple[Path, int]]()
-    while todo or links:
-        folder, depth = todo.pop() if todo else links.popleft()
+    todo = deque([(root, _MAX_DEPTH)])
+    while todo:
+        folder, depth = todo.popleft()
         real = os.path.realpath(folder)
         if real in seen:
             continue
@@ -160,8 +160,8 @@ def files_below(root: Path, scan: Scan) -> Iterator[Path]:
             if not entry.is_dir():
                 yield folder / entry.name
             elif depth:
-                (links if entry.is_symlink() else below).append((folder / entry.name, depth - 1))
-        todo += reversed(below)
+                (todo if entry.is_symlink() else below).append((folder / entry.name, depth - 1))
+        todo.extendleft(reversed(below))
 
 
 def model_files_below(root: Path, scan: Scan) -> Iterator[Path]:
