@@ -374,11 +374,10 @@ class Service(Generic[M]):
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             log.error("cannot load %s", problem)
             raise errors.InferenceError(problem)
-        while self._options.max_models and len(self.loaded()) >= self._options.max_models:
-            if not self._is_needed(served):
-                return None
-            self._end_least_recent(served)
         while self._is_needed(served):
+            if 0 < self._options.max_models <= len(self.loaded()):
+                self._end_least_recent(served)
+                continue
             try:
                 return self._load(served, self._others())
             except NotEnoughMemory as error:
@@ -394,8 +393,7 @@ class Service(Generic[M]):
         return not self.is_stopped and (served.is_wanted or served.n_waiting > 0)
 
     def _others(self) -> OtherModels:
-        with self._changed:
-            loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
+        loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
         n_mapped = sum(model.n_mapped_bytes for model, _ in loaded)
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 

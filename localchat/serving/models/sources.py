@@ -37,6 +37,8 @@ log = logging.getLogger("localchat.server")
 _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
 # The limit of a mapping file, and of a file of another program that names a model.
 _MAX_BYTES = 1 << 20
+# The folders of Ollama's registry, and of the models without a publisher in it.
+_OLLAMA_REGISTRY = re.compile(r"^registry\.ollama\.ai/(library/)?")
 QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
@@ -216,7 +218,7 @@ def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
                     scan.skip(main, str(error))
             for snapshot in sorted(scan.entries(folder / "snapshots"), key=lambda entry: entry.name != commit):
                 for path in model_files_below(folder / "snapshots" / snapshot.name, scan) if snapshot.is_dir() else ():
-                    yield repository.name[len("models--") :].replace("--", "/", 1), path
+                    yield repository.name.removeprefix("models--").replace("--", "/", 1), path
 
 
 def _lm_studio_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
@@ -230,16 +232,12 @@ def _lm_studio_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
 def _ollama_models(root: Path, scan: Scan) -> Iterator[ModelFile]:
     """A manifest names the layers of a model; one of them is the file with the weights."""
     for path in files_below(root / "manifests", scan):
-        host, *names = path.relative_to(root / "manifests").parts[:-1] or ("",)
-        if host == "registry.ollama.ai" and names[:1] == ["library"]:
-            names = names[1:]
-        elif host != "registry.ollama.ai":
-            names = [host, *names]
-        if path.name.startswith(".") or not any(names):  # Such as .DS_Store.
+        folders = path.relative_to(root / "manifests").parts[:-1]
+        name = _OLLAMA_REGISTRY.sub("", "/".join((*folders, ""))).rstrip("/")
+        if path.name.startswith(".") or not name:  # Such as .DS_Store.
             continue
         blob = _weights(path, root / "blobs", scan)
         if blob is not None:
-            name = "/".join(names)
             yield ModelFile(blob, f"{name}:{path.name}", "Ollama", (name,) if path.name == "latest" else ())
 
 
