@@ -1,7 +1,8 @@
 """Options: the name, type, default, range and help text of each, declared once.
 
 `ModelOptions` are those of a model, `ServiceOptions` those of several; http/options.py has the others. `server.py`
-makes the command line from the declarations, `models/sources.py` reads those of mapping files.
+makes the command line from the declarations, `models/sources.py` reads those of mapping files. A declaration has one
+line or two, so the formatter leaves these classes as they are.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def option(default: Any, usage: str, read: Any = str, *, help: str, repeats: boo
         usage: The names of the option, and what --help shows in place of its value.
         read: Reads the value from a text, or raises ArgumentTypeError; or a tuple of the texts to choose from.
         repeats: Whether the option may be repeated. The values then make a list.
-        setting: Its name in mapping files, which may set it for one model; "": they may not.
+        setting: The name of a whole number or a file in mapping files, which set it for one model; "": they may not.
     """
     words = usage.split()
     arguments: dict[str, Any] = {"help": help, "default": default}
@@ -55,7 +56,7 @@ class Whole:
     low: int
     high: int = (1 << 31) - 1  # llama.cpp has 32-bit numbers, and would cut a larger one.
     or_zero: bool = False  # Whether 0 is valid below `low`.
-    none: str = ""  # The text of None on the command line.
+    none: str | None = None  # The text of None on the command line.
 
     def __call__(self, text: str) -> int | None:
         """Read an argument of the command line."""
