@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 import localchat
+from localchat.serving.core.options import SETTINGS
 from localchat.serving.http.endpoints import chat_page
+from localchat.serving.http.options import GROUPS
 from localchat.terminal.arguments import make_parser
 from localchat.transport import keywords
 
-from .documents import ROOT, code_blocks, run, run_program, with_address
+from .documents import ROOT, code_blocks, run_program, with_address
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "bench").glob("*.md")])
@@ -81,18 +84,22 @@ def test_sources_contain_the_files_that_the_readme_names():
     assert all((ROOT / name).exists() for name in included)
 
 
-def test_options_in_the_docs_are_those_of_the_server():
-    table = (DOCS / "server.md").read_text(encoding="utf-8").partition("| option |")[2].partition("\n\n")[0]
-    documented = set(re.findall(r"`(--[\w-]+)`", table))
-    assert documented
-    shown = run([sys.executable, "-m", "localchat.server", "--help"]).stdout
-    assert documented <= set(re.findall(r"--[\w-]+", shown))
-
-
 def rows(head: str, page: Path = DOCS / "client.md") -> list[list[str]]:
     """The cells of the table whose first line begins like this."""
     table = page.read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def test_options_in_the_docs_are_those_of_the_server():
+    """Each with its default, if --help shows it."""
+    table = {flag: row for row in rows("| option |", DOCS / "server.md") for flag in re.findall(r"`(-[\w-]+)", row[0])}
+    declared = [option for group in GROUPS for option in fields(group)]
+    assert set(table) <= {"-m", *(flag for option in declared for flag in option.metadata["flags"])}
+    for option in declared:
+        (row,) = {tuple(table[flag]) for flag in option.metadata["flags"] if flag in table}
+        assert "%(default)s" not in option.metadata["arguments"]["help"] or str(option.default) in " ".join(row), row
+    (settings,) = re.findall(r"^Settings are (.*); options", (DOCS / "models.md").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", settings)) == {*SETTINGS, "template", "sampling"}
 
 
 def test_tables_of_the_client_are_complete():

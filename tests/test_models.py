@@ -231,6 +231,7 @@ def test_the_default_is_named_or_the_only_one_or_built_in(home, tmp_path_factory
             "'a.sampling.top_p' must be a number from 0 to 1, got 2",
         ),
         ('{"a": {"path": "x.gguf", "ctx": -5}}', "'a.ctx' must be an integer from 0 to 2147483647, got -5"),
+        ('{"a": {"path": "x.gguf", "ctx": 3}}', "'a.ctx' must be 0 or an integer of at least 256, got 3"),
         ('{"a": {"path": "x.gguf", "parallel": 0}}', "'a.parallel' must be an integer from 1"),
         ('{"a": "\\u0000"}', "null character"),
         ('{"a": {"path": "x.gguf", "draft": "\\ud800"}}', "surrogates not allowed"),

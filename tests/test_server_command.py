@@ -67,6 +67,7 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
         (["-m", "a.gguf", "b.gguf"], 2, "two models are given, b.gguf and a.gguf: name one"),
         (["-c", "1"], 2, "--ctx/--ctx-size: must be at least 256, got 1"),
         (["-c", "1.5k"], 2, "expected a whole number, such as 4096 or 4k, got '1.5k'"),
+        (["--port", ""], 2, "expected a whole number, such as 4096 or 4k, got ''"),
         (["--port", "99999"], 2, "at most 65535, got 99999"),
         (["--idle-unload", "0"], 2, "expected a number of minutes above 0, got '0'"),
         (["--tensor-split", "0,0"], 2, "expected shares, such as 3,1, got '0,0'"),

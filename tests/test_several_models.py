@@ -12,7 +12,8 @@ import math
 import os
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -78,13 +79,14 @@ class Loads:
 class Running:
     """A server of three models in a folder. The built-in model, which is loaded at first, is the default."""
 
-    def __init__(self, folder: Path, *, ping_s: float = Options.ping_s, n_ctx: int = 0, **options: Any) -> None:
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic, **options: Any) -> None:
         for name in NAMES:
             (folder / f"{name}.gguf").write_bytes(DEMO_PATH.read_bytes()[:70_000])
         self.folder, self.loads = folder, Loads()
         self.catalog = Catalog([folder], environment={"HOME": str(folder)})
-        self.service = Service(ModelFile(DEMO_PATH, "demo"), catalog=self.catalog, load=self.loads, **options)
-        self.options = Options(port=0, ping_s=ping_s, n_ctx=n_ctx)
+        self.options = Options(port=0, **options)
+        demo = ModelFile(DEMO_PATH, "demo")
+        self.service = Service(demo, self.options, catalog=self.catalog, load=self.loads, clock=clock)
         self.port = 0
         self.endpoints: Any = None
 
@@ -290,7 +292,7 @@ def test_failed_load_is_told_and_tried_again_when_the_file_changes(tmp_path):
 
 
 def test_idle_model_is_unloaded(tmp_path):
-    with running(tmp_path, idle_unload_s=0.05) as server:
+    with running(tmp_path, idle_unload=0.05) as server:
         assert server.post("/models/load", model="two")[0] == 200  # no request follows
         wait_for(lambda: "two" in server.loads.engines and server.state("two") == "unloaded")
         assert server.chat("one")[0] == 200
@@ -303,7 +305,7 @@ def test_idle_model_is_unloaded(tmp_path):
     ("keep_alive", "states"), [(0, ["unloaded"]), ("0s", ["unloaded"]), (-1, ["loaded"]), ("9999999h", ["loaded"])]
 )
 def test_keep_alive_of_a_request_decides_when_its_model_is_unloaded(tmp_path, keep_alive, states):
-    with running(tmp_path, idle_unload_s=3600) as server:
+    with running(tmp_path, idle_unload=3600) as server:
         status, body = server.post("/api/chat", model="one", messages=HI, stream=False, keep_alive=keep_alive)
         assert (status, body["message"]["content"]) == (200, "hello")
         wait_for(lambda: [server.state("one")] == states)

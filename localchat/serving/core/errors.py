@@ -106,8 +106,10 @@ class OutOfResources(InferenceError, status=503, retry_after_s=RETRY_QUEUE_S, is
     """The machine has no memory, open file, process or thread left for this request."""
 
 
-def out_of_resources(error: BaseException) -> OutOfResources | None:
+def out_of_resources(error: BaseException | None) -> OutOfResources | None:
     """The error response for an error of the machine; None for other errors."""
+    if isinstance(error, OutOfResources):
+        return error
     if isinstance(error, MemoryError):
         return OutOfResources(NO_MEMORY)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):

@@ -15,6 +15,7 @@ from typing import NamedTuple, Union
 
 from ..core.errors import SHUTTING_DOWN, BadRequest, ContextLengthExceeded, InferenceError, QueueFull, ShuttingDown
 from ..core.events import PromptProgress
+from ..core.options import ModelOptions
 from ..core.params import GenerationParams, SamplingParams
 from ..models.memory import OtherModels
 
@@ -226,43 +227,15 @@ class EngineStats:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
-    """How to load a model."""
+class LoadOptions(ModelOptions):
+    """How to load a model: its options, and what no option sets."""
 
-    n_ctx: int = 0
-    """The limit of tokens of one request; 0: that of the model's training, if memory allows."""
     n_cells: int = 0
     """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
     kv_unified: bool = False
     """Whether all sequences share the cells of the KV cache even if memory holds a whole context for each."""
-    n_parallel: int = 8
-    """The limit of running sequences."""
-    n_gpu_layers: int | None = None
-    """Layers that are computed on GPUs; -1: all, None: as many as fit."""
-    split_mode: str | None = None
-    """How several GPUs share a model: "none", "layer" or "row"; None: llama.cpp's default."""
-    tensor_split: tuple[float, ...] = ()
-    """The share of each GPU; empty: by their free memory."""
-    main_gpu: int = 0
-    """The GPU of the whole model, if it is not split."""
-    cpu_moe: bool = False
-    """Whether the experts of a mixture-of-experts model stay in the memory of the machine."""
-    kv_type: str = "f16"
-    """The type of the numbers in the KV cache: "f16", "q8_0" or "q4_0"."""
-    use_mmap: bool = True
-    """Whether the file is mapped into memory, where processes share it. False: it is read."""
-    use_mlock: bool = False
-    """Whether the weights are locked in memory."""
-    n_threads: int = 0
-    """CPU threads of a step; 0: chosen by the cores and the size of the model."""
     use_extra_bufts: bool = True
     """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
-    speculates: bool = True
-    """Whether tokens are drafted, by prompt lookup or a draft model. The output is the same."""
-    draft_path: str | None = None
-    """A smaller model of the same vocabulary for speculative decoding."""
-    max_queue: int = 256
-    """The limit of waiting sequences."""
     others: OtherModels = field(default_factory=OtherModels)
     """Models that take memory beside this one."""
 

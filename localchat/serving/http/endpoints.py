@@ -79,11 +79,13 @@ class Endpoints:
         self._store = responses.ResponseStore()
         # The names of unknown fields that have been logged; each is logged once.
         self._logged: set[str] = set()
-        text, vectors, models = self._text, self._vectors, ModelEndpoints(service, options)
-        self._parse_chat = partial(
+        text, vectors, value, models = self._text, self._vectors, self._value, ModelEndpoints(service, options)
+        parse_chat = partial(
             chat.parse_chat, allow_template=options.allow_template, thought_field=options.thought_field
         )
         parse_responses = partial(responses.parse_response, self._store)
+        parse_count = messages.parse_count_tokens
+        count_tokens = value(parse_count, lambda model, chat, _: {"input_tokens": prompt_length(model, chat)})
         rerank = vectors(embeddings.parse_rerank, VectorRun.scores, embeddings.rerank_body)
         self._table: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._home},
@@ -93,23 +95,23 @@ class Endpoints:
             "/slots": {"GET": self._slots},
             "/metrics": {"GET": lambda exchange: exchange.send(TYPE, self._metrics.text(service).encode())},
             "/models": {"GET": models.list},
-            "/models/load": {"POST": models.load},
-            "/models/unload": {"POST": models.unload},
+            "/models/load": {"POST": partial(models.change, service.load)},
+            "/models/unload": {"POST": partial(models.change, service.unload)},
             "/models/": {"GET": models.get},
-            "/chat/completions": {"POST": text(self._parse_chat, chat.ChatEncoder)},
+            "/chat/completions": {"POST": text(parse_chat, chat.ChatEncoder)},
             "/completions": {"POST": text(completions.parse_completion, completions.CompletionEncoder)},
             "/completion": {"POST": text(completions.parse_native, completions.NativeEncoder, WITHOUT_END)},
             "/infill": {"POST": text(completions.parse_infill, completions.NativeEncoder, WITHOUT_END)},
             "/embeddings": {"POST": vectors(embeddings.parse_embeddings, VectorRun.embed, embeddings.embeddings_body)},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
-            "/tokenize": {"POST": self._tokenize},
-            "/detokenize": {"POST": self._detokenize},
-            "/apply-template": {"POST": self._apply_template},
+            "/tokenize": {"POST": value(embeddings.parse_tokenize, _tokenized)},
+            "/detokenize": {"POST": value(embeddings.parse_detokenize, _detokenized)},
+            "/apply-template": {"POST": value(parse_chat, lambda model, chat, _: {"prompt": prompt_text(model, chat)})},
             "/responses": {"POST": text(parse_responses, responses.ResponseEncoder, NAMED)},
             "/responses/": {"GET": self._get_response, "DELETE": self._delete_response},
             "/messages": {"POST": text(messages.parse_messages, messages.MessageEncoder, _MESSAGES)},
-            "/messages/count_tokens": {"POST": self._count_tokens},
+            "/messages/count_tokens": {"POST": count_tokens},
             "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": ollama.VERSION})},
             "/api/tags": {"GET": models.tags},
             "/api/ps": {"GET": models.running},
@@ -187,10 +189,7 @@ class Endpoints:
     # --- generated text ---
 
     def _text(
-        self,
-        parse: Callable[[Fields], TextRequest],
-        encoder_type: type[Encoder[Any]],
-        format: StreamFormat = CHAT,
+        self, parse: Callable[[Fields], TextRequest], encoder_type: type[Encoder[Any]], format: StreamFormat = CHAT
     ) -> Handler:
         """The handler of an interface for generated text: parse, start, encode."""
 
@@ -277,16 +276,20 @@ class Endpoints:
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
 
+        def computed(model: Model, request: Any, exchange: Exchange) -> Any:
+            run = VectorRun(model, partial(self._check, exchange))
+            results = compute(run, request)
+            exchange.summary = f"{len(results)} results of {run.n_tokens} tokens"
+            return body(model.name, request, results, run.n_tokens)
+
+        return self._value(parse, computed)
+
+    def _value(self, parse: Callable[[Fields], Any], compute: Callable[[Model, Any, Exchange], Any]) -> Handler:
+        """The handler of an endpoint that computes one JSON value."""
+
         def handle(exchange: Exchange) -> None:
             request = self._parsed(exchange, parse)
-
-            def use(model: Model) -> tuple[str, Sequence[Any], int]:
-                run = VectorRun(model, partial(self._check, exchange))
-                return model.name, compute(run, request), run.n_tokens
-
-            name, results, n_tokens = self._used(exchange, request, use)
-            exchange.summary = f"{len(results)} results of {n_tokens} tokens"
-            exchange.send_json(200, body(name, request, results, n_tokens))
+            exchange.send_json(200, self._used(exchange, request, lambda model: compute(model, request, exchange)))
 
         return handle
 
@@ -300,33 +303,6 @@ class Endpoints:
                 self._logged.add(name)
                 log.info("requests have the field '%s', which is ignored here", printable(name))
         return request
-
-    def _tokenize(self, exchange: Exchange) -> None:
-        request = self._parsed(exchange, embeddings.parse_tokenize)
-        options = {"add_bos": request.adds_special, "parse_special": request.parses_special}
-
-        def use(model: Model) -> Any:
-            with wire_errors("content"):
-                ids = model.engine.tokenize(request.text, **options)
-            return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
-
-        exchange.send_json(200, self._used(exchange, request, use))
-
-    def _detokenize(self, exchange: Exchange) -> None:
-        request = self._parsed(exchange, embeddings.parse_detokenize)
-        model = self._used(exchange, request, lambda model: model)
-        check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
-        pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
-        exchange.send_json(200, {"content": b"".join(pieces).decode("utf-8", "replace")})
-
-    def _apply_template(self, exchange: Exchange) -> None:
-        request = self._parsed(exchange, self._parse_chat)
-        exchange.send_json(200, {"prompt": self._used(exchange, request, lambda model: prompt_text(model, request))})
-
-    def _count_tokens(self, exchange: Exchange) -> None:
-        request = self._parsed(exchange, messages.parse_count_tokens)
-        n_tokens = self._used(exchange, request, lambda model: prompt_length(model, request))
-        exchange.send_json(200, {"input_tokens": n_tokens})
 
     # --- stored responses ---
 
@@ -398,6 +374,18 @@ class Endpoints:
             slots.append(slot)
         slots += [{"is_processing": False}] * (n_slots - len(slots))
         exchange.send_json(200, [{"id": i, "n_ctx": engine.facts.n_ctx, **slot} for i, slot in enumerate(slots)])
+
+
+def _tokenized(model: Model, request: Any, _: Exchange) -> Any:
+    with wire_errors("content"):
+        ids = model.engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
+    return embeddings.tokens_body(ids, request, lambda token: model.engine.texts.piece(token, True))
+
+
+def _detokenized(model: Model, request: Any, _: Exchange) -> Any:
+    check_tokens(request.tokens, model.engine.facts.n_vocab, "tokens")
+    pieces = [model.engine.texts.piece(token, True) for token in request.tokens]
+    return {"content": b"".join(pieces).decode("utf-8", "replace")}
 
 
 @functools.lru_cache(maxsize=1)

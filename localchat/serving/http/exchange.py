@@ -48,13 +48,7 @@ class Exchange:
     """A request and its response."""
 
     def __init__(
-        self,
-        method: str,
-        target: str,
-        version: str,
-        headers: Message,
-        stream: Incoming,
-        options: Options,
+        self, method: str, target: str, version: str, headers: Message, stream: Incoming, options: Options
     ) -> None:
         """The head of a request, and the connection."""
         self.method = method

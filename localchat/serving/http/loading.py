@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import OutOfResources, out_of_resources
+from ..core.options import SETTINGS, ModelOptions
 from ..engine.front import Front
-from ..engine.values import (
-    EngineDied,
-    EngineError,
-    EngineStopped,
-    LoadOptions,
-    ModelFacts,
-)
+from ..engine.values import EngineDied, EngineError, EngineStopped, LoadOptions, ModelFacts
 from ..models.gguf import GGUFError, read_header
 from ..models.memory import NotEnoughMemory, OtherModels, gigabytes
 from ..models.model_file import ModelFile
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
-# The settings of a mapping file that have another name in LoadOptions.
-_SETTINGS = {"ctx": "n_ctx", "parallel": "n_parallel", "gpu_layers": "n_gpu_layers", "draft": "draft_path"}
 _BAR_WIDTH = 30
 # Seconds between log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
@@ -98,8 +91,7 @@ class Loader:
                 log.error("cannot load %s", reason)
             if isinstance(error, EngineDied):
                 raise EngineDied(reason, error.killed_by) from error
-            is_short = isinstance(error, OutOfResources) or out_of_resources(error) is not None
-            raise (OutOfResources if is_short else EngineError)(reason) from error
+            raise (OutOfResources if out_of_resources(error) else EngineError)(reason) from error
         finally:
             self._loading = None
         start.clear()
@@ -189,11 +181,10 @@ class _Start:
 
 def load_options(file: ModelFile, options: Options) -> LoadOptions:
     """How the engine process loads a model. Settings of a mapping file apply where an option has its default."""
-    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions)}
-    for setting, value in file.settings.items():
-        name = _SETTINGS.get(setting, setting)
-        if name in found and found[name] == getattr(LoadOptions, name):
-            found[name] = value
+    found = {f.name: getattr(options, f.name) for f in fields(ModelOptions)}
+    for setting, f in SETTINGS.items():
+        if found[f.name] == f.default:
+            found[f.name] = file.settings.get(setting, f.default)
     return LoadOptions(**found)
 
 

@@ -48,29 +48,27 @@ class Metrics:
         models = [model for served in service.loaded() if (model := served.model) is not None]
         engines = {model.name: model.engine for model in models if model.engine.failure is None}
         lines += _metric("gauge", "up", "1 while requests are served, else 0.", [("", int(bool(engines)))])
-        stats = dict(_stats(engines))
-        return "\n".join([*lines, *(_of_engines(engines, stats) if stats else ()), ""])
+        return "\n".join([*lines, *_of_engines(engines), ""])
 
 
-def _stats(engines: Mapping[str, AnyEngine]) -> Iterator[tuple[str, EngineStats]]:
-    """The statistics of the engines that respond in time, such as those whose process is not stopped."""
+def _of_engines(engines: Mapping[str, AnyEngine]) -> Iterator[str]:
+    """The metrics of the engines that respond in time, with the names of their models as labels."""
+    stats: dict[str, EngineStats] = {}
+    figures = []
     deadline = time.monotonic() + _STATS_S
     for name, engine in engines.items():
-        with contextlib.suppress(EngineError):
-            yield name, engine.stats(max(deadline - time.monotonic(), _LEAST_STATS_S))
-
-
-def _of_engines(engines: Mapping[str, AnyEngine], stats_by_name: Mapping[str, EngineStats]) -> Iterator[str]:
-    """The metrics of engines, with the names of their models as labels."""
-    # JSON escapes what Prometheus does, and the control characters that only JSON escapes are replaced before.
-    labels = [f"model={json.dumps(printable(name), ensure_ascii=False)}" for name in stats_by_name]
-    stats = [*stats_by_name.values()]
-    for rows in zip(*(_figures(of_one, engines[name].facts) for name, of_one in stats_by_name.items())):
+        with contextlib.suppress(EngineError):  # Such as one whose process is stopped.
+            # JSON escapes what Prometheus does; control characters that only JSON escapes are replaced before.
+            label = f"model={json.dumps(printable(name), ensure_ascii=False)}"
+            stats[label] = engine.stats(max(deadline - time.monotonic(), _LEAST_STATS_S))
+            figures.append(_figures(stats[label], engine.facts))
+    for rows in zip(*figures):
         kind, name, help, _ = rows[0]
-        yield from _metric(kind, name, help, [(f"{{{label}}}", row[-1]) for label, row in zip(labels, rows)])
-    help = "Time from the submission of a sequence to its first token."
-    times = {label: of_one.first_token_s for label, of_one in zip(labels, stats)}
-    yield from _histogram("time_to_first_token_seconds", help, times)
+        yield from _metric(kind, name, help, [(f"{{{label}}}", row[-1]) for label, row in zip(stats, rows)])
+    if stats:
+        help = "Time from the submission of a sequence to its first token."
+        times = {label: one.first_token_s for label, one in stats.items()}
+        yield from _histogram("time_to_first_token_seconds", help, times)
 
 
 def _figures(stats: EngineStats, facts: ModelFacts) -> Sequence[tuple[str, str, str, int]]:

@@ -43,15 +43,9 @@ class ModelEndpoints:
     def get(self, exchange: Exchange) -> None:
         exchange.send_json(200, self._entry(self.service.find(exchange.tail)))
 
-    def load(self, exchange: Exchange) -> None:
-        """Load a model in the background, as llama-server's router does."""
-        self._change(exchange, self.service.load)
-
-    def unload(self, exchange: Exchange) -> None:
-        self._change(exchange, self.service.unload)
-
-    def _change(self, exchange: Exchange, change: Callable[[ServedModel[Model]], None]) -> None:
-        change(self.service.find(parse_body(exchange.read()).required_text("model")))
+    def change(self, by: Callable[[ServedModel[Model]], None], exchange: Exchange) -> None:
+        """Load or unload a model in the background, as llama-server's router does."""
+        by(self.service.find(parse_body(exchange.read()).required_text("model")))
         exchange.send_json(200, {"success": True})
 
     def tags(self, exchange: Exchange) -> None:

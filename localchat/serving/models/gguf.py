@@ -57,10 +57,9 @@ def read_header(path: Path) -> Mapping[str, Any]:
     """The metadata of a model file. Checks that the data of each tensor begins within the file."""
     with _opened(path) as file:
         reader = _Reader(path, file, MAX_HEADER_BYTES)
-        n_tensors, n_values = reader.counts()
-        metadata = {reader.string(): reader.value() for _ in range(n_values)}
-        if n_tensors:  # llama.cpp checks the whole data.
-            reader.check_size(max(reader.tensor_start() for _ in range(n_tensors)) + 1 + reader.at)
+        metadata = {reader.string(): reader.value() for _ in range(reader.n_values)}
+        if reader.n_tensors:  # llama.cpp checks the whole data.
+            reader.check_size(max(reader.tensor_start() for _ in range(reader.n_tensors)) + 1 + reader.at)
         return metadata
 
 
@@ -68,10 +67,9 @@ def read_start(path: str | Path) -> Mapping[str, Any]:
     """The metadata before that of the tokenizer, and `TENSOR_COUNT`. Reads at most `MAX_START_BYTES`."""
     with _opened(Path(path)) as file:
         reader = _Reader(Path(path), file, MAX_START_BYTES)
-        n_tensors, n_values = reader.counts()
-        found: dict[str, Any] = {TENSOR_COUNT: n_tensors}
+        found: dict[str, Any] = {TENSOR_COUNT: reader.n_tensors}
         with contextlib.suppress(GGUFError):  # The values go on after what is read.
-            for _ in range(n_values):
+            for _ in range(reader.n_values):
                 key = reader.string()
                 if key.startswith("tokenizer."):
                     break
@@ -94,13 +92,6 @@ def _opened(path: Path) -> BinaryIO:
     return file
 
 
-def _check_magic(path: Path, start: bytes) -> None:
-    if not start.startswith(MAGIC):
-        found = f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
-        kinds = (f"it is {kind}" for pattern, kind in _OTHER_FILES.items() if re.match(pattern, start))
-        raise GGUFError(path, f"not a GGUF file: {next(kinds, found)}")
-
-
 class _Reader:
     """Reads values one after another. A value that extends beyond the end of the file, or beyond the first `limit`
     bytes, raises GGUFError."""
@@ -111,22 +102,23 @@ class _Reader:
         self._limit = limit
         self._n_bytes = os.fstat(file.fileno()).st_size
         self._data = file.read(MAX_START_BYTES)
-        _check_magic(path, self._data[:64])
         self.at = len(MAGIC)
         self._n_texts = 0  # In arrays.
-
-    def counts(self) -> tuple[int, int]:
-        """The numbers of tensors and of values, after the version."""
+        start = self._data[:64]
+        if not start.startswith(MAGIC):
+            found = f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
+            kinds = (f"it is {kind}" for pattern, kind in _OTHER_FILES.items() if re.match(pattern, start))
+            raise GGUFError(path, f"not a GGUF file: {next(kinds, found)}")
         version = self.number("I")
         if version not in VERSIONS:
             known = " or ".join(map(str, VERSIONS))
-            raise GGUFError(self._path, f"GGUF version {version}, expected {known}")
-        n_tensors, n_values = self.number("Q"), self.number("Q")
+            raise GGUFError(path, f"GGUF version {version}, expected {known}")
+        self.n_tensors, self.n_values = self.number("Q"), self.number("Q")
         # The least sizes of a tensor and of a value: two lengths, a type and an offset; a length, a type and a byte.
-        self.check_size(self.at + 24 * n_tensors + 13 * n_values)
-        if max(n_tensors, n_values) > MAX_COUNT:
-            raise GGUFError(self._path, f"{n_tensors} tensors and {n_values} values, the limit is {MAX_COUNT} of each")
-        return n_tensors, n_values
+        self.check_size(self.at + 24 * self.n_tensors + 13 * self.n_values)
+        if max(self.n_tensors, self.n_values) > MAX_COUNT:
+            counts = f"{self.n_tensors} tensors and {self.n_values} values"
+            raise GGUFError(path, f"{counts}, the limit is {MAX_COUNT} of each")
 
     def number(self, code: str) -> Any:
         at = self.skip(struct.calcsize(f"<{code}"))

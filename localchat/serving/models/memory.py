@@ -11,10 +11,8 @@ from ..core.errors import InferenceError
 class OtherModels:
     """The memory of the other models that the server has loaded, in bytes."""
 
-    n_mapped: int = 0
-    """Weights that are mapped from files. The system counts this memory as free."""
-    n_idle: int = 0
-    """The memory of the models that no request uses. They can be ended."""
+    n_mapped: int = 0  # Weights that are mapped from files. The system counts this memory as free.
+    n_idle: int = 0  # The memory of the models that no request uses. They can be ended.
 
 
 class NotEnoughMemory(InferenceError):

@@ -37,7 +37,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # The characters of an architecture that lists show.
 _MAX_SHOWN_CHARS = 60
 # The names of llama.cpp's file types, by number (enum llama_ftype).
-_QUANTISATIONS: Mapping[int, str] = {
+_QUANTISATIONS: Mapping[object, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
     13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
     21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
@@ -68,7 +68,10 @@ class ModelFile:
     @property
     def stamp(self) -> int:
         """The modification time of the file in nanoseconds, 0 if there is none."""
-        return modified_at(self.path)
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 def model_at(argument: str) -> ModelFile:
@@ -117,14 +120,6 @@ def parts_of(path: Path) -> list[Path]:
     if match is None:
         return [path]
     return sorted(path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}{path.suffix}"))
-
-
-def modified_at(path: Path) -> int:
-    """The modification time of a file or folder in nanoseconds, 0 if there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _only_model(folder: Path) -> Path:
@@ -176,7 +171,7 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
         return Summary(problem=printable(f"{path}: it is {kind}, not a model"), is_model=False)
     return Summary(
         printable(architecture[:_MAX_SHOWN_CHARS]),
-        quantisation_of(found.get("general.file_type")),
+        _QUANTISATIONS.get(found.get("general.file_type"), ""),
         _count(found.get(f"{architecture}.context_length")),
         _count(found.get("general.parameter_count")),
         f"{architecture}.pooling_type" in found,
@@ -186,8 +181,3 @@ def _summary(path: Path, mtime_ns: int, n_bytes: int) -> Summary:
 def _count(value: object) -> int:
     """A number of a header, or 0 if it cannot be a count."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63 else 0
-
-
-def quantisation_of(file_type: object) -> str:
-    """The name of a file type of llama.cpp, given as a number or its text; "" if it is unknown."""
-    return next((name for number, name in _QUANTISATIONS.items() if str(number) == str(file_type)), "")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from ..core import errors
+from ..core.options import ServiceOptions
 from .catalog import Catalog
 from .memory import NotEnoughMemory, OtherModels
 from .model_file import ModelFile, ModelFileError, summary_of
@@ -37,23 +38,14 @@ class LoadedModel(Protocol):
     """What the service needs of a loaded model. Its memory is free when `close` returns; `stop` ends its requests."""
 
     @property
-    def failure(self) -> BaseException | None:
-        """Why its engine accepts no requests now; None: it does."""
-
+    def failure(self) -> BaseException | None: ...  # Why its engine accepts no requests now; None: it does.
     @property
-    def has_died(self) -> bool:
-        """Whether its engine process has ended: the next request loads it again."""
-
+    def has_died(self) -> bool: ...  # Whether its engine process has ended: the next request loads it again.
     @property
-    def n_bytes(self) -> int:
-        """The memory of its weights and its context."""
-
+    def n_bytes(self) -> int: ...  # The memory of its weights and its context.
     @property
-    def n_mapped_bytes(self) -> int:
-        """The part of it that is mapped from files."""
-
+    def n_mapped_bytes(self) -> int: ...  # The part of it that is mapped from files.
     def stop(self) -> None: ...
-
     def close(self) -> None: ...
 
 
@@ -65,35 +57,26 @@ class ServedModel(Generic[M]):
     """A model that requests may name, and its state, which the service changes under its lock."""
 
     file: ModelFile
-    model: M | None = None
-    """The loaded model; None: it is not loaded."""
-    is_loading: bool = False
-    """Whether it is queued to be loaded, or being loaded."""
-    progress: float = 0.0
-    """The loaded share, from 0 to 1."""
-    began_at: float = 0.0
-    """When it was queued to be loaded."""
+    model: M | None = None  # The loaded model; None: it is not loaded.
+    is_loading: bool = False  # Whether it is queued to be loaded, or being loaded.
+    progress: float = 0.0  # The loaded share, from 0 to 1.
+    began_at: float = 0.0  # When it was queued to be loaded.
+    # Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again.
     is_ending: bool = False
-    """Whether it will be ended as soon as no request uses it. New requests wait until it has been loaded again."""
-    is_wanted: bool = False
-    """Whether it is to be loaded even if no request waits for it."""
+    is_wanted: bool = False  # Whether it is to be loaded even if no request waits for it.
+    # Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time.
     failure: str = ""
-    """Why it could not be loaded. It is tried again at `retry_at`, or when the file has another modification time."""
+    # The class of the error of the requests that waited for it.
     error_class: type[errors.InferenceError] = errors.InferenceError
-    """The class of the error of the requests that waited for it."""
     failed_at: float = -math.inf
     retry_at: float = 0.0
     failed_stamp: int = 0
-    n_failed: int = 0
-    """The failed loads in a row."""
-    n_users: int = 0
-    """The requests that use it."""
-    n_waiting: int = 0
-    """The requests that wait until it has been loaded."""
-    used_at: float = 0.0
-    """When the last request ended, or else the last load; 0: neither has happened."""
+    n_failed: int = 0  # The failed loads in a row.
+    n_users: int = 0  # The requests that use it.
+    n_waiting: int = 0  # The requests that wait until it has been loaded.
+    used_at: float = 0.0  # When the last request ended, or else the last load; 0: neither has happened.
+    # When it is ended if no request uses it: infinity is never, minus infinity after a call of `unload`.
     expires_at: float = math.inf
-    """When it is ended if no request uses it: infinity is never, minus infinity after a call of `unload`."""
 
 
 class Service(Generic[M]):
@@ -105,13 +88,10 @@ class Service(Generic[M]):
     def __init__(
         self,
         file: ModelFile,
+        options: ServiceOptions = ServiceOptions(),
         *,
         catalog: Catalog | None = None,
         load: Callable[[ServedModel[M], OtherModels], M] | None = None,
-        any_name: bool = False,
-        max_models: int = 0,
-        idle_unload_s: float = math.inf,
-        waits: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -119,18 +99,12 @@ class Service(Generic[M]):
             file: The default model.
             catalog: All models that requests may name; None: the default one alone.
             load: Loads a model beside others, and sets its `progress`. Raises what `Front.start` raises.
-            any_name: Whether other names mean the default model.
-            max_models: The limit of loaded models; 0: as many as memory holds.
-            idle_unload_s: A model that no request has used for this many seconds is ended.
-            waits: Whether requests wait for a model that loads. False: they get ModelLoading.
         """
         self.default: ServedModel[M] = ServedModel(file)
-        self.waits = waits
+        self.waits = options.waits
+        self._options = options
         self._catalog = catalog
         self._load = load
-        self._any_name = any_name
-        self._max_models = max_models
-        self._idle_unload_s = idle_unload_s
         self.clock = clock
         self.is_stopped = False
         # Guards the rest and the models; notified of each change.
@@ -184,7 +158,7 @@ class Service(Generic[M]):
         for served in self.loaded():  # Its file may have been removed.
             if served.file.name.casefold() == wanted:
                 return served
-        if self._any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
+        if self._options.any_name or wanted.partition(":")[0] == default.casefold():  # A tag such as ":8b" is ignored.
             return self.default
         raise errors.ModelNotFound(problem, "model")
 
@@ -244,7 +218,7 @@ class Service(Generic[M]):
         """The loaded model, which is not ended within the `with`.
 
         Args:
-            keep_alive_s: How long the model stays loaded after the request; None: `idle_unload_s`.
+            keep_alive_s: How long the model stays loaded after the request; None: `idle_unload`.
             while_waiting: Called several times a second while the model loads. It may raise an error to stop waiting.
 
         Raises:
@@ -277,7 +251,7 @@ class Service(Generic[M]):
         finally:
             with self._changed:
                 served.n_users -= 1
-                self._keep(served, self._idle_unload_s if keep_alive_s is None else keep_alive_s)
+                self._keep(served, self._options.idle_unload if keep_alive_s is None else keep_alive_s)
 
     def load(self, served: ServedModel[M]) -> None:
         """Load a model soon, unless it is loaded. Returns at once. Raises InferenceError if a recent try has failed."""
@@ -307,13 +281,14 @@ class Service(Generic[M]):
         if served.model is not None and not served.is_ending and not served.model.has_died:
             return True
         self._check_failure(served, since)
-        if self._thread is None and self._load is not None:
+        if self._load is None:
+            return False
+        if self._thread is None:
             thread = threading.Thread(target=self._run, name="localchat-models", daemon=True)
             thread.start()
             self._thread = thread
-        if self._load is not None:
-            served.is_wanted = served.is_wanted or is_wanted
-        if not served.is_loading and self._load is not None:
+        served.is_wanted = served.is_wanted or is_wanted
+        if not served.is_loading:
             served.is_loading, served.progress, served.began_at = True, 0.0, self.clock()
             served.expires_at = math.inf
             self._to_load.append(served)
@@ -369,17 +344,17 @@ class Service(Generic[M]):
         except BaseException as error:
             log.debug("loading failed", exc_info=True)
             failure = error
-        short = None if failure is None else errors.out_of_resources(failure)
+        short = errors.out_of_resources(failure)
+        cause = short or failure
         with self._changed:
             served.model, served.is_loading, served.is_wanted = model, False, False
-            served.failure = "" if failure is None else str(short or failure) or type(failure).__name__
+            served.failure = "" if cause is None else str(cause) or type(cause).__name__
             served.failed_at, served.failed_stamp = self.clock() if failure else -math.inf, served.file.stamp
             served.n_failed = served.n_failed + 1 if failure else 0
-            is_short = short is not None or isinstance(failure, errors.OutOfResources)
-            served.error_class = errors.OutOfResources if is_short else errors.InferenceError
-            is_transient = is_short or getattr(failure, "is_transient", False)
+            served.error_class = errors.OutOfResources if short else errors.InferenceError
+            is_transient = getattr(cause, "is_transient", False)
             served.retry_at = served.failed_at + (0 if is_transient and served.n_failed < MAX_TRIES else RETRY_S)
-            self._keep(served, self._idle_unload_s)
+            self._keep(served, self._options.idle_unload)
             # Otherwise the models of waiting requests could take each other's place for ever.
             self._changed.wait_for(
                 lambda: not served.n_waiting or served.is_loading or self.is_stopped,  # `is_loading`: queued again
@@ -399,11 +374,10 @@ class Service(Generic[M]):
         if problem := summary_of(served.file).problem:  # A damaged file takes no other model's place.
             log.error("cannot load %s", problem)
             raise errors.InferenceError(problem)
-        while self._max_models and len(self.loaded()) >= self._max_models:
-            if not self._is_needed(served):
-                return None
-            self._end_least_recent(served)
         while self._is_needed(served):
+            if 0 < self._options.max_models <= len(self.loaded()):
+                self._end_least_recent(served)
+                continue
             try:
                 return self._load(served, self._others())
             except NotEnoughMemory as error:
@@ -419,8 +393,7 @@ class Service(Generic[M]):
         return not self.is_stopped and (served.is_wanted or served.n_waiting > 0)
 
     def _others(self) -> OtherModels:
-        with self._changed:
-            loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
+        loaded = [(served.model, served.n_users) for served in self.loaded() if served.model]
         n_mapped = sum(model.n_mapped_bytes for model, _ in loaded)
         return OtherModels(n_mapped, sum(model.n_bytes for model, n_users in loaded if not n_users))
 

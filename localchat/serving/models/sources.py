@@ -26,20 +26,19 @@ from typing import Any
 
 from ..core.errors import BadRequest
 from ..core.fields import Fields
+from ..core.options import SETTINGS, Whole
 from ..core.params import read_sampling
 from .gguf import read_bytes
 from .model_file import ModelFile, ModelFileError, first_part, is_model, is_model_name, name_of, printable
 
 log = logging.getLogger("localchat.server")
 
-_KEYS = "path, aliases, ctx, parallel, gpu_layers, draft, template, sampling"
-
-# The least numbers of settings, as on the command line; 0 tokens mean the default. llama.cpp has 32-bit numbers.
-_LEAST, _MAX_NUMBER = {"ctx": 0, "parallel": 1, "gpu_layers": -1}, (1 << 31) - 1
 # The limits of the folders below a root: deeper ones and further ones are not scanned.
 _MAX_DEPTH, _MAX_FOLDERS = 6, 10_000
 # The limit of a mapping file, and of a file of another program that names a model.
 _MAX_BYTES = 1 << 20
+# The folders of Ollama's registry, and of the models without a publisher in it.
+_OLLAMA_REGISTRY = re.compile(r"^registry\.ollama\.ai/(library/)?")
 QUANTISATION = re.compile(r"[-._]((?:IQ|Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)$", re.IGNORECASE)
 
 
@@ -66,22 +65,24 @@ def read_mapping(path: Path) -> list[ModelFile]:
 def _model(path: Path, body: Fields, name: str) -> ModelFile:
     value = body.raw[name]
     given = body.child({"path": value}, name) if isinstance(value, str) else body.required_object(name)
-    settings: dict[str, Any] = {key: given.integer(key) for key in _LEAST}
-    for key, low in _LEAST.items():
-        given.integer(key, low, _MAX_NUMBER)
-    for key in ("draft", "template"):
-        file = given.text(key)
-        settings[key] = str(_beside(path, file)) if file else None
+    weights = _beside(path, given.required_text("path"))
+    aliases = given.items("aliases", "names")
+    settings: dict[str, Any] = {}
+    readers = {**{key: option.metadata["read"] for key, option in SETTINGS.items()}, "template": str}
+    for key, read in readers.items():
+        if isinstance(read, Whole):
+            settings[key] = read.setting(given, key)
+        elif file := given.text(key):  # The others are files.
+            settings[key] = str(_beside(path, file))
     sampling = given.object("sampling")
     if sampling is not None:
         settings["sampling"] = read_sampling(sampling)
         sampling.report_unknown()
-    weights = _beside(path, given.required_text("path"))
-    aliases = given.items("aliases", "names")
     given.report_unknown()
     unknown = given.ignored(strict=False)
     if unknown:
-        raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {_KEYS}")
+        known = f"path, aliases, {', '.join(readers)}, sampling"
+        raise ModelFileError(f"{path}: the key {unknown[0]!r} is unknown; the keys of a model are {known}")
     settings = {key: item for key, item in settings.items() if item is not None}
     return ModelFile(first_part(weights), name, "mapping file", tuple(map(str, aliases)), settings)
 
@@ -146,9 +147,9 @@ def files_below(root: Path, scan: Scan) -> Iterator[Path]:
     """The files below a folder, in alphabetical order within each folder, last those behind links to folders. Each
     folder is read once, so loops of links end."""
     seen: set[str] = set()
-    todo, links = [(root, _MAX_DEPTH)], deque[tuple[Path, int]]()
-    while todo or links:
-        folder, depth = todo.pop() if todo else links.popleft()
+    todo = deque([(root, _MAX_DEPTH)])
+    while todo:
+        folder, depth = todo.popleft()
         real = os.path.realpath(folder)
         if real in seen:
             continue
@@ -161,8 +162,8 @@ def files_below(root: Path, scan: Scan) -> Iterator[Path]:
             if not entry.is_dir():
                 yield folder / entry.name
             elif depth:
-                (links if entry.is_symlink() else below).append((folder / entry.name, depth - 1))
-        todo += reversed(below)
+                (todo if entry.is_symlink() else below).append((folder / entry.name, depth - 1))
+        todo.extendleft(reversed(below))
 
 
 def model_files_below(root: Path, scan: Scan) -> Iterator[Path]:
@@ -217,7 +218,7 @@ def _hub_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
                     scan.skip(main, str(error))
             for snapshot in sorted(scan.entries(folder / "snapshots"), key=lambda entry: entry.name != commit):
                 for path in model_files_below(folder / "snapshots" / snapshot.name, scan) if snapshot.is_dir() else ():
-                    yield repository.name[len("models--") :].replace("--", "/", 1), path
+                    yield repository.name.removeprefix("models--").replace("--", "/", 1), path
 
 
 def _lm_studio_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
@@ -231,16 +232,12 @@ def _lm_studio_files(root: Path, scan: Scan) -> Iterator[tuple[str, Path]]:
 def _ollama_models(root: Path, scan: Scan) -> Iterator[ModelFile]:
     """A manifest names the layers of a model; one of them is the file with the weights."""
     for path in files_below(root / "manifests", scan):
-        host, *names = path.relative_to(root / "manifests").parts[:-1] or ("",)
-        if host == "registry.ollama.ai" and names[:1] == ["library"]:
-            names = names[1:]
-        elif host != "registry.ollama.ai":
-            names = [host, *names]
-        if path.name.startswith(".") or not any(names):  # Such as .DS_Store.
+        folders = path.relative_to(root / "manifests").parts[:-1]
+        name = _OLLAMA_REGISTRY.sub("", "/".join((*folders, ""))).rstrip("/")
+        if path.name.startswith(".") or not name:  # Such as .DS_Store.
             continue
         blob = _weights(path, root / "blobs", scan)
         if blob is not None:
-            name = "/".join(names)
             yield ModelFile(blob, f"{name}:{path.name}", "Ollama", (name,) if path.name == "latest" else ())
 
 
