@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +27,11 @@ from .prompt.template import ChatTemplate, prefilled
 from .run import GenerationRun, Output, PlainText, PromptTokens, wire_errors
 
 
-def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> GenerationRun:
-    """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run."""
+def start_chat(
+    model: Model, request: ChatRequest, id_prefix: str, check: Callable[[], None] = lambda: None
+) -> GenerationRun:
+    """Render the prompt, and submit the `n` sequences that share it. Raises ApiError if they cannot run; see
+    `Engine.submit` for `check`."""
     model.check_queue(request.n_choices)
     prompt, template = _rendered(model, request)
     is_continued = request.continue_final_message == "reasoning_content"
@@ -54,7 +57,7 @@ def start_chat(model: Model, request: ChatRequest, id_prefix: str) -> Generation
     # All choices have the same prompt, so only the first sequence computes its log probabilities.
     sequences = _copies(sequence, n, params=replace(sequence.params, prompt_logprobs=None))
     outputs = [_output(model, own, request, template.dialect, parsing) for own in sequences]
-    return GenerationRun(model, outputs, id_prefix, n_each=n, prompt_field="messages")
+    return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="messages")
 
 
 def _copies(sequence: GenerationRequest, n: int, **options: Any) -> list[GenerationRequest]:
@@ -157,8 +160,10 @@ def _output(
 # Text completions
 
 
-def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> GenerationRun:
-    """Submit `n` sequences for each prompt. Raises ApiError if they cannot run."""
+def start_text(
+    model: Model, request: CompletionRequest, id_prefix: str, check: Callable[[], None] = lambda: None
+) -> GenerationRun:
+    """Submit `n` sequences for each prompt. Raises ApiError if they cannot run; see `Engine.submit` for `check`."""
     model.check_queue(request.n_choices)
     n, params = request.params.n, _text_params(request)
     options = {
@@ -177,7 +182,7 @@ def start_text(model: Model, request: CompletionRequest, id_prefix: str) -> Gene
         for of_prompt, given in zip(of_prompts, request.prompts)
         for sequence in _copies(of_prompt, n)
     ]
-    return GenerationRun(model, outputs, id_prefix, n_each=n, prompt_field="prompt")
+    return GenerationRun(model, outputs, id_prefix, check, n_each=n, prompt_field="prompt")
 
 
 def _text_params(request: CompletionRequest) -> GenerationParams:

@@ -292,12 +292,20 @@ class GenerationRun:
     """
 
     def __init__(
-        self, model: Model, outputs: Sequence[Output], id_prefix: str, *, n_each: int, prompt_field: str
+        self,
+        model: Model,
+        outputs: Sequence[Output],
+        id_prefix: str,
+        check: Callable[[], None] = lambda: None,
+        *,
+        n_each: int,
+        prompt_field: str,
     ) -> None:
         """Submit the sequences.
 
         Args:
             outputs: Those of all sequences of the first prompt, then all of the next one.
+            check: See `Engine.submit`.
             n_each: The number of sequences for each prompt.
             prompt_field: The field of the request that has the prompt, for error messages.
 
@@ -324,7 +332,7 @@ class GenerationRun:
         self._error: Exception | None = None
         sequences = [output.request for output in outputs]
         with wire_errors(prompt_field):
-            self._submitted = model.engine.submit(sequences, self._queue.put)
+            self._submitted = model.engine.submit(sequences, self._queue.put, check)
         n_prompts, prompts = self._submitted.n_prompts, self._submitted.prompts
         for output, n_prompt, prompt in zip(outputs, n_prompts, prompts):
             output.n_prompt, output.prompt = n_prompt, prompt

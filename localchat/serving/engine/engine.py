@@ -153,11 +153,17 @@ class Engine:
             self._draft_model.close()
         self.backend.close()
 
-    def submit(self, requests: Many[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
+    def submit(
+        self,
+        requests: Many[GenerationRequest],
+        deliver: Callable[[StepOutput], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> Submitted:
         """Queues the sequences of one request, all or none.
 
         `deliver` is called on the engine thread with what a step produced for one of the sequences, also before this
-        returns.
+        returns. `check` is for the front of an engine, which calls it several times a second while it waits for this;
+        it may raise an error to stop waiting.
 
         Raises:
             ContextLengthExceeded: A prompt leaves no space for one token of output.

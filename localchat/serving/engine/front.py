@@ -117,8 +117,13 @@ class Front:
     def n_open(self) -> int:
         return 0 if self._process is None else self._process.n_open
 
-    def submit(self, requests: Sequence[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
-        return self._called(lambda process: process.submit(requests, deliver))
+    def submit(
+        self,
+        requests: Sequence[GenerationRequest],
+        deliver: Callable[[StepOutput], None],
+        check: Callable[[], None] = lambda: None,
+    ) -> Submitted:
+        return self._called(lambda process: process.submit(requests, deliver, check))
 
     def tokenize(
         self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None

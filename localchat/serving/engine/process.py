@@ -52,7 +52,7 @@ log = logging.getLogger("localchat.engine")
 
 # The loggers whose levels the process takes from this one.
 _LOGGERS = ("localchat", "localchat.engine.llama")
-# How often a request for vectors checks whether it is still wanted.
+# How often a request that waits for a call checks whether it is still wanted.
 _CHECK_S = 0.25
 # How long the system may take to end a killed process: to free the memory of its model.
 _CLOSE_S = 10.0
@@ -163,20 +163,30 @@ class EngineProcess:
         except BaseException as error:
             asked.set_exception(error)
 
-    def submit(self, requests: Sequence[GenerationRequest], deliver: Callable[[StepOutput], None]) -> Submitted:
-        ids, n_prompts, prompts = self.call("submit", requests, deliver=deliver).result()
+    def submit(
+        self, requests: Sequence[GenerationRequest], deliver: Callable[[StepOutput], None], check: Callable[[], None]
+    ) -> Submitted:
+        submitted = self.call("submit", requests, deliver=deliver)
+        try:
+            ids, n_prompts, prompts = _result(submitted, check)
+        except BaseException:
+            submitted.add_done_callback(self._cancel_all)
+            raise
         return Submitted(ids, n_prompts, prompts, self._cancel)
 
     def embed(self, inputs: Sequence[Any], check: Callable[[], None], options: Mapping[str, Any]) -> Any:
         """The result of `Engine.embed`. An error of `check` ends the call in the process, too."""
         id, vectors = self._begun("embed", (inputs,), options)
         try:
-            while not wait([vectors], _CHECK_S).done:
-                check()
+            return _result(vectors, check)
         except BaseException:
             self._send((None, "drop", (id,), {}))
             raise
-        return vectors.result()
+
+    def _cancel_all(self, submitted: Future[Any]) -> None:
+        if submitted.exception() is None:
+            for sequence in submitted.result()[0]:
+                self._cancel(sequence)
 
     def _cancel(self, sequence: int) -> None:
         self._send((None, "cancel", (sequence,), {}))
@@ -306,6 +316,13 @@ class EngineProcess:
         elif name is None and cause is None and self._last_lines:
             cause = self._last_lines[-1]
         return EngineDied(f"the engine process {text}{f' ({cause})' if cause else ''}", name)
+
+
+def _result(call: Future[Any], check: Callable[[], None]) -> Any:
+    """The result of a call. `check` is called several times a second, and may raise an error to stop waiting."""
+    while not wait([call], _CHECK_S).done:
+        check()
+    return call.result()
 
 
 def signal_name(status: int) -> str | None:

@@ -190,8 +190,8 @@ class Scheduler:
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
 
     def _n_forced_each(self, n_forced: list[int]) -> int:
-        """How many forced tokens of each sequence a step computes, by the numbers that wait. If sequences have their own
-        cells, those that not all sequences have take another pass, for which all wait: it must be worth it."""
+        """How many forced tokens of each sequence a step computes, by the numbers that wait. If sequences have their
+        own cells, tokens that not all of them have take another pass, for which all wait: it must be worth it."""
         fewest = min(n_forced, default=0)
         is_worth_a_pass = self._limits.is_unified or sum(n_forced) - fewest * len(n_forced) > len(n_forced)
         return max(n_forced, default=0) if is_worth_a_pass else fewest

@@ -203,7 +203,9 @@ class Endpoints:
             start: Callable[..., GenerationRun] = start_chat
             if isinstance(request, completions.CompletionRequest):
                 start = start_text
-            run = self._used(exchange, request, lambda model: start(model, request, encoder_type.id_prefix), stream)
+            wait = partial(self._wait, exchange, stream)
+            start_for = partial(start, request=request, id_prefix=encoder_type.id_prefix, check=wait)
+            run = self._used(exchange, request, start_for, stream)
             exchange.id = run.head.id
             try:
                 with run:
@@ -222,12 +224,7 @@ class Endpoints:
         `stream` gets pings while it loads. If its process ends before it receives a call of `use`, the request waits
         until the model has been loaded again.
         """
-
-        def wait() -> None:
-            self._check(exchange)
-            if stream is not None:
-                stream.ping()
-
+        wait = partial(self._wait, exchange, stream)
         served, keep_alive_s = self._service.find(request.model), getattr(request, "keep_alive_s", None)
         for n_left in reversed(range(_MAX_USES)):
             with contextlib.ExitStack() as closing:
@@ -258,6 +255,12 @@ class Endpoints:
         else:
             stream.encoder = encoder
             stream.send(has_events=True, is_last=True)
+
+    def _wait(self, exchange: Exchange, stream: Stream | None) -> None:
+        """Called several times a second while a request waits."""
+        self._check(exchange)
+        if stream is not None:
+            stream.ping()
 
     def _check(self, exchange: Exchange) -> None:
         """Raise an error if the client has disconnected or the server stops."""
