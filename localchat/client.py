@@ -464,9 +464,7 @@ class Client(BaseClient):
         self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
     ) -> Embeddings[list[float]]: ...
 
-    def embed(
-        self, text: str | Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
-    ) -> Embeddings[float] | Embeddings[list[float]]:
+    def embed(self, text: Any, /, **options: Unpack[EmbeddingKeywords]) -> Any:
         """The vector of a text, or the vectors of several texts (/embeddings).
 
         A request has at most `batch_size` (256) texts. The result is a list with `usage` and `model`.
@@ -475,8 +473,7 @@ class Client(BaseClient):
             ModelNotNamed: No model is named, and the server has several.
             ProtocolError: The response does not contain one vector for each text.
         """
-        vectors: Embeddings[Any] = self._run(self._embed, text, options)
-        return vectors
+        return self._run(self._embed, text, options)
 
     def _run(self, method: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
         """The result of this coroutine function, which gets a driver and the arguments."""

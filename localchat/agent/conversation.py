@@ -63,14 +63,7 @@ class _BaseConversation:
     def load(
         cls: type[_AnyConversation], path: str | os.PathLike[str], client: Any, **options: Any
     ) -> _AnyConversation:
-        """A conversation with the messages of a file, which `save` wrote or which holds a list of messages as JSON.
-
-        Args:
-            options: As for a new conversation.
-
-        Raises:
-            ValueError: The file is not a saved conversation.
-        """
+        """A conversation with the messages of a file; see `read_messages`. The options are those of a new one."""
         return cls(client, messages=read_messages(path), **options)
 
 

@@ -15,7 +15,7 @@ from ..client import check_complete
 from ..errors import DoesNotFit, TooManyRounds
 from ..events import Reply, StreamEvent
 from ..extras import media
-from ..transport.keywords import RunKeywords
+from ..transport.keywords import RunKeywords, check_count
 from ..transport.options import take_media
 from ..transport.streams import AsyncEvents, BlockingEvents
 from .tools import AnyTool, OnCall, Toolbox, ToolResult, in_thread
@@ -61,8 +61,7 @@ class _BaseRun:
         _on_done: Callable[[Any], object] | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(max_rounds, int) or max_rounds < 1:
-            raise ValueError(f"max_rounds must be a whole number of at least 1, not {max_rounds!r}")
+        check_count("max_rounds", max_rounds)
         if options.get("n", 1) not in (None, 1):
             raise ValueError("a run follows one choice: n must be 1")
         self._client = client

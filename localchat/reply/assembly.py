@@ -325,12 +325,8 @@ def _joined(known: Any, new: Any, is_text: bool = False) -> Any:
 
 def _continues(known: Any, item: Any) -> bool:
     """Whether an item is a piece of a known one. A signature ends an item, and encrypted `data` comes in one piece."""
-    if (
-        not isinstance(known, dict)
-        or not isinstance(item, dict)
-        or known.get("signature")
-        or "data" in {**known, **item}
-    ):
+    is_open = isinstance(known, dict) and isinstance(item, dict) and not known.get("signature")
+    if not is_open or "data" in {**known, **item}:
         return False
     same_id = item.get("id") in (None, known.get("id"))
     return same_id and all(known.get(name) == item.get(name) for name in ("type", "index"))

@@ -244,9 +244,8 @@ class _InvalidPattern(Exception):
 
 def _matches(pattern: str, text: str) -> bool:
     try:
-        return (
-            re.search(_TOKEN.sub(lambda token: _IN_PYTHON.get(token[0], token[0]), pattern), text, re.ASCII) is not None
-        )
+        in_python = _TOKEN.sub(lambda token: _IN_PYTHON.get(token[0], token[0]), pattern)
+        return re.search(in_python, text, re.ASCII) is not None
     except (re.error, ValueError, OverflowError) as error:  # ValueError: incompatible flags. OverflowError: repeats.
         raise _InvalidPattern(f"{pattern}: {error}") from error
 

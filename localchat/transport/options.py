@@ -166,15 +166,8 @@ def _whole_number(name: str, options: Any, default: int, least: int = 0) -> int:
 class CallOptions:
     """The parsed options of one call.
 
-    Args:
-        prompt: Text or messages; for `complete` a TextPrompt.
-        given: The keyword arguments of the call.
-        keywords: The TypedDict of these arguments.
-        what: The name of the method, for messages.
-
-    Raises:
-        TypeError: An option is unknown.
-        ValueError: The value of an option is not valid.
+    `given` are the arguments of the method `what`, and `keywords` is their TypedDict. Raises TypeError for an unknown
+    option, and ValueError if the value of one is not valid.
     """
 
     def __init__(self, settings: Settings, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> None:

@@ -30,13 +30,9 @@ _STREAM_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancel
 
 
 class Response:
-    """A response that is being received: its events, and the reply so far.
+    """A response that is being received: its events, and the reply so far. `send` sends the request with the call.
 
-    Args:
-        call: Reads the response.
-        send: Sends the request with this call.
-        accumulator: Assembles the reply.
-        expected: The value that the completion has to contain (structured.ExpectedValue), None for any text.
+    `expected` is the value that the completion has to contain (structured.ExpectedValue), None for any text.
     """
 
     def __init__(
