@@ -152,7 +152,7 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
         payload = payload[0]  # Google's servers report an error as a list.
     if event == "error":
         has_error = isinstance(payload, dict) and payload.get("error")
-        return payload if has_error else {"error": payload or text}
+        return payload if has_error else {"error": payload or text or "no reason given"}
     if isinstance(payload, dict):
         return payload if event == "message" or "choices" in payload or "error" in payload else None
     if event == "message":

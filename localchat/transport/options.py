@@ -193,6 +193,9 @@ class CallOptions:
         extra_body = fields.pop("extra_body", None) or {}
         # The fields of the request, with those of `extra_body`, which replace others of the same name.
         self.fields: dict[str, Any] = {**fields, **extra_body}
+        self._tools = [getattr(tool, "definition", tool) for tool in self.fields.pop("tools", None) or ()]
+        if any(map(callable, self._tools)):
+            raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
         # The value that the completion has to contain (structured.ExpectedValue), None for any text.
         self.expected: Any = None
 
@@ -206,8 +209,7 @@ class CallOptions:
     @property
     def tool_names(self) -> set[str]:
         """The names of the tools in the request."""
-        tools = (getattr(tool, "definition", tool) for tool in self.fields.get("tools") or ())
-        functions = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
+        functions = (tool.get("function") for tool in self._tools if isinstance(tool, Mapping))
         return {str(function.get("name")) for function in functions if isinstance(function, Mapping)}
 
     def body(self, path: str, model: str | None, takes_stream_options: bool = True) -> dict[str, Any]:
@@ -215,14 +217,11 @@ class CallOptions:
 
         A field that is None is not sent. An empty list of tools is left out, since servers refuse it. A stream requests
         its usage unless `stream_options` is given; {"stream": False} is for servers that cannot stream. Raises
-        ValueError if `extra_body` has messages, and TypeError if a tool is a function.
+        ValueError if `extra_body` has messages.
         """
         fields = {name: value for name, value in self.fields.items() if value is not None}
-        tools = [getattr(tool, "definition", tool) for tool in fields.pop("tools", None) or ()]
-        if any(map(callable, tools)):
-            raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
-        if tools:
-            fields["tools"] = tools
+        if self._tools:
+            fields["tools"] = self._tools
         elif fields.get("tool_choice") in ("auto", "none"):
             del fields["tool_choice"]
         body: dict[str, Any] = {} if model is None else {"model": model}
