@@ -152,10 +152,9 @@ class Toolbox:
     ) -> AsyncGenerator[ToolResult, None]:
         """Run the calls and yield their results in the same order.
 
-        Args:
-            is_closed: Called before each function. True means that the run was closed: the function is not called.
-            in_loop: Whether an event loop runs this generator. Then coroutine functions are awaited, and other
-                functions run in threads. Otherwise nothing suspends the generator.
+        `is_closed` is called before each function, which is not called if the run was closed. With `in_loop` an event
+        loop runs this generator: coroutine functions are awaited, and other functions run in threads. Otherwise nothing
+        suspends the generator.
         """
         ready = []
         for call in calls:

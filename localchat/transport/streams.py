@@ -56,14 +56,9 @@ class Response:
     def reply(self) -> Reply[Any]:
         """The reply received so far."""
         reply, headers = self._accumulator.reply(), self._call.headers
-        warnings = () if self._expected is None else self._expected.warnings
-        return changed(
-            reply,
-            request_id=headers.get("x-request-id"),
-            headers=dict(headers),
-            warnings=(*reply.warnings, *warnings),
-            parsed=self._parsed,
-        )
+        warnings = reply.warnings if self._expected is None else (*reply.warnings, *self._expected.warnings)
+        id = headers.get("x-request-id")
+        return changed(reply, request_id=id, headers=dict(headers), warnings=warnings, parsed=self._parsed)
 
     async def events(self) -> AsyncGenerator[StreamEvent | None, None]:
         """Send the request and yield None; then yield the events of the response, and release the connection."""
