@@ -32,9 +32,9 @@ RunEvent = Union[StreamEvent, ToolResult]
 class _BaseRun:
     """What ToolRun and AsyncToolRun do; its coroutines do not depend on how they wait.
 
-    `Toolbox` describes `on_call`, `parallel` and `raise_errors`. With `allow_truncated`, `finish` returns a reply that a
-    limit or a filter cut. `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with
-    the first request only: `required` would never let the model stop calling tools.
+    `Toolbox` describes `on_call`, `parallel` and `raise_errors`. With `allow_truncated`, `finish` returns a reply that
+    was cut. `_on_done` is called with the run when `done` is set. The option `tool_choice` is sent with the first
+    request only: `required` would never let the model stop calling tools.
     """
 
     # Whether the run belongs to an AsyncClient, so that its coroutines run in an event loop.
