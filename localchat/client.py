@@ -405,14 +405,9 @@ class Client(BaseClient):
     def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
         """Send any other request, with the same timeouts, retries and errors.
 
-        Args:
-            method: GET or POST, for example.
-            path: Relative to the base URL (`rerank`), or absolute if it begins with / (`/health`).
-            json: The body, which is sent as JSON; None sends no body.
-            options: `timeout`, `max_retries` and `extra_headers`, as for `stream`.
-
-        Returns:
-            The parsed JSON of the response, its text if it is not JSON, None if it is empty.
+        The path is relative to the base URL (`rerank`), or absolute if it begins with / (`/health`). `json` is sent as
+        the body; None sends no body. Returns the parsed JSON of the response, its text if it is not JSON, None if it is
+        empty.
         """
         return self._run(self._request, method, path, json, options)
 

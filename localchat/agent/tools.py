@@ -115,7 +115,6 @@ class Toolbox:
     """Tools by name. Validates and runs the calls of a response.
 
     Args:
-        tools: Functions or Tools.
         on_call: The approval hook; see OnCall. It is called for all calls of a response before the first of them runs.
         parallel: Run the calls of one response in threads; a number limits how many run at a time.
         raise_errors: Raise the exceptions of tools. Otherwise an exception is logged and its text sent to the model.

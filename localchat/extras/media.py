@@ -32,11 +32,8 @@ _AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
 def image_part(source: Source, *, detail: str | None = None) -> dict[str, Any]:
     """An image as a part of a message's content.
 
-    Args:
-        source: A Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
-        detail: OpenAI's hint: "low", "high" or "auto".
-
-    Raises ValueError if the format is unknown.
+    The source is a Path, bytes, a URL (http, https or data), or a part of a message, which is returned unchanged.
+    `detail` is OpenAI's hint: "low", "high" or "auto". Raises ValueError if the format is unknown.
     """
     if isinstance(source, Mapping):
         return dict(source)

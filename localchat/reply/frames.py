@@ -78,9 +78,8 @@ class Frames:
             return None
         if head[:1] in b"{[":
             return "lines"
-        if head.startswith(_SSE_PREFIXES):
-            return "sse"
-        if "event-stream" in self._content_type.lower() and head[:1] != b"<":
+        is_labelled = "event-stream" in self._content_type.lower() and head[:1] != b"<"
+        if is_labelled or head.startswith(_SSE_PREFIXES):
             return "sse"
         if not any(prefix.startswith(head) for prefix in _SSE_PREFIXES):
             raise self._unknown_format()
