@@ -27,9 +27,13 @@ DEFAULT_MAX_RETRIES = 2
 # The variables of the environment that a client reads when it is made.
 _VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "LOCALCHAT_MODEL")
 
-# The types of arguments of Client that nothing else checks.
-_TEXTS = dict.fromkeys(("base_url", "api_key", "model"), (str,))
-_TYPES: dict[str, Any] = {**_TEXTS, "on_retry": (Callable,), "headers": (Mapping,), "proxy": (str, bool)}
+# The types of arguments of Client and its methods that nothing else checks.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("base_url", "api_key", "model"), (str,)),
+    **dict.fromkeys(("headers", "extra_headers", "extra_body"), (Mapping,)),
+    "on_retry": (Callable,),
+    "proxy": (str, bool),
+}
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -52,11 +56,7 @@ class Settings:
         **options: Unpack[ClientKeywords],
     ) -> None:
         check_keywords(options, ClientKeywords, "Client")
-        named: dict[str, Any] = {"base_url": base_url, "api_key": api_key, "model": model, **options}
-        for name, types in _TYPES.items():
-            if not isinstance(named.get(name), (*types, type(None))):
-                expected = " or ".join(kind.__name__ for kind in types)
-                raise TypeError(f"{name} is a {expected}, not a {type(named[name]).__name__}")
+        _check_types({"base_url": base_url, "api_key": api_key, "model": model, **options})
         if environment is None:
             environment = {name: os.environ.get(name, "") for name in _VARIABLES}
         # For other settings that are made of these.
@@ -147,6 +147,15 @@ class Settings:
         return re.sub(key, "***", text)
 
 
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Raise TypeError if one of these arguments has not its type in `_TYPES`, and is not None."""
+    for name, value in given.items():
+        types = _TYPES.get(name, (object,))
+        if value is not None and not isinstance(value, types):
+            expected = " or ".join(kind.__name__ for kind in types)
+            raise TypeError(f"{name} is a {expected}, not a {type(value).__name__}")
+
+
 def _clean_key(key: str) -> str:
     """Strip blanks and line ends, with which keys from files end. The error does not show the key."""
     key = key.strip()
@@ -172,6 +181,7 @@ class CallOptions:
 
     def __init__(self, settings: Settings, prompt: Any, given: Mapping[str, Any], keywords: Any, what: str) -> None:
         check_keywords(given, keywords, what)
+        _check_types(given)
         for name, value in given.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} is {value}, which is not a finite number")
