@@ -130,11 +130,11 @@ class _Choice:
     def _take_delta(self, delta: Json, is_summary: bool = False) -> None:
         content = delta.get("content")
         if content and len(delta) == 1:  # A fast path for nearly every delta.
-            self._take_content(content)
+            self._take_content(content, is_summary)
             return
         self._take_reasoning(*_reasoning(delta))
         if content:
-            self._take_content(content)
+            self._take_content(content, is_summary)
         elif content is None and "content" in delta:
             self._content_is_null = True
         for name in _KEPT_FIELDS:
@@ -171,12 +171,16 @@ class _Choice:
                 rest[field] = _new_part(rest[field], *known)
         self._take_delta(rest, is_summary=True)
 
-    def _take_content(self, content: Any) -> None:
+    def _take_content(self, content: Any, is_summary: bool = False) -> None:
         if not isinstance(content, str):
             self._release()
-            parts = [part for part in as_list(content) if isinstance(part, dict)]
-            self._thinking = _joined(self._thinking, [part for part in parts if part.get("type") == "thinking"])
-            for kind, text in _content_parts(content):
+            thinking = [part for part in as_list(content) if isinstance(part, dict) and part.get("type") == "thinking"]
+            self._thinking = thinking if is_summary and thinking else _joined(self._thinking, thinking)
+            parts = list(_content_parts(content))
+            if is_summary and any(self.pieces.values()):
+                texts = {kind: "".join(text for one, text in parts if one == kind) for kind in self.pieces}
+                parts = [(kind, _new_part(text, self.pieces[kind])) for kind, text in texts.items()]
+            for kind, text in parts:
                 if kind == "unknown":
                     self._warn(f"a content part is not text and was left out: {cut(text, 80)}")
                 else:
