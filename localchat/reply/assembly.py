@@ -477,10 +477,7 @@ class Accumulator:
         return events + self._new_warnings() + stops
 
     def flush(self) -> list[StreamEvent]:
-        """The events of text that is held because it may be the beginning of a tag or of a surrogate pair.
-
-        Call this if the response is cut, also after `finish` has raised.
-        """
+        """The events of held text, after a response that was cut. It may be the beginning of a tag or of a pair."""
         return [event for choice in self._sorted() for event in choice.flush()]
 
     def reply(self) -> Reply[Any]:

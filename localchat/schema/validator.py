@@ -138,9 +138,6 @@ class _Validator:
         if not any(is_same(value, option) for option in limit):
             yield ValidationError(path, f"expected one of {', '.join(map(show, limit))}, got {show(value)}")
 
-    def _const(self, value: Any, limit: Any, path: str, schema: Any) -> Errors:
-        return self._enum(value, [limit], path, schema)
-
     def _properties(self, value: Json, limit: Any, path: str, schema: Any) -> Errors:
         for name, part in limit.items():
             if name in value:
@@ -255,7 +252,7 @@ _RULES: dict[str, tuple[type, Callable[[_Validator, Any, Any, str, Any], Errors]
     "$ref": (object, _Validator._reference),
     "type": (object, _Validator._type),
     "enum": (object, _Validator._enum),
-    "const": (object, _Validator._const),
+    "const": (object, lambda validator, value, limit, *place: validator._enum(value, [limit], *place)),
     "required": (dict, _Validator._required),
     "properties": (dict, _Validator._properties),
     "additionalProperties": (dict, _Validator._additional_properties),
